@@ -1,0 +1,115 @@
+"""GPU devices, GPU time and GPU memory for PyTorch users of Jupyter and IPython.
+
+In a notebook, ``%load_ext gpumagic`` and then ``%gpu``, ``%%cudatime`` and ``%gpumem``. In a
+script, the functions below; each magic is a thin wrapper of one of them.
+
+Importing this package imports nothing but the standard library's ``importlib``: no torch, no
+pynvml, no rich. Every public name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.errors import (
+        DeviceError,
+        GpuMagicError,
+        GpuMagicWarning,
+        SpecError,
+    )
+    from gpumagic.inventory import devices
+    from gpumagic.memory import gpumem
+    from gpumagic.results import (
+        CudaTiming,
+        Device,
+        DeviceMemory,
+        DeviceMemoryDelta,
+        DeviceTable,
+        MemoryDelta,
+        MemoryReport,
+        Process,
+        Sample,
+        Selection,
+    )
+    from gpumagic.selection import select
+    from gpumagic.timing import cudatime
+    from gpumagic.torch_cuda import device
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "devices": "inventory",
+    "select": "selection",
+    "cudatime": "timing",
+    "gpumem": "memory",
+    "device": "torch_cuda",
+    **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
+    **dict.fromkeys(
+        (
+            "CudaTiming",
+            "Device",
+            "DeviceMemory",
+            "DeviceMemoryDelta",
+            "DeviceTable",
+            "MemoryDelta",
+            "MemoryReport",
+            "Process",
+            "Sample",
+            "Selection",
+        ),
+        "results",
+    ),
+}
+
+__all__ = [
+    "CudaTiming",
+    "Device",
+    "DeviceError",
+    "DeviceMemory",
+    "DeviceMemoryDelta",
+    "DeviceTable",
+    "GpuMagicError",
+    "GpuMagicWarning",
+    "MemoryDelta",
+    "MemoryReport",
+    "Process",
+    "Sample",
+    "Selection",
+    "SpecError",
+    "__version__",
+    "cudatime",
+    "device",
+    "devices",
+    "gpumem",
+    "select",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics (``%load_ext gpumagic``)."""
+    from gpumagic.magics.extension import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take back everything that loading and the magics changed (``%unload_ext gpumagic``)."""
+    from gpumagic.magics.extension import unload
+
+    unload(shell)

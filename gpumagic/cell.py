@@ -1,0 +1,176 @@
+"""Compile and run a cell exactly as IPython would, in two steps, so that a clock can start between.
+
+Kept as IPython does it: input and AST transforms, magics inside the cell, the real file name and
+line numbers in tracebacks (counted from the cell's first line, the magic's own), the last
+expression's value, a trailing ``;``, top-level ``await``, the user's namespace, and the exception,
+which passes through untouched.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+
+#: The cell magics whose body may hold a top-level ``await``.
+AWAITING_MAGICS = ("gpu", "cudatime", "gpumem")
+
+
+@dataclass(frozen=True)
+class CompiledCell:
+    """A cell that is ready to run, any number of times."""
+
+    body: CodeType | None
+    last: CodeType | None
+    globals: dict[str, Any]
+    locals: dict[str, Any]
+    #: A trailing ``;``: the value is not to be displayed.
+    silent: bool
+    #: Seconds spent in transforming, parsing and compiling.
+    compile_time: float
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the cell awaits at its top level, so that it must be run by `run_async`."""
+        return any(_is_coroutine(code) for code in (self.body, self.last) if code is not None)
+
+    def run(self) -> Any:
+        """Run the cell and return its last expression's value (None if silent)."""
+        __tracebackhide__ = True
+        if self.body is not None:
+            exec(self.body, self.globals, self.locals)
+        if self.last is None:
+            return None
+        value = eval(self.last, self.globals, self.locals)
+        return None if self.silent else value
+
+    async def run_async(self) -> Any:
+        """`run` for a cell that awaits."""
+        __tracebackhide__ = True
+        if self.body is not None:
+            done = eval(self.body, self.globals, self.locals)
+            if _is_coroutine(self.body):
+                await done
+        if self.last is None:
+            return None
+        value = eval(self.last, self.globals, self.locals)
+        if _is_coroutine(self.last):
+            value = await value
+        return None if self.silent else value
+
+    def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
+        """Run the cell inside ``scope`` and return ``finish(value)``.
+
+        For a cell that awaits, a coroutine that does so; `await_cell_magics` has put an ``await``
+        before the call of the magic.
+        """
+        __tracebackhide__ = True
+        if self.is_async:
+
+            async def go() -> Any:
+                __tracebackhide__ = True
+                with scope:
+                    value = await self.run_async()
+                return finish(value)
+
+            return go()
+        with scope:
+            value = self.run()
+        return finish(value)
+
+
+def compile_cell(
+    shell: Any,
+    source: str,
+    *,
+    header: str | None = None,
+    local_ns: dict[str, Any] | None = None,
+) -> CompiledCell:
+    """Compile ``source``, a cell magic's body or a line magic's statement.
+
+    ``header`` is the cell magic's own line (``"%%cudatime -n 3"``): tracebacks then count lines as
+    the notebook does.
+
+    Raises:
+        SyntaxError: as IPython would raise it for the cell.
+    """
+    __tracebackhide__ = True
+    started = time.perf_counter()
+    transformed = shell.transform_cell(source)
+    above = "" if header is None else header + "\n"
+    name = shell.compile.cache(above + transformed, shell.execution_count, raw_code=above + source)
+    tree = _parse(shell, "\n" * above.count("\n") + transformed, name)
+    tree = shell.transform_ast(tree)
+    statements = list(tree.body)
+    last: ast.Expression | None = None
+    if statements and isinstance(statements[-1], ast.Expr):
+        last = ast.Expression(statements.pop().value)
+    body = ast.Module(statements, []) if statements else None
+    with _await_allowed(shell):
+        body_code = None if body is None else shell.compile(body, name, "exec")
+        last_code = None if last is None else shell.compile(last, name, "eval")
+    return CompiledCell(
+        body=body_code,
+        last=last_code,
+        globals=shell.user_ns,
+        locals=shell.user_ns if local_ns is None else local_ns,
+        silent=DisplayHook.semicolon_at_end_of_expression(source),
+        compile_time=time.perf_counter() - started,
+    )
+
+
+def _parse(shell: Any, text: str, name: str) -> ast.Module:
+    with _await_allowed(shell):
+        tree = shell.compile.ast_parse(text, name)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _await_allowed(shell: Any) -> AbstractContextManager[Any]:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
+    context: AbstractContextManager[Any] = shell.compile.extra_flags(flags)
+    return context
+
+
+def _is_coroutine(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+class AwaitCellMagics:
+    """An IPython input transformer: ``await`` before a cell magic of ours whose body awaits.
+
+    IPython runs a cell in its event loop only if the cell's own code awaits, and a cell magic's
+    body is a string to it. For such a body the magic returns a coroutine
+    (`CompiledCell.run_within`).
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in AWAITING_MAGICS)
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        if not lines or not lines[0].startswith(self._prefixes) or not self.shell.autoawait:
+            return lines
+        # The body, found in the call's own arguments.
+        call = ast.parse("".join(lines)).body[0]
+        if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
+            return lines
+        body = ast.literal_eval(call.value.args[2])
+        if "await" in body or "async" in body:
+            return ["await " + lines[0], *lines[1:]] if self._awaits(body) else lines
+        return lines
+
+    def _awaits(self, body: str) -> bool:
+        try:
+            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            code = compile(self.shell.transform_cell(body), "<cell>", "exec", flags)
+        except SyntaxError:
+            return False  # reported when the magic compiles the body
+        return _is_coroutine(code)

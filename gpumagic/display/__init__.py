@@ -1,0 +1,73 @@
+"""Results to text and HTML. No measuring, no input or output.
+
+Each kind of result is described once, as blocks (`grid`), by a function in the module named after
+it; `text` draws the blocks for a terminal and `html` for a notebook.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from gpumagic.display.grid import Block
+from gpumagic.results import CudaTiming, DeviceTable, MemoryDelta, MemoryReport, Selection
+
+
+@singledispatch
+def describe(result: Any) -> list[Block]:
+    """The blocks (tables and lines) that show ``result``."""
+    raise TypeError(f"gpumagic cannot show a {type(result).__name__}")
+
+
+@describe.register
+def _(result: DeviceTable) -> list[Block]:
+    from gpumagic.display.devices import device_table
+
+    return device_table(result)
+
+
+@describe.register
+def _(result: Selection) -> list[Block]:
+    from gpumagic.display.devices import selection
+
+    return selection(result)
+
+
+@describe.register
+def _(result: CudaTiming) -> list[Block]:
+    from gpumagic.display.timing import timing
+
+    return timing(result)
+
+
+@describe.register
+def _(result: MemoryReport) -> list[Block]:
+    from gpumagic.display.memory import report
+
+    return report(result)
+
+
+@describe.register
+def _(result: MemoryDelta) -> list[Block]:
+    from gpumagic.display.memory import delta
+
+    return delta(result)
+
+
+def text(result: Any, width: int | None = None) -> str:
+    """``result`` as text, ``width`` columns wide at most (default: the terminal's width)."""
+    from gpumagic.display.text import render
+
+    return render(describe(result), width=width)
+
+
+def html(result: Any) -> str:
+    """``result`` as HTML that follows the notebook's light or dark theme."""
+    from gpumagic.display.html import render
+
+    return render(describe(result))
+
+
+def mimebundle(result: Any) -> dict[str, str]:
+    """Both, as Jupyter wants them."""
+    return {"text/plain": text(result), "text/html": html(result)}

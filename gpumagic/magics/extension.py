@@ -1,0 +1,156 @@
+"""Loading and unloading: what ``%load_ext gpumagic`` registers and ``%unload_ext`` takes back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from traitlets import Bool, Unicode
+
+#: torch reads this on every ``torch.cuda.is_available()`` and then asks NVML instead of
+#: initialising the driver, so that a later ``%gpu off`` still works.
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+_NAMES = ("gpu", "cudatime", "gpumem")
+
+
+def _documented(name: str) -> Callable[[Any], Any]:
+    """Give a magic its help, generated from its parser when somebody asks (``%gpu?``)."""
+
+    def decorate(function: Any) -> Any:
+        # IPython's inspector asks an object's own getdoc() first.
+        function.getdoc = lambda: import_module(f"gpumagic.magics.{name}").help_text()
+        return function
+
+    return decorate
+
+
+@magics_class
+class GpuMagic(Magics):
+    """Defaults of gpumagic's magics."""
+
+    quiet = Bool(False, help="Print nothing, as with -q on every call.").tag(config=True)
+    min_free = Unicode(
+        "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
+    ).tag(config=True)
+    max_util = Unicode(
+        "", help="What '%gpu auto' asks of a device when --max-util is not given, in percent."
+    ).tag(config=True)
+
+    def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
+        """Call a magic's module; turn gpumagic's own errors into one line."""
+        __tracebackhide__ = True
+        from gpumagic.errors import GpuMagicError
+
+        try:
+            magic = import_module(f"gpumagic.magics.{name}")
+            return magic.run(self, line, cell, local_ns)
+        except GpuMagicError as error:
+            raise UsageError(str(error)) from None
+
+    @_documented("gpu")
+    @line_cell_magic
+    def gpu(self, line: str, cell: str | None = None) -> Any:
+        """Show the GPUs, and choose which of them this kernel sees."""
+        __tracebackhide__ = True
+        return self._run("gpu", line, cell)
+
+    @_documented("cudatime")
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Time a statement or a cell on the GPU, on the wall and on the CPU."""
+        __tracebackhide__ = True
+        return self._run("cudatime", line, cell, local_ns)
+
+    @_documented("gpumem")
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Show GPU memory, or what a statement or a cell did to it."""
+        __tracebackhide__ = True
+        return self._run("gpumem", line, cell, local_ns)
+
+
+class Extension:
+    """What one shell has of gpumagic, and how to take it back."""
+
+    def __init__(self, shell: Any) -> None:
+        from gpumagic.cell import AwaitCellMagics
+
+        self.shell = shell
+        self.magics = GpuMagic(shell=shell)
+        self.transformer = AwaitCellMagics(shell)
+        self.set_nvml_check = NVML_CHECK not in os.environ
+        #: Called, last first, by `unload`: each undoes one change made after loading.
+        self.undo: list[Callable[[], None]] = []
+
+    def load(self) -> None:
+        shell = self.shell
+        self.replaced = {
+            kind: {name: shell.magics_manager.magics[kind].get(name) for name in _NAMES}
+            for kind in ("line", "cell")
+        }
+        shell.register_magics(self.magics)
+        shell.input_transformers_post.append(self.transformer)
+        shell.display_formatter.mimebundle_formatter.for_type_by_name(
+            "gpumagic.results", "Result", self._format
+        )
+        if self.set_nvml_check:
+            os.environ[NVML_CHECK] = "1"
+
+    def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:
+        from gpumagic.magics.show import format_result
+
+        return format_result(self.shell, result)
+
+    def unload(self) -> None:
+        shell = self.shell
+        while self.undo:
+            self.undo.pop()()
+        if self.transformer in shell.input_transformers_post:
+            shell.input_transformers_post.remove(self.transformer)
+        formatter = shell.display_formatter.mimebundle_formatter
+        formatter.deferred_printers.pop(("gpumagic.results", "Result"), None)
+        for type_ in [t for t in formatter.type_printers if t.__module__ == "gpumagic.results"]:
+            formatter.pop(type_)
+        for kind, magics in self.replaced.items():
+            for name, before in magics.items():
+                if before is None:
+                    shell.magics_manager.magics[kind].pop(name, None)
+                else:
+                    shell.magics_manager.magics[kind][name] = before
+        shell.magics_manager.registry.pop(GpuMagic.__name__, None)
+        if self.magics in shell.configurables:
+            shell.configurables.remove(self.magics)
+        shell.__dict__.pop("_gpumagic_shown", None)
+        if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
+            del os.environ[NVML_CHECK]
+
+
+def load(shell: Any) -> None:
+    """Load gpumagic into ``shell``; loading twice is loading once."""
+    if getattr(shell, "_gpumagic", None) is None:
+        extension = Extension(shell)
+        extension.load()
+        shell._gpumagic = extension
+
+
+def unload(shell: Any) -> None:
+    """Take gpumagic back from ``shell``."""
+    extension = getattr(shell, "_gpumagic", None)
+    if extension is not None:
+        del shell._gpumagic
+        extension.unload()

@@ -1,0 +1,109 @@
+"""Options of the magics: argparse, with one clear line where something is wrong.
+
+A magic's parser is built by a plain function that needs no IPython, so that the documentation can
+be generated from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gpumagic.errors import SpecError
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that raises `SpecError` and never exits or prints."""
+
+    def __init__(self, magic: str, **options: Any) -> None:
+        super().__init__(
+            prog=magic,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise SpecError(f"{self.prog}: {message}. Try {self.prog.lstrip('%').join(('%', '?'))}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise SpecError(message or f"{self.prog}: stopped")
+
+    def option_strings(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse ``words``; an unknown option is answered with the nearest known one.
+
+        Raises:
+            SpecError: the words do not fit.
+        """
+        known, rest = self.parse_known_args(list(words))
+        if rest:
+            word = rest[0]
+            if word.startswith("-"):
+                name = word.split("=", 1)[0]
+                near = difflib.get_close_matches(name, self.option_strings(), n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.error(f"unknown option {name}{hint}")
+            self.error(f"unexpected {word!r}")
+        return known
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every magic has."""
+    group = parser.add_argument_group("result")
+    group.add_argument("-o", dest="output", action="store_true", help="return the result object")
+    group.add_argument(
+        "-v", dest="variable", metavar="NAME", type=_name, help="store the result object in NAME"
+    )
+    group.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
+
+
+def _name(word: str) -> str:
+    if not word.isidentifier():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a variable name")
+    return word
+
+
+def split(line: str) -> list[str]:
+    """A magic's line as words, quotes as in a shell.
+
+    Raises:
+        SpecError: a quotation is not closed.
+    """
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise SpecError(f"{error} in {line!r}") from None
+
+
+def take_semicolon(line: str) -> tuple[str, bool]:
+    """The line without a trailing ``;``, and whether there was one."""
+    stripped = line.rstrip()
+    if stripped.endswith(";"):
+        return stripped[:-1].rstrip(), True
+    return line, False
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def size(text: str) -> int:
+    """Bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``: ``KB`` is 1000 bytes, ``K``/``KiB`` 1024.
+
+    Raises:
+        argparse.ArgumentTypeError: not a size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 20GiB or 500MiB")
+    number, prefix, binary = match.groups()
+    exponent = " kmgt".index(prefix.lower() or " ")
+    decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
+    return int(float(number) * (1000 if decimal else 1024) ** exponent)
