@@ -74,6 +74,26 @@ def memory_stats(ordinal: int) -> dict[str, Any]:
     return cast("dict[str, Any]", torch._C._cuda_memoryStats(ordinal))
 
 
+def c_functions() -> Any:
+    """``torch._C``, which holds the functions behind ``torch.cuda``; None without CUDA support."""
+    torch = cast(Any, loaded())
+    return torch._C if built_with_cuda() else None
+
+
+def allocator_backend() -> str | None:
+    """``native``, ``cudaMallocAsync`` or ``pluggable``; None where CUDA is not initialised."""
+    return str(cast(Any, loaded())._C._cuda_getAllocatorBackend()) if initialized() else None
+
+
+def memory_info(ordinal: int) -> tuple[int, int]:
+    """Free and total bytes of a device, as the CUDA runtime tells them.
+
+    Makes a context where there is none: only for a device that has one (`contexts`).
+    """
+    free, total = cast(Any, loaded()).cuda.mem_get_info(ordinal)
+    return int(free), int(total)
+
+
 def device() -> torch.device:
     """The device for device-agnostic code: CUDA (or ROCm) if there is one, else MPS, XPU or CPU.
 
