@@ -4,10 +4,10 @@ torch's allocator keeps one peak a counter for the whole process, and a reset of
 cannot be undone. To know the peak of one stretch it must be reset where the stretch begins. So that
 nobody notices, there is a ledger: before a reset of ours the old peaks are folded into every open
 scope and into the *user's peaks*; while those are higher than torch's counters, the few functions
-of ``torch._C`` through which Python reads and resets the counters are wrapped, so that
-``torch.cuda.max_memory_allocated()``, ``memory_stats()``, ``memory_summary()``, ``torch.accelerator``
-and the user's own resets do what they would have done without gpumagic. The wrappers go as soon as
-torch's counters have caught up and no scope is open.
+of ``torch._C`` through which Python reads and resets the counters are wrapped. So
+``torch.cuda.max_memory_allocated()``, ``memory_stats()``, ``memory_summary()``, their twins in
+``torch.accelerator`` and the user's own resets do what they would have done without gpumagic. The
+wrappers go as soon as torch's counters have caught up and no scope is open.
 
 What remains: a name bound before to one of those functions of ``torch._C`` itself sees torch's raw
 counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
@@ -189,7 +189,7 @@ class Ledger:
             for name in names:
                 original = getattr(home, name, None)
                 if original is not None:
-                    ours = _wrapper(original, method)
+                    ours = _wrapper(home, original, method)
                     self._wrapped[name] = original, ours
                     setattr(home, name, ours)
 
@@ -241,10 +241,16 @@ class Ledger:
 
 
 def _wrapper(
-    original: Callable[[int], Any], method: Callable[[Callable[[int], Any], int], Any]
+    home: Any,
+    original: Callable[[int], Any],
+    method: Callable[[Callable[[int], Any], int], Any],
 ) -> Callable[[int], Any]:
     @functools.wraps(original)
     def wrapped(ordinal: int) -> Any:
+        if original.__name__.startswith("_accelerator"):
+            # Asked only now: in some version of torch the question may initialise the driver.
+            if home._accelerator_getAccelerator().type != "cuda":
+                return original(ordinal)
         return method(original, ordinal)
 
     return wrapped

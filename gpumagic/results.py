@@ -137,6 +137,8 @@ class DeviceTable(Result, Sequence[Device]):
     error: str | None = None
     #: Whether processes are to be shown.
     show_processes: bool = False
+    #: Further remarks, a line each.
+    notes: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, key: int) -> Device: ...

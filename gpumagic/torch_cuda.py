@@ -94,7 +94,7 @@ def memory_info(ordinal: int) -> tuple[int, int]:
     return int(free), int(total)
 
 
-def device() -> torch.device:
+def device() -> torch._C.device:
     """The device for device-agnostic code: CUDA (or ROCm) if there is one, else MPS, XPU or CPU.
 
     Imports torch. With ``%load_ext gpumagic`` the question does not initialise the driver, so that
@@ -105,9 +105,9 @@ def device() -> torch.device:
     """
     torch = require()
     if torch.cuda.is_available():
-        return cast("torch.device", torch.device("cuda"))
+        return cast("torch._C.device", torch.device("cuda"))
     for kind in ("mps", "xpu"):
         backend = getattr(torch, kind, None)
         if backend is not None and backend.is_available():
-            return cast("torch.device", torch.device(kind))
-    return cast("torch.device", torch.device("cpu"))
+            return cast("torch._C.device", torch.device(kind))
+    return cast("torch._C.device", torch.device("cpu"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -110,6 +111,11 @@ class Extension:
         )
         if self.set_nvml_check:
             os.environ[NVML_CHECK] = "1"
+        if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
+            # All GPUs may have been hidden while torch could fail on it.
+            from gpumagic.selection import note_hiding
+
+            note_hiding()
 
     def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:
         from gpumagic.magics.show import format_result
@@ -136,6 +142,8 @@ class Extension:
         if self.magics in shell.configurables:
             shell.configurables.remove(self.magics)
         shell.__dict__.pop("_gpumagic_shown", None)
+        if "gpumagic.nvml" in sys.modules:
+            import_module("gpumagic.nvml").close()
         if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
             del os.environ[NVML_CHECK]
 

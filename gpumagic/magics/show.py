@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import sys
+from types import TracebackType
+from typing import Any, cast
 
 from gpumagic.results import Result
 
@@ -12,7 +14,7 @@ def show(shell: Any, result: Result) -> None:
     """Display ``result`` now: HTML and text in a notebook, text in a terminal."""
     from IPython.display import display
 
-    display(result._repr_mimebundle_(), raw=True)
+    cast(Any, display)(result._repr_mimebundle_(), raw=True)
     # With -o the same object comes back as Out[n]; a second table below the first helps nobody.
     shell._gpumagic_shown = (id(result), shell.execution_count)
 
@@ -36,3 +38,62 @@ def format_result(shell: Any, result: Result) -> Any:
     if getattr(shell, "_gpumagic_shown", None) == (id(result), shell.execution_count):
         return {"text/plain": repr(result)}
     return result._repr_mimebundle_()
+
+
+class LiveDisplay:
+    """One place on the screen whose content is replaced; removed at the end unless kept."""
+
+    def __init__(self, shell: Any, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        # Only a notebook can replace what it shows; in a terminal the cursor goes back up.
+        self._notebook = hasattr(shell, "kernel")
+        self._handle: Any = None
+        self._lines = 0
+        self._kept = False
+
+    def __enter__(self) -> LiveDisplay:
+        return self
+
+    def text(self, line: str) -> None:
+        """Show one line of text."""
+        self._update({"text/plain": line})
+
+    def result(self, result: Result) -> None:
+        """Show a result."""
+        self._update(result._repr_mimebundle_())
+
+    def keep(self) -> None:
+        """Leave on the screen what stands there."""
+        self._kept = True
+
+    def _update(self, bundle: dict[str, str]) -> None:
+        if self._quiet:
+            return
+        if not self._notebook:
+            self._erase()
+            print(bundle["text/plain"], flush=True)
+            self._lines = bundle["text/plain"].count("\n") + 1
+        elif self._handle is None:
+            from IPython.display import DisplayHandle
+
+            self._handle = cast(Any, DisplayHandle)()
+            self._handle.display(bundle, raw=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def _erase(self) -> None:
+        if self._lines and sys.stdout.isatty():
+            print(f"\x1b[{self._lines}F\x1b[J", end="", flush=True)
+        self._lines = 0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._kept:
+            return
+        self._erase()
+        if self._handle is not None:
+            self._handle.update({"text/plain": ""}, raw=True)

@@ -1,0 +1,226 @@
+"""The device table and the outcome of a choice, as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
+from gpumagic.display.units import bytes_, percent
+from gpumagic.results import Device, DeviceTable, Process, Selection
+
+_MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+
+_COLUMNS = (
+    Column("GPU", "right"),
+    Column("CUDA"),
+    Column("Name", rank=1),
+    Column("Memory used / total"),
+    Column("Util", "right", rank=2),
+    Column("Temp", "right", rank=4),
+    Column("Power", "right", rank=5),
+    Column("This kernel", "right", rank=2),
+    Column("Others", "right", rank=3),
+)
+
+
+def device_table(table: DeviceTable) -> list[Block]:
+    """The table, a line on what this process sees and why, and the processes if asked for."""
+    if table.error is not None:
+        return [Line.of(f"No GPU to show: {table.error}.", "warn"), _sees(table)]
+    if not table:
+        return [Line.of("No GPU to show: NVML lists none on this machine.", "warn"), _sees(table)]
+    blocks: list[Block] = [Grid(_COLUMNS, [_row(device) for device in table])]
+    blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(table)) else []
+    blocks.append(_sees(table))
+    if table.show_processes:
+        blocks += _processes(table)
+    blocks += [Line.of(note, "warn") for note in table.notes]
+    return blocks
+
+
+def _row(device: Device) -> list[Cell]:
+    if device.error is not None:
+        blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 4)
+        return [
+            Cell(str(device.index)),
+            _ordinal(device),
+            Cell(device.name or DASH),
+            Cell(device.error, "bad"),
+            *blank,
+        ]
+    hidden: Style = "dim" if device.visible is False else ""
+    return [
+        Cell(str(device.index), hidden or "strong"),
+        _ordinal(device),
+        Cell(device.name or DASH, hidden),
+        _memory(device),
+        Cell(percent(device.utilization), hidden),
+        Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
+        Cell(_power(device), hidden),
+        _bytes(device.memory_own),
+        _bytes(device.memory_others),
+    ]
+
+
+def _bytes(value: int | None) -> Cell:
+    return Cell(bytes_(value), "" if value else "dim")
+
+
+def _ordinal(device: Device) -> Cell:
+    if device.ordinal is not None:
+        return Cell(f"cuda:{device.ordinal}", "good")
+    if device.visible is False:
+        return Cell("hidden", "dim")
+    return Cell("cuda:?" if device.visible else DASH, "dim")
+
+
+def _memory(device: Device) -> Cell:
+    used, total = device.memory_used, device.memory_total
+    text = f"{bytes_(used)} / {bytes_(total)}"
+    if used is None or not total:
+        return Cell(text)
+    share = used / total
+    return Cell(text, "bad" if share > 0.9 else "warn" if share > 0.7 else "", bar=share)
+
+
+def _power(device: Device) -> str:
+    if device.power is None:
+        return DASH
+    limit = DASH if device.power_limit is None else f"{device.power_limit:.0f}"
+    return f"{device.power:.0f} / {limit} W"
+
+
+_MIG_COLUMNS = (
+    Column("GPU", "right"),
+    Column("MIG instance"),
+    Column("UUID"),
+    Column("Memory used / total"),
+)
+
+
+def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
+    return [
+        [
+            Cell(str(device.index)),
+            Cell(part.name or DASH),
+            Cell(part.uuid),
+            Cell(f"{bytes_(part.memory_used)} / {bytes_(part.memory_total)}"),
+        ]
+        for device in table
+        for part in device.mig
+    ]
+
+
+# --- what this process sees --------------------------------------------------------------------
+
+
+def _sees(table: DeviceTable) -> Line:
+    """How many devices this process sees, by which variables, and whether that is final."""
+    known = [device.visible for device in table]
+    if not table.devices:
+        count = ""
+    elif None in known:
+        count = "What this kernel sees is not known: "
+    elif all(known):
+        count = f"This kernel sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
+    else:
+        number = sum(map(bool, known))
+        count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
+    state = {
+        True: "CUDA is initialised, so this is final for the process",
+        False: "CUDA is not initialised, so this can still be changed",
+        None: "the CUDA driver does not say whether it is initialised",
+    }[table.cuda_initialized]
+    order = ""
+    if any(d.visible and d.ordinal is None for d in table):
+        order = "; CUDA's own order (fastest first) is not known before it starts"
+    return Line((Cell(count), Cell(f"{_variables(table.environment)}; {state}{order}.", "dim")))
+
+
+def _variables(environment: Mapping[str, str | None]) -> str:
+    mask = environment.get(_MASK)
+    text = f"{_MASK} is not set" if mask is None else f"{_MASK}={mask}"
+    order = environment.get(_ORDER)
+    return text if order is None else f"{text}, {_ORDER}={order}"
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+_PROCESS_COLUMNS = (
+    Column("GPU", "right"),
+    Column("PID", "right"),
+    Column("User", rank=2),
+    Column("Memory", "right"),
+    Column("Type", rank=3),
+    Column("Command", rank=1),
+)
+_LONGEST_COMMAND = 80
+
+
+def _processes(table: DeviceTable) -> list[Block]:
+    rows = [
+        _process(device.index, process) for device in table for process in device.processes or ()
+    ]
+    blind = [str(device.index) for device in table if device.processes is None]
+    blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []
+    if not rows and len(blind) < len(table):
+        blocks.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
+    if blind:
+        unlisted = f"NVML does not list the processes of GPU {', '.join(blind)}."
+        blocks.append(Line.of(unlisted, "dim"))
+    return blocks
+
+
+def _process(index: int, process: Process) -> list[Cell]:
+    command = process.command or DASH
+    if len(command) > _LONGEST_COMMAND:
+        command = command[: _LONGEST_COMMAND - 1] + "…"
+    style: Style = "strong" if process.own else ""
+    return [
+        Cell(str(index)),
+        Cell(f"{process.pid}{' (this kernel)' if process.own else ''}", style),
+        Cell(process.user or DASH),
+        Cell(bytes_(process.memory)),
+        Cell(process.kind, "dim"),
+        Cell(command),
+    ]
+
+
+# --- the outcome of a choice -------------------------------------------------------------------
+
+_STATUS_STYLES: Mapping[str, Style] = {
+    "applied": "good",
+    "unchanged": "good",
+    "restarted": "good",
+    "gated": "warn",
+    "too-late": "bad",
+}
+
+
+def selection(result: Selection) -> list[Block]:
+    """The status, what this process now sees, and what is to be borne in mind."""
+    count = len(result.devices)
+    sees = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+    blocks: list[Block] = [
+        Line(
+            (
+                Cell(result.status, _STATUS_STYLES[result.status]),
+                Cell(f": this kernel {'still ' * (result.status == 'too-late')}sees {sees}"),
+                Cell(f"  ({_variables(result.environment)})", "dim"),
+            )
+        )
+    ]
+    blocks += [_seen(device) for device in result.devices]
+    blocks += [Line.of(note, "dim") for note in result.notes]
+    return blocks
+
+
+def _seen(device: Device) -> Line:
+    ordinal = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
+    free = "" if device.memory_free is None else f", {bytes_(device.memory_free)} free"
+    return Line(
+        (
+            Cell(f"  {ordinal}", "strong"),
+            Cell(f" is GPU {device.index}, {device.name or 'name not known'}{free}"),
+        )
+    )

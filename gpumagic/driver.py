@@ -1,0 +1,183 @@
+"""The state of the CUDA driver in this process, asked by ctypes without disturbing anything.
+
+The driver reads ``CUDA_VISIBLE_DEVICES`` once, in ``cuInit``; from then on the choice is frozen for
+the life of the process. ``torch.cuda.is_initialized()`` is only torch's own flag and stays False
+after, for example, ``torch.cuda.is_available()``. So the driver itself is asked: before ``cuInit``
+every function answers ``CUDA_ERROR_NOT_INITIALIZED``, whichever library may call it later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+
+from gpumagic.errors import DeviceError
+
+_LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+_SUCCESS, _NOT_INITIALIZED, _NO_DEVICE = 0, 3, 100
+
+
+@dataclass(frozen=True)
+class DriverState:
+    """What the CUDA driver says of itself in this process."""
+
+    #: Whether the driver's library is loaded (torch loads it on import; that freezes nothing).
+    loaded: bool
+    #: Whether it is initialised, by whichever library; None where its answer is not understood.
+    initialized: bool | None
+    #: UUIDs of the visible devices in CUDA's order (``GPU-…``; for a MIG instance its own, with the
+    #: same prefix); None where the driver is not initialised or does not say.
+    uuids: tuple[str, ...] | None = None
+    #: The ordinals with a primary context.
+    contexts: tuple[int, ...] = ()
+
+
+_library: ctypes.CDLL | None = None
+
+
+def _loaded_library() -> ctypes.CDLL | None:
+    """The driver's library if this process has loaded it; never loads it."""
+    global _library
+    if _library is None:
+        if os.name == "nt":
+            handle = ctypes.windll.kernel32.GetModuleHandleW(_LIBRARY)  # type: ignore[attr-defined]
+            if not handle:
+                return None
+            _library = ctypes.CDLL(_LIBRARY, handle=handle)
+        elif hasattr(os, "RTLD_NOLOAD"):
+            try:
+                _library = ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            except OSError:
+                return None
+    return _library
+
+
+def state() -> DriverState:
+    """The state of the driver in this process. Loads and initialises nothing, makes no context."""
+    library = _loaded_library()
+    if library is None:
+        return DriverState(loaded=False, initialized=False)
+    count = ctypes.c_int()
+    code = library.cuDeviceGetCount(ctypes.byref(count))
+    if code == _NOT_INITIALIZED:
+        return DriverState(loaded=True, initialized=False)
+    if code == _NO_DEVICE:
+        return DriverState(loaded=True, initialized=True, uuids=())
+    if code != _SUCCESS:
+        return DriverState(loaded=True, initialized=None)
+    handles = _handles(library, count.value)
+    return DriverState(
+        loaded=True,
+        initialized=True,
+        uuids=None if handles is None else _uuids(library, handles),
+        contexts=() if handles is None else _contexts(library, handles),
+    )
+
+
+def _handles(library: ctypes.CDLL, count: int) -> list[ctypes.c_int] | None:
+    handles = []
+    for ordinal in range(count):
+        handle = ctypes.c_int()
+        if library.cuDeviceGet(ctypes.byref(handle), ordinal) != _SUCCESS:
+            return None
+        handles.append(handle)
+    return handles
+
+
+def _uuids(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[str, ...] | None:
+    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID.
+    ask = getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid
+    found = []
+    for handle in handles:
+        raw = (ctypes.c_ubyte * 16)()
+        if ask(ctypes.byref(raw), handle) != _SUCCESS:
+            return None
+        found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+    return tuple(found)
+
+
+def _contexts(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[int, ...]:
+    found = []
+    for ordinal, handle in enumerate(handles):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        asked = library.cuDevicePrimaryCtxGetState(
+            handle, ctypes.byref(flags), ctypes.byref(active)
+        )
+        if asked == _SUCCESS and active.value:
+            found.append(ordinal)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ListedDevice:
+    """A device as the CUDA driver lists it."""
+
+    uuid: str
+    name: str
+    memory_total: int
+    compute_capability: tuple[int, int]
+
+
+# Runs in a process of its own, so that the driver is not initialised in this one.
+_LISTING = """
+import ctypes, uuid
+cuda = ctypes.CDLL({library!r})
+code = cuda.cuInit(0)
+assert code in (0, 100), f"cuInit answered {{code}}"
+count = ctypes.c_int()
+if code == 0:
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+for ordinal in range(count.value):
+    handle, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    name, total = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
+    cuda.cuDeviceGetUuid(ctypes.byref(raw), handle)
+    cuda.cuDeviceGetName(name, 256, handle)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
+    cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, handle)
+    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, handle)
+    print(f"GPU-{{uuid.UUID(bytes=bytes(raw))}}", name.value.decode(), total.value, major.value,
+          minor.value, sep="\\t")
+"""
+
+
+def list_in_child(timeout: float = 20.0) -> tuple[ListedDevice, ...]:
+    """Every device of the machine in PCI order, as the CUDA driver lists it in a child process.
+
+    For machines whose NVML is missing or broken. This process's driver is not touched.
+
+    Raises:
+        DeviceError: there is no driver, or it does not start.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    command = [sys.executable, "-I", "-S", "-c", _LISTING.format(library=_LIBRARY)]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError(f"the CUDA driver could not be asked: {error}") from error
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise DeviceError(f"no CUDA driver: {reason.partition(': ')[2] or reason}")
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    return tuple(
+        ListedDevice(row[0], row[1], int(row[2]), (int(row[3]), int(row[4]))) for row in rows
+    )
+
+
+def c_environment(name: str) -> str | None:
+    """A variable as C code, the driver among it, reads it: the truth behind `os.environ`."""
+    if os.name == "nt":
+        return os.environ.get(name)
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    getenv.argtypes = [ctypes.c_char_p]
+    value: bytes | None = getenv(name.encode())
+    return None if value is None else os.fsdecode(value)

@@ -1,0 +1,234 @@
+"""The table of devices: what NVML measures, and what this process sees and holds of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpumagic import driver, nvml, visibility
+from gpumagic.errors import DeviceError
+from gpumagic.results import Device, DeviceTable, Process
+
+#: Below this, memory in use without a process is the driver's own (NVML's version 2 figures).
+_IDLE_USE = 64 * 2**20
+
+#: Inode of the kernel's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only
+#: there are NVML's pids surely ours.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+def devices(*, processes: bool = True) -> DeviceTable:
+    """The GPUs of this machine, and what this process sees of them.
+
+    Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
+    CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
+    without a driver, the table is empty and its ``error`` says why.
+
+    ``processes`` also looks up each process's user and command line.
+    """
+    state = driver.state()
+    environment = {
+        name: os.environ[name] for name in (visibility.MASK, visibility.ORDER) if name in os.environ
+    }
+    common: dict[str, Any] = {
+        "environment": environment,
+        "cuda_initialized": state.initialized,
+        "show_processes": processes,
+    }
+    try:
+        session = nvml.session()
+        readings = session.read()
+    except DeviceError as error:
+        listed = _without_nvml()
+        if not listed:
+            return DeviceTable(error=str(error), **common)
+        return DeviceTable(
+            _compose(listed, environment, state, False), notes=(str(error),), **common
+        )
+    return DeviceTable(
+        _compose(readings, environment, state, processes),
+        driver_version=session.driver_version,
+        cuda_version=session.cuda_version,
+        **common,
+    )
+
+
+@cache
+def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
+    return driver.list_in_child()
+
+
+def _without_nvml() -> list[dict[str, Any]]:
+    """The devices' fields as the CUDA driver lists them; empty where there is no driver either."""
+    try:
+        listed = _listed_by_driver()
+    except DeviceError:
+        return []
+    return [
+        {
+            "index": index,
+            "uuid": device.uuid,
+            "name": device.name,
+            "memory_total": device.memory_total,
+            "compute_capability": device.compute_capability,
+        }
+        for index, device in enumerate(listed)
+    ]
+
+
+def _compose(
+    readings: Sequence[dict[str, Any]],
+    environment: Mapping[str, str],
+    state: driver.DriverState,
+    look_up: bool,
+) -> tuple[Device, ...]:
+    """The devices, with what this process sees and holds of them added to the readings."""
+    ordinals, visible = _seen(readings, environment, state)
+    holding = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
+    pid = os.getpid()
+    own = _own_is_known(readings, holding, pid)
+    found = []
+    for fields in readings:
+        index = fields["index"]
+        fields["ordinal"] = ordinals.get(index)
+        fields["visible"] = None if visible is None else index in visible
+        listed: tuple[Process, ...] | None = fields.get("processes")
+        if listed:
+            marked = own or not state.initialized
+            listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
+            fields["processes"] = tuple(map(_looked_up, listed)) if look_up else listed
+        fields["memory_own"] = _own_memory(listed, index in holding, own, state.initialized)
+        fields["memory_others"] = _others_memory(listed, fields)
+        found.append(Device(**fields))
+    return tuple(found)
+
+
+def _seen(
+    readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
+) -> tuple[dict[int, int], frozenset[int] | None]:
+    """Each visible index's CUDA ordinal, and the visible indexes (None where not known).
+
+    From the driver once it is initialised, since the variables no longer count then; before, from
+    the variables.
+    """
+    if state.initialized is False:
+        plain = [
+            Device(
+                fields["index"],
+                uuid=fields.get("uuid"),
+                name=fields.get("name"),
+                compute_capability=fields.get("compute_capability"),
+                mig=fields.get("mig", ()),
+            )
+            for fields in readings
+        ]
+        seen = visibility.view(environment, plain)
+        ordinals = {} if seen.indexes is None else _numbered(seen.indexes)
+        return ordinals, seen.visible
+    if state.uuids is None:
+        return {}, None
+    index_of = {}
+    for fields in readings:
+        for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ()))):
+            if uuid is not None:
+                index_of[uuid[4:].lower()] = fields["index"]
+    indexes = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
+    if None in indexes:  # a device that NVML does not name: nothing can be matched for sure
+        return {}, None
+    known = [index for index in indexes if index is not None]
+    return _numbered(known), frozenset(known)
+
+
+def _numbered(indexes: Sequence[int]) -> dict[int, int]:
+    """Index to ordinal; a device with several visible MIG instances counts by its first."""
+    ordinals: dict[int, int] = {}
+    for ordinal, index in enumerate(indexes):
+        ordinals.setdefault(index, ordinal)
+    return ordinals
+
+
+def _own_is_known(readings: Sequence[dict[str, Any]], holding: set[int], pid: int) -> bool:
+    """Whether NVML's entries with this process's pid are this process.
+
+    In a container NVML may list the host's pids, one of which may equal ours by chance, or none.
+    So outside the first pid namespace the entries count only if they stand at exactly those
+    devices on which this process has a context.
+    """
+    listed = {
+        fields["index"]
+        for fields in readings
+        if any(process.pid == pid for process in fields.get("processes") or ())
+    }
+    if listed and _in_first_pid_namespace():
+        return True
+    return bool(listed) and listed == holding
+
+
+@cache
+def _in_first_pid_namespace() -> bool:
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _uses_cuda(pid: int) -> bool:
+    """Whether a process of this pid namespace has the CUDA driver loaded.
+
+    Tells a neighbour in this container from one outside whose pid merely exists here too.
+    """
+    try:
+        return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+def _own_memory(
+    listed: tuple[Process, ...] | None, holds: bool, known: bool, initialized: bool | None
+) -> int | None:
+    if known:
+        for process in listed or ():
+            if process.own:
+                return process.memory
+    if initialized is False or (initialized and not holds):
+        return 0  # without a context nothing is held
+    return None
+
+
+def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]) -> int | None:
+    """Bytes of other processes: the sum of those listed, if the list can be trusted."""
+    if listed is None:
+        return None
+    if not listed:
+        # An empty list with memory in use is a container that hides its neighbours.
+        used = fields.get("memory_used")
+        return 0 if used is not None and used < _IDLE_USE else None
+    total = 0
+    for process in listed:
+        if process.own is None or (not process.own and process.memory is None):
+            return None
+        if not process.own:
+            total += process.memory or 0
+    return total
+
+
+def _looked_up(process: Process) -> Process:
+    """The process with its user and command line, as far as they can be read."""
+    import psutil
+
+    if process.own is None or not (_in_first_pid_namespace() or _uses_cuda(process.pid)):
+        return process
+    try:
+        found = psutil.Process(process.pid)
+        with found.oneshot():
+            command = " ".join(found.cmdline()) or found.name()
+            return replace(process, user=found.username(), command=command)
+    except (psutil.Error, OSError, KeyError):
+        return process

@@ -1,0 +1,242 @@
+"""``%gpu`` and ``%%gpu``: the device table, and what this kernel sees of the devices."""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpumagic import cell as cells
+from gpumagic import driver, inventory, selection
+from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics.options import (
+    Parser,
+    add_result_options,
+    size,
+    split,
+    take_semicolon,
+)
+from gpumagic.magics.show import LiveDisplay, hand_over, show
+from gpumagic.results import Selection
+from gpumagic.visibility import Wants, parse
+
+_EXAMPLES = """\
+examples:
+  %gpu                        the table of devices
+  %gpu -p                     with the processes on them
+  %gpu off                    hide every GPU from this kernel
+  %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
+  %gpu 1-3                    a range
+  %gpu GPU-8f1d               a UUID, or a unique beginning of one
+  %gpu auto                   the GPU with the most free memory
+  %gpu auto 2 --min-free 20GiB --max-util 10 --wait 600
+  %gpu on                     show all; %gpu reset: what the kernel was started with
+  %gpu watch                  the table, again every second until interrupted
+  selection = %gpu off -o -q  the result as an object
+
+  %%gpu off                   one cell without a GPU; then what was there before
+"""
+
+
+def parser() -> Parser:
+    """The options of ``%gpu``."""
+    options = Parser(
+        "%gpu",
+        usage="%(prog)s [SPEC] [options]",
+        description="Show the GPUs, or choose which of them this kernel sees, and verify it.",
+        epilog=_EXAMPLES,
+    )
+    options.add_argument(
+        "spec",
+        nargs="*",
+        metavar="SPEC",
+        help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
+        "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated",
+    )
+    options.add_argument("-p", "--processes", action="store_true", help="list processes")
+    auto = options.add_argument_group("auto")
+    auto.add_argument(
+        "--min-free", type=size, metavar="SIZE", help="at least so much free memory (20GiB)"
+    )
+    auto.add_argument(
+        "--max-util", type=_percent, metavar="PERCENT", help="at most so much utilised"
+    )
+    auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
+    auto.add_argument(
+        "--wait", type=_seconds, metavar="SECONDS", default=0.0, help="wait for such GPUs"
+    )
+    watch = options.add_argument_group("watch")
+    watch.add_argument(
+        "--every", type=_seconds, metavar="SECONDS", default=1.0, help="between looks (default: 1)"
+    )
+    watch.add_argument(
+        "--for", dest="duration", type=_seconds, metavar="SECONDS", help="stop after so long"
+    )
+    add_result_options(options)
+    return options
+
+
+def help_text() -> str:
+    """What ``%gpu?`` shows."""
+    return parser().format_help()
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
+    """Show the table, choose devices, or run ``cell`` under a choice."""
+    __tracebackhide__ = True
+    shell = magics.shell
+    header = f"%%gpu {line}"
+    line, silent = take_semicolon(line)
+    options = parser().parse_words(split(line))
+    options.quiet = options.quiet or magics.quiet
+    spec = " ".join(options.spec)
+    wants = _wants(options, magics, spec)
+    if cell is not None:
+        return _run_cell(shell, spec, wants, options, cell, header)
+    if spec in ("", "ps"):
+        table = inventory.devices(processes=options.processes or spec == "ps")
+        return hand_over(shell, table, options, silent=silent)
+    if spec == "watch":
+        return _watch(shell, options)
+    chosen = _choose(shell, spec, wants, options)
+    _warn(chosen)
+    return hand_over(shell, chosen, options, silent=silent)
+
+
+def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
+    auto = spec.split(" ")[0].lower() == "auto"
+    used = [
+        name
+        for name, value in (
+            ("--min-free", options.min_free is not None),
+            ("--max-util", options.max_util is not None),
+            ("--idle", options.idle),
+            ("--wait", options.wait > 0),
+        )
+        if value
+    ]
+    if used and not auto:
+        raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
+    if not auto:
+        return Wants()
+    try:
+        min_free = size(magics.min_free) if magics.min_free else None
+        max_util = _percent(magics.max_util) if magics.max_util else None
+    except argparse.ArgumentTypeError as error:
+        raise SpecError(f"%config GpuMagic: {error}") from None
+    return Wants(
+        min_free=min_free if options.min_free is None else options.min_free,
+        max_util=max_util if options.max_util is None else options.max_util,
+        idle=options.idle,
+    )
+
+
+def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) -> Selection:
+    with LiveDisplay(shell, quiet=options.quiet) as live:
+
+        def progress(waited: float, what: str) -> None:
+            live.text(f"waiting for GPUs: {what} ({waited:.0f} s of {options.wait:.0f} s)")
+
+        return selection.choose(spec, wants, wait=options.wait, progress=progress)
+
+
+def _warn(chosen: Selection) -> None:
+    if chosen.status == "too-late":
+        # Without a registry: said every time, and nothing is left in the user's namespace.
+        warnings.warn_explicit(
+            str(chosen.message), GpuMagicWarning, filename="%gpu", lineno=1, registry=None
+        )
+
+
+def _watch(shell: Any, options: argparse.Namespace) -> Any:
+    """The table, again and again in one place, until interrupted."""
+    ends = None if options.duration is None else time.monotonic() + options.duration
+    with LiveDisplay(shell, quiet=options.quiet) as live:
+        try:
+            while True:
+                table = inventory.devices(processes=options.processes)
+                live.result(table)
+                if ends is not None and time.monotonic() >= ends:
+                    break
+                time.sleep(options.every)
+        except KeyboardInterrupt:
+            pass  # the way to stop it
+        live.keep()
+    options.quiet = True  # it stands on the screen already
+    return hand_over(shell, table, options)
+
+
+# --- one cell ----------------------------------------------------------------------------------
+
+
+def _run_cell(
+    shell: Any, spec: str, wants: Wants, options: argparse.Namespace, cell: str, header: str
+) -> Any:
+    __tracebackhide__ = True
+    if spec in ("", "ps", "watch"):
+        raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
+    parse(spec)
+    compiled = cells.compile_cell(shell, cell, header=header)
+    outcome: list[Selection] = []
+
+    def finish(value: Any) -> Any:
+        chosen = outcome[0]
+        options_shown = argparse.Namespace(**{**vars(options), "quiet": True})
+        returned = hand_over(shell, chosen, options_shown)
+        if returned is None:
+            return value
+        if value is not None:
+            shell.displayhook(value)
+        return returned
+
+    return compiled.run_within(_under(shell, spec, wants, options, outcome.append), finish)
+
+
+@contextmanager
+def _under(
+    shell: Any,
+    spec: str,
+    wants: Wants,
+    options: argparse.Namespace,
+    tell: Callable[[Selection], None],
+) -> Iterator[None]:
+    """The selection for a while; the variables are put back at the end, also after an exception."""
+    __tracebackhide__ = True
+    before = selection.variables()
+    chosen = _choose(shell, spec, wants, options)
+    tell(chosen)
+    try:
+        _warn(chosen)
+        if not options.quiet:
+            show(shell, chosen)
+        yield
+    finally:
+        selection.restore(before)
+        if not chosen.cuda_initialized and driver.state().initialized and not options.quiet:
+            print(
+                "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
+                "this kernel; the variables are put back for processes started from here."
+            )

@@ -1,0 +1,235 @@
+"""The only import of pynvml: one session, and every call's error turned into an absent field.
+
+NVML starts no CUDA and makes no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists every device
+that the container mounts, in PCI order, and may refuse any single field on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpumagic.errors import DeviceError
+from gpumagic.results import MigInstance, Process
+
+_LOST = 15
+_REASONS = {
+    9: "the NVIDIA driver is not loaded",
+    12: "NVML is not installed: there is no NVIDIA driver on this machine",
+    18: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload the driver",
+}
+
+
+class _LostError(Exception):
+    """The device fell off the bus while it was asked."""
+
+
+class _Handle:
+    """A device's handle and what never changes about it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.error: str | None = None
+        self.fixed: dict[str, Any] = {}
+        self.may_have_mig = True
+        self.has_memory_v2 = True
+
+
+class Session:
+    """NVML, initialised; its calls' results as the fields of `results.Device`."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except Exception as error:
+            raise DeviceError(
+                f"pynvml cannot be imported ({error}); install it with: pip install nvidia-ml-py"
+            ) from error
+        self._nvml: Any = pynvml
+        self._start()
+        nvml = self._nvml
+        sensor = nvml.NVML_TEMPERATURE_GPU
+        # Deprecated in favour of ...TemperatureV, which drivers before 555 do not have.
+        self._temperature = lambda handle: nvml.nvmlDeviceGetTemperature(handle, sensor)
+        self.driver_version: str | None = self._ask(nvml.nvmlSystemGetDriverVersion)
+        cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+        self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
+        self._handles: dict[int, tuple[Any, _Handle]] = {}
+
+    def _start(self) -> None:
+        """Initialise NVML.
+
+        Raises:
+            DeviceError: it does not start; the reason in one line.
+        """
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise DeviceError(_reason(error)) from error
+
+    def close(self) -> None:
+        self._ask(self._nvml.nvmlShutdown)
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """The call's answer, or None where there is none."""
+        try:
+            return call(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value == _LOST:
+                raise _LostError from error
+            return None
+        except UnicodeDecodeError:
+            return None
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every device's fields, in nvidia-smi's order.
+
+        Raises:
+            DeviceError: NVML cannot say how many devices there are.
+        """
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise DeviceError(_reason(error)) from error
+        return [self._device(index) for index in range(count)]
+
+    def _device(self, index: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {"index": index}
+        known = self._handles.get(index)
+        try:
+            if known is None:
+                known = self._open(index)
+            handle, about = known
+            fields.update(about.fixed)
+            self._measure(handle, about, fields)
+        except _LostError:
+            # What was read before the loss may be stale; the identity is not.
+            identity = ("index", "uuid", "name", "compute_capability")
+            fields = {key: fields[key] for key in identity if key in fields}
+            fields["error"] = "the GPU is lost: it needs a reset, or the machine a reboot"
+        except self._nvml.NVMLError as error:
+            fields["error"] = _reason(error)
+        return fields
+
+    def _open(self, index: int) -> tuple[Any, _Handle]:
+        nvml, about = self._nvml, _Handle(index)
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            if error.value == _LOST:
+                raise _LostError from error
+            raise
+        capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        about.fixed = {
+            "uuid": self._ask(nvml.nvmlDeviceGetUUID, handle),
+            "name": self._ask(nvml.nvmlDeviceGetName, handle),
+            "compute_capability": None if capability is None else tuple(capability),
+        }
+        if None not in about.fixed.values():
+            self._handles[index] = handle, about
+        return handle, about
+
+    def _measure(self, handle: Any, about: _Handle, fields: dict[str, Any]) -> None:
+        nvml, ask = self._nvml, self._ask
+        memory = self._memory(handle, about)
+        if memory is not None:
+            fields["memory_total"] = memory.total
+            fields["memory_used"] = memory.used
+            fields["memory_free"] = memory.free
+        rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        if rates is not None:
+            fields["utilization"] = rates.gpu
+        fields["temperature"] = ask(self._temperature, handle)
+        power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        fields["power"] = None if power is None else power / 1000
+        fields["power_limit"] = None if limit is None else limit / 1000
+        fields["processes"] = self._processes(handle)
+        if about.may_have_mig:
+            fields["mig"] = self._mig(handle, about)
+
+    def _memory(self, handle: Any, about: _Handle) -> Any:
+        """Version 2, which does not count the driver's own reserve as used; else version 1."""
+        nvml = self._nvml
+        if about.has_memory_v2:
+            memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+            if memory is not None:
+                return memory
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        # Once version 1 has answered where version 2 did not, version 2 need not be tried again.
+        about.has_memory_v2 = memory is None
+        return memory
+
+    def _processes(self, handle: Any) -> tuple[Process, ...] | None:
+        nvml = self._nvml
+        compute = self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        graphics = self._ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        if compute is None and graphics is None:
+            return None
+        if not compute and not graphics:
+            return ()
+        found: dict[int, Process] = {}
+        for kind, listed in (("compute", compute or ()), ("graphics", graphics or ())):
+            for process in listed:
+                before = found.get(process.pid)
+                # A process of both kinds is listed twice with the same memory.
+                both = kind if before is None else f"{before.kind}, {kind}"
+                memory = process.usedGpuMemory
+                if memory is None and before is not None:
+                    memory = before.memory
+                found[process.pid] = Process(process.pid, memory, both)
+        return tuple(found.values())
+
+    def _mig(self, handle: Any, about: _Handle) -> tuple[MigInstance, ...]:
+        nvml, ask = self._nvml, self._ask
+        mode = ask(nvml.nvmlDeviceGetMigMode, handle)
+        if mode is None:
+            about.may_have_mig = False
+        if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return ()
+        found = []
+        for place in range(ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            part = ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+            uuid = None if part is None else ask(nvml.nvmlDeviceGetUUID, part)
+            if uuid is not None:
+                memory = ask(nvml.nvmlDeviceGetMemoryInfo, part)
+                found.append(
+                    MigInstance(
+                        uuid,
+                        ask(nvml.nvmlDeviceGetName, part),
+                        None if memory is None else memory.total,
+                        None if memory is None else memory.used,
+                    )
+                )
+        return tuple(found)
+
+
+def _reason(error: Any) -> str:
+    known = _REASONS.get(error.value)
+    return known or f"NVML answers: {error} (error {error.value})"
+
+
+_session: Session | None = None
+
+
+def session() -> Session:
+    """The process's NVML session, started when it is first asked for and kept: starting is slow.
+
+    Raises:
+        DeviceError: NVML is missing or does not start; the reason in one line.
+    """
+    global _session
+    if _session is None:
+        try:
+            _session = Session()
+        except _LostError as error:  # a lost device fails even calls that name no device
+            raise DeviceError("NVML answers: a GPU is lost") from error
+    return _session
+
+
+def close() -> None:
+    """End the session, if there is one."""
+    global _session
+    if _session is not None:
+        _session.close()
+        _session = None

@@ -1,0 +1,339 @@
+"""Choose what this process sees of the GPUs, and verify that the choice took effect.
+
+The choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. What is reported is
+what was found afterwards: the driver's state, and, where the CUDA runtime may have remembered an
+earlier failure, its answer in a forked copy of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import select as _select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpumagic import driver, inventory, torch_cuda, visibility
+from gpumagic.errors import DeviceError, GpuMagicWarning
+from gpumagic.results import Device, DeviceTable, Selection, Status
+from gpumagic.visibility import MASK, ORDER, Spec, Wants
+
+VARIABLES = (MASK, ORDER)
+
+_NO_WANTS = Wants()
+
+#: Called while waiting, with the seconds waited and what is waited for.
+Progress = Callable[[float, str], None]
+
+
+def select(
+    spec: str,
+    *,
+    min_free: int | None = None,
+    max_util: float | None = None,
+    idle: bool = False,
+    wait: float = 0.0,
+) -> Selection:
+    """Choose what this process sees of the GPUs, and say what became of it.
+
+    ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs: numbers are
+    always nvidia-smi's. For ``auto``: at least ``min_free`` bytes free, at most ``max_util``
+    percent utilised, ``idle`` for no other process, and ``wait`` seconds of waiting at most.
+
+    A status of ``too-late`` comes with a `GpuMagicWarning`.
+
+    Raises:
+        SpecError: the spec means nothing on this machine; nothing was changed.
+        DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
+    """
+    selection = choose(spec, Wants(min_free=min_free, max_util=max_util, idle=idle), wait=wait)
+    if selection.status == "too-late":
+        warnings.warn(str(selection.message), GpuMagicWarning, stacklevel=2)
+    return selection
+
+
+def choose(
+    text: str, wants: Wants = _NO_WANTS, *, wait: float = 0.0, progress: Progress | None = None
+) -> Selection:
+    """`select` without its warning."""
+    spec = visibility.parse(text)
+    table = inventory.devices(processes=False)
+    if spec.kind == "auto" and wait > 0:
+        table = _wait(spec, wants, wait, progress)
+    change = _change(spec, wants, table)
+    before = variables()
+    _note_hiding(before, table)
+    _write(change)
+    _note_hiding(variables(), table)
+    return _verify(spec, before, table)
+
+
+def variables() -> dict[str, str | None]:
+    """The variables that choose devices, as they stand; None for one that is not set."""
+    return {name: os.environ.get(name) for name in VARIABLES}
+
+
+def restore(before: Mapping[str, str | None]) -> None:
+    """Put the variables back."""
+    _write(before)
+
+
+def _write(change: Mapping[str, str | None]) -> None:
+    for name, value in change.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def started_with() -> dict[str, str | None]:
+    """The variables that this process was started with."""
+    return {name: _started_with.get(name) for name in VARIABLES}
+
+
+def _read_start() -> dict[str, str]:
+    """The environment of this process's start; where the system does not keep it, the present one.
+
+    On Linux ``/proc/self/environ`` keeps it, whatever has been set since.
+    """
+    try:
+        raw = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+_started_with = _read_start()
+
+
+# --- what to write -----------------------------------------------------------------------------
+
+
+def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | None]:
+    """The variables to write for a spec."""
+    if spec.kind == "off":
+        return {MASK: visibility.HIDE_ALL}
+    if spec.kind == "on":
+        return {MASK: None}
+    if spec.kind == "reset":
+        return started_with()
+    if table.error is not None:
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    if spec.kind == "auto":
+        chosen = visibility.pick(_allowed(table), spec.count, wants)
+    else:
+        chosen = visibility.resolve(spec, table)
+    return {MASK: ",".join(chosen)}
+
+
+def _allowed(table: DeviceTable) -> Sequence[Device]:
+    """The devices that ``auto`` may take: those that this process was given at its start.
+
+    A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
+    started with all of them hidden, or with none hidden, may take any.
+    """
+    start = {name: value for name, value in started_with().items() if value is not None}
+    given = visibility.view(start, table).visible
+    return [d for d in table if d.index in given] if given else table.devices
+
+
+def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
+    """The table as soon as enough devices fit, or at the time limit. Interruptible."""
+    started = time.monotonic()
+    while True:
+        table = inventory.devices(processes=False)
+        allowed = _allowed(table)
+        fitting = len(visibility.freest(allowed, wants))
+        waited = time.monotonic() - started
+        if fitting >= spec.count or spec.count > len(allowed) or waited >= limit:
+            return table
+        if progress is not None:
+            progress(waited, f"{fitting} of {spec.count} GPUs are free enough")
+        time.sleep(min(1.0, limit - waited))
+
+
+# --- whether it took effect --------------------------------------------------------------------
+
+
+@dataclass
+class _Memory:
+    """What happened in this process that the driver cannot be asked about."""
+
+    #: Every device was hidden at a moment when torch was loaded. If anything asked for CUDA then,
+    #: the CUDA runtime has failed and remembers it, while the driver still says "not initialised".
+    hidden_under_torch: bool = False
+
+
+_memory = _Memory()
+
+
+def note_hiding() -> None:
+    """Remember it if all devices are hidden while torch is loaded. Called when gpumagic loads."""
+    if torch_cuda.loaded() is not None and os.environ.get(MASK) is not None:
+        _note_hiding(variables(), inventory.devices(processes=False))
+
+
+def _note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
+    present = {name: value for name, value in environment.items() if value is not None}
+    if torch_cuda.loaded() is not None and visibility.hides_all(present, table):
+        _memory.hidden_under_torch = True
+
+
+def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """What became of the choice that has just been written."""
+    now = variables()
+    present = {name: value for name, value in now.items() if value is not None}
+    wanted = visibility.view(present, table)
+    state = driver.state()
+    notes: list[str] = []
+    status: Status = "unchanged" if now == before else "applied"
+    message: str | None = None
+    seen = _devices(wanted.indexes, table)
+    if state.initialized:
+        seen = _visible(table)
+        if _frozen_differs(wanted, seen, state, table):
+            status, message = "too-late", _too_late(spec, state, seen)
+    elif state.initialized is None:
+        status = "too-late"
+        message = f"The CUDA driver does not say what it shows; {_EVEN_SO}"
+    elif _memory.hidden_under_torch and wanted.visible:
+        status, message = _ask_runtime(spec, len(wanted.visible), status)
+        seen = () if status == "too-late" else seen
+    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
+        status = "too-late"
+        message = f"os.environ was replaced, so {MASK} does not reach the driver"
+    if status == "too-late":
+        notes.append(f"{MASK}={_shown(now[MASK])} is set for processes started from here")
+    return Selection(
+        requested=spec.text,
+        environment=now,
+        status=status,
+        devices=seen,
+        cuda_initialized=state.initialized,
+        message=message,
+        notes=tuple(notes),
+    )
+
+
+def _shown(value: str | None) -> str:
+    return "(not set)" if value is None else value
+
+
+def _devices(indexes: Sequence[int] | None, table: DeviceTable) -> tuple[Device, ...]:
+    """The devices of these indexes as a fresh start of CUDA will number them."""
+    by_index = {device.index: device for device in table}
+    if indexes is None:
+        return tuple(replace(device, ordinal=None, visible=True) for device in table)
+    return tuple(
+        replace(by_index[index], ordinal=ordinal, visible=True)
+        for ordinal, index in enumerate(indexes)
+    )
+
+
+def _visible(table: DeviceTable) -> tuple[Device, ...]:
+    """The devices that the initialised driver shows, in its order."""
+    shown = [device for device in table if device.visible and device.ordinal is not None]
+    return tuple(sorted(shown, key=lambda device: device.ordinal or 0))
+
+
+def _frozen_differs(
+    wanted: visibility.View,
+    seen: Sequence[Device],
+    state: driver.DriverState,
+    table: DeviceTable,
+) -> bool:
+    """Whether what the initialised driver shows is something else than what is wanted."""
+    if state.uuids is None or (state.uuids and not seen):
+        return True  # it does not say what it shows, or shows what NVML does not know
+    if wanted.indexes is None:  # the order cannot be told: compare which, not in what order
+        return wanted.visible != frozenset(device.index for device in seen)
+    mask = os.environ.get(MASK, "")
+    if "MIG-" in mask:
+        shown = [uuid[4:].lower() for uuid in state.uuids]
+        return shown != [entry[4:].lower() for entry in mask.split(",")]
+    return list(wanted.indexes) != [device.index for device in seen]
+
+
+_EVEN_SO = "restart the kernel and choose before anything uses CUDA"
+
+
+def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> str:
+    number = len(state.uuids or ())
+    shows = "no GPU" if number == 0 else f"{number} GPU{'' if number == 1 else 's'}"
+    if seen:
+        shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
+    return (
+        f"Too late for '{spec.text}' in this process: {_frozen_by()}, and it still sees {shows}. "
+        f"To change that, {_EVEN_SO}"
+    )
+
+
+_OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
+
+
+def _frozen_by() -> str:
+    """Who initialised the driver, as far as this process can tell."""
+    if torch_cuda.initialized():
+        return "torch has initialised CUDA"
+    others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
+    if torch_cuda.loaded() is None:
+        by = f" (perhaps {' or '.join(others)})" if others else ""
+        return f"a library other than torch has initialised CUDA{by}"
+    return (
+        "CUDA is already initialised, although torch.cuda.is_initialized() is False "
+        "(torch.cuda.is_available(), a backward pass"
+        + "".join(f" or {name}" for name in others)
+        + " does that)"
+    )
+
+
+def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str | None]:
+    """Whether torch's CUDA runtime can still start: it may have failed while all was hidden."""
+    count = _count_in_fork()
+    if count == expected:
+        return status, None
+    if count is None:
+        return "too-late", (
+            f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
+            f"torch was loaded, and a copy of this process gave no answer; to be sure, {_EVEN_SO}"
+        )
+    return "too-late", (
+        f"Too late for '{spec.text}' in this process: CUDA was asked for while all GPUs were "
+        f"hidden, failed, and remembers that. To change that, {_EVEN_SO}"
+    )
+
+
+def _count_in_fork(timeout: float = 30.0) -> int | None:
+    """How many devices torch's runtime finds, in a forked copy of this process.
+
+    The copy inherits what the runtime remembers, and starting CUDA in it leaves this process as it
+    is. None where it gives no answer.
+    """
+    torch = torch_cuda.loaded()
+    if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
+        return None
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads that a fork leaves behind; the copy calls one C function.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            warnings.simplefilter("ignore")
+            os.write(writer, b"%d" % torch._C._cuda_getDeviceCount())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = _select.select([reader], [], [], timeout)
+        answer = os.read(reader, 16) if ready else b""
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return int(answer) if answer else None

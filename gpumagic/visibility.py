@@ -1,0 +1,319 @@
+"""The selection grammar: parse a spec, validate it against the devices, write it canonically.
+
+Pure: no environment, no driver, no NVML. Numbers are always nvidia-smi's indexes. What is written
+are UUIDs, one form that the driver and torch read alike and that does not depend on
+``CUDA_DEVICE_ORDER`` (CUDA C++ Programming Guide, "CUDA Environment Variables").
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.results import Device
+
+#: Hides every device. ``""`` does the same on Linux, but on Windows an empty value unsets it.
+HIDE_ALL = "-1"
+
+MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+
+_WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
+    "off": "off",
+    "none": "off",
+    "cpu": "off",
+    "on": "on",
+    "all": "on",
+    "reset": "reset",
+}
+_NUMBER = re.compile(r"\d+")
+_RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec, not yet compared with the machine."""
+
+    text: str
+    kind: Literal["off", "on", "reset", "devices", "auto"]
+    #: For ``devices``: indexes and UUIDs (or prefixes), in the user's order.
+    items: tuple[int | str, ...] = ()
+    #: For ``auto``: how many devices.
+    count: int = 1
+
+
+def parse(text: str) -> Spec:
+    """Parse ``off``, ``on``, ``reset``, ``0``, ``0,2``, ``1-3``, ``GPU-…``, ``MIG-…``, ``auto N``.
+
+    Raises:
+        SpecError: the text is none of these.
+    """
+    text = " ".join(text.split())
+    word, _, rest = text.partition(" ")
+    lowered = word.lower()
+    if lowered in _WORDS and not rest:
+        return Spec(text, _WORDS[lowered])
+    if lowered == "auto":
+        return Spec(text, "auto", count=_count(rest))
+    items: list[int | str] = []
+    for raw in text.split(","):
+        item = raw.strip()
+        for value in _item(item, text):
+            if value in items:
+                raise SpecError(f"{_named(value)} is named twice in {text!r}; name it once")
+            items.append(value)
+    return Spec(text, "devices", tuple(items))
+
+
+def _count(text: str) -> int:
+    if not text:
+        return 1
+    if not _NUMBER.fullmatch(text):
+        raise SpecError(f"'auto' takes a number of GPUs, not {text!r}; for example: auto 2")
+    if int(text) == 0:
+        raise SpecError("'auto 0' asks for no GPU; to hide all GPUs write: off")
+    return int(text)
+
+
+def _item(item: str, text: str) -> Sequence[int | str]:
+    """The indexes or the UUID that one comma-separated item stands for."""
+    if _NUMBER.fullmatch(item):
+        return [int(item)]
+    if match := _RANGE.fullmatch(item):
+        first, last = int(match[1]), int(match[2])
+        if first > last:
+            raise SpecError(f"the range {item!r} runs backwards; write {last}-{first}")
+        return range(first, last + 1)
+    if item[:4].upper() in ("GPU-", "MIG-"):
+        if len(item) == 4:
+            raise SpecError(f"{item!r} is no UUID; write one as 'nvidia-smi -L' prints it")
+        return [item]
+    if item == "-1":
+        raise SpecError("-1 is no GPU; to hide all GPUs write: off")
+    if not item:
+        raise SpecError(f"an empty place between commas in {text!r}; write, for example, 0,2")
+    if re.fullmatch(r"-\d+|\d+-", item):
+        number = item.strip("-")
+        raise SpecError(f"{item!r} is not a range; write, for example, {number}-{int(number) + 1}")
+    if re.fullmatch(r"\d+( \d+)+", item):
+        raise SpecError(f"separate GPUs by commas: {item.replace(' ', ',')}")
+    near = difflib.get_close_matches(item.lower(), [*_WORDS, "auto", "watch", "ps"], n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise SpecError(
+        f"{item!r} is not a choice of GPUs; {hint}"
+        "Write off, on, reset, auto, an index (0), a list (0,2), a range (1-3) or a UUID"
+    )
+
+
+def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
+    """The UUIDs (``GPU-…`` or ``MIG-…``) that a ``devices`` spec names, in the user's order.
+
+    Raises:
+        SpecError: a device does not exist, is ambiguous, or is named twice.
+        DeviceError: a device has no UUID to be named by.
+    """
+    chosen: list[str] = []
+    for item in spec.items:
+        uuid = _by_index(item, devices) if isinstance(item, int) else _by_uuid(item, devices)
+        if uuid in chosen:
+            raise SpecError(f"{_named(item)} is named twice in {spec.text!r}; name it once")
+        chosen.append(uuid)
+    return tuple(chosen)
+
+
+def _by_index(index: int, devices: Sequence[Device]) -> str:
+    for device in devices:
+        if device.index == index:
+            return uuid_of(device)
+    raise SpecError(f"there is no GPU {index}; {_existing(devices)}")
+
+
+def _by_uuid(prefix: str, devices: Sequence[Device]) -> str:
+    wanted = prefix.lower()
+    known = {
+        uuid: f"GPU {device.index}"
+        for device in devices
+        for uuid in (device.uuid, *(instance.uuid for instance in device.mig))
+        if uuid is not None
+    }
+    found = [uuid for uuid in known if uuid.lower().startswith(wanted)]
+    if not found:
+        raise SpecError(f"no UUID begins with {prefix!r}; {_existing(devices, uuids=True)}")
+    if len(found) > 1 and wanted not in (uuid.lower() for uuid in found):
+        matches = ", ".join(f"{known[uuid]} ({uuid})" for uuid in found)
+        raise SpecError(f"{prefix!r} is ambiguous; it begins {matches}: write more of it")
+    return min(found, key=len)
+
+
+def uuid_of(device: Device) -> str:
+    """The device's UUID.
+
+    Raises:
+        DeviceError: NVML does not tell it.
+    """
+    if device.uuid is None:
+        why = f" ({device.error})" if device.error else ""
+        raise DeviceError(f"GPU {device.index} has no UUID that could be written{why}")
+    return device.uuid
+
+
+def _named(item: int | str) -> str:
+    return f"GPU {item}" if isinstance(item, int) else str(item)
+
+
+def _existing(devices: Sequence[Device], *, uuids: bool = False) -> str:
+    if not devices:
+        return "this machine has no GPU"
+    if uuids:
+        listed = ", ".join(f"{d.index}: {d.uuid or 'no UUID'}" for d in devices)
+        return f"the GPUs are {listed}"
+    indexes = [device.index for device in devices]
+    if len(indexes) == 1:
+        return f"this machine has only GPU {indexes[0]}"
+    return f"this machine has GPUs {', '.join(map(str, indexes[:-1]))} and {indexes[-1]}"
+
+
+# --- auto ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What ``auto`` asks of a device."""
+
+    #: Bytes.
+    min_free: int | None = None
+    #: Percent.
+    max_util: float | None = None
+    #: No other process, and no kernel in the last sampling period.
+    idle: bool = False
+
+
+def refusal(device: Device, wants: Wants) -> str | None:
+    """Why a device does not fit, or None if it does. What is not known does not fit."""
+    if device.error is not None:
+        return device.error
+    if wants.min_free is not None:
+        if device.memory_free is None:
+            return "its free memory is not known"
+        if device.memory_free < wants.min_free:
+            return "not enough free memory"
+    if wants.max_util is not None or wants.idle:
+        limit = 0 if wants.max_util is None else wants.max_util
+        if device.utilization is None:
+            return "its utilisation is not known"
+        if device.utilization > limit:
+            return f"{device.utilization} % utilised"
+    if wants.idle:
+        others = [p for p in device.processes or () if not p.own]
+        if device.processes is None:
+            return "its processes are not known"
+        if others:
+            return f"in use by process {', '.join(str(p.pid) for p in others[:3])}"
+    return None
+
+
+def freest(devices: Sequence[Device], wants: Wants) -> list[Device]:
+    """The devices that fit, the most free memory first, then the least utilised."""
+
+    def key(device: Device) -> tuple[int, float, int]:
+        free = -1 if device.memory_free is None else device.memory_free
+        used = 100.5 if device.utilization is None else device.utilization
+        return (-free, used, device.index)
+
+    return sorted((d for d in devices if refusal(d, wants) is None), key=key)
+
+
+def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]:
+    """UUIDs of the ``count`` freest devices that fit.
+
+    Raises:
+        SpecError: more devices are asked for than there are.
+        DeviceError: not enough devices fit; the message says which do not, and why.
+    """
+    if count > len(devices):
+        raise SpecError(f"{count} GPUs are asked for; {_existing(devices)}")
+    fitting = freest(devices, wants)
+    if len(fitting) < count:
+        reasons = "; ".join(
+            f"GPU {device.index}: {why}"
+            for device in devices
+            if (why := refusal(device, wants)) is not None
+        )
+        number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
+        raise DeviceError(f"{number}, {count} asked for ({reasons}); --wait SECONDS waits for them")
+    return tuple(uuid_of(device) for device in fitting[:count])
+
+
+# --- what a value of the variable shows --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class View:
+    """What a process sees of the devices: indexes in CUDA's order."""
+
+    #: nvidia-smi's index of each CUDA ordinal; None where the order cannot be told.
+    indexes: tuple[int, ...] | None
+    #: Indexes that are visible, in no order; None where not even that can be told.
+    visible: frozenset[int] | None
+
+
+def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
+    """What a CUDA driver that starts now, with these variables, will show.
+
+    Follows the driver's grammar: unset means all; an invalid entry ends the list; a duplicate
+    hides everything. Integers are CUDA's ordinals, fastest device first unless
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, which on a machine with unequal devices cannot be told without
+    starting the driver.
+    """
+    ordered = environment.get(ORDER, "").strip() == "PCI_BUS_ID" or _all_alike(devices)
+    mask = environment.get(MASK)
+    everything = tuple(device.index for device in devices)
+    if mask is None:
+        return View(everything if ordered else None, frozenset(everything))
+    shown: list[int] = []
+    seen: list[object] = []
+    for raw in mask.split(","):
+        entry = raw.strip()
+        if entry[:4] in ("GPU-", "MIG-"):
+            index = _index_of(entry, devices)
+            key: object = entry if entry[:4] == "MIG-" else index
+        else:
+            number = re.match(r"\+?(\d+)", entry)
+            position = int(number[1]) if number else -1
+            if not 0 <= position < len(devices):
+                break
+            if not ordered:
+                return View(None, None)
+            index = key = everything[position]
+        if index is None:
+            break
+        if key in seen:
+            return View((), frozenset())
+        seen.append(key)
+        shown.append(index)
+    return View(tuple(shown), frozenset(shown))
+
+
+def _all_alike(devices: Sequence[Device]) -> bool:
+    """Whether CUDA's fastest-first order can only be the PCI order."""
+    return len({(device.name, device.compute_capability) for device in devices}) <= 1
+
+
+def _index_of(entry: str, devices: Sequence[Device]) -> int | None:
+    """The device that a UUID (or unique prefix) in the mask means to the driver."""
+    found = {
+        uuid: device.index
+        for device in devices
+        for uuid in (device.uuid, *(instance.uuid for instance in device.mig))
+        if uuid is not None and uuid.startswith(entry)
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def hides_all(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+    """Whether the variables hide every device."""
+    return MASK in environment and view(environment, devices).visible == frozenset()
