@@ -245,12 +245,13 @@ def _wrapper(
     original: Callable[[int], Any],
     method: Callable[[Callable[[int], Any], int], Any],
 ) -> Callable[[int], Any]:
+    accelerator = original.__name__.startswith("_accelerator")
+
     @functools.wraps(original)
     def wrapped(ordinal: int) -> Any:
-        if original.__name__.startswith("_accelerator"):
-            # Asked only now: in some version of torch the question may initialise the driver.
-            if home._accelerator_getAccelerator().type != "cuda":
-                return original(ordinal)
+        # Asked only now: in some version of torch the question may initialise the driver.
+        if accelerator and home._accelerator_getAccelerator().type != "cuda":
+            return original(ordinal)
         return method(original, ordinal)
 
     return wrapped

@@ -30,7 +30,7 @@ class Result:
     """
 
     def __str__(self) -> str:
-        text: str = import_module("gpumagic.display").text(self)
+        text: str = import_module("gpumagic.display").as_text(self)
         return text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

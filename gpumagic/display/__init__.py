@@ -54,14 +54,14 @@ def _(result: MemoryDelta) -> list[Block]:
     return delta(result)
 
 
-def text(result: Any, width: int | None = None) -> str:
+def as_text(result: Any, width: int | None = None) -> str:
     """``result`` as text, ``width`` columns wide at most (default: the terminal's width)."""
     from gpumagic.display.text import render
 
     return render(describe(result), width=width)
 
 
-def html(result: Any) -> str:
+def as_html(result: Any) -> str:
     """``result`` as HTML that follows the notebook's light or dark theme."""
     from gpumagic.display.html import render
 
@@ -70,4 +70,4 @@ def html(result: Any) -> str:
 
 def mimebundle(result: Any) -> dict[str, str]:
     """Both, as Jupyter wants them."""
-    return {"text/plain": text(result), "text/html": html(result)}
+    return {"text/plain": as_text(result), "text/html": as_html(result)}
