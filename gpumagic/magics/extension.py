@@ -48,6 +48,9 @@ class GpuMagic(Magics):
         "", help="What '%gpu auto' asks of a device when --max-util is not given, in percent."
     ).tag(config=True)
 
+    #: What `%gpumem` showed last in this shell, to tell the change since.
+    previous_report: Any = None
+
     def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
         """Call a magic's module; turn gpumagic's own errors into one line."""
         __tracebackhide__ = True

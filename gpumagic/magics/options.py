@@ -83,6 +83,32 @@ def split(line: str) -> list[str]:
         raise SpecError(f"{error} in {line!r}") from None
 
 
+def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
+    """The options at the beginning of ``line``, and the rest as it was written: a statement.
+
+    ``--`` ends the options, for a statement that begins with a minus sign.
+
+    Raises:
+        SpecError: an option does not fit.
+    """
+    wants_value = {
+        option: action.nargs != 0 for action in parser._actions for option in action.option_strings
+    }
+    words: list[str] = []
+    rest = line.strip()
+    while rest.startswith("-"):
+        word, _, rest = rest.partition(" ")
+        rest = rest.lstrip()
+        if word == "--":
+            break
+        words.append(word)
+        if wants_value.get(word) and rest:
+            value, _, rest = rest.partition(" ")
+            rest = rest.lstrip()
+            words.append(value)
+    return parser.parse_words(words), rest
+
+
 def take_semicolon(line: str) -> tuple[str, bool]:
     """The line without a trailing ``;``, and whether there was one."""
     stripped = line.rstrip()

@@ -1,0 +1,118 @@
+"""``%gpumem`` and ``%%gpumem``: GPU memory now, and what a statement or a cell did to it."""
+
+from __future__ import annotations
+
+import argparse
+from types import TracebackType
+from typing import Any
+
+from gpumagic.cell import compile_cell
+from gpumagic.errors import SpecError
+from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
+from gpumagic.magics.show import hand_over
+from gpumagic.memory import Measurement, memory_report
+from gpumagic.peaks import LEDGER
+
+_DESCRIPTION = """\
+GPU memory: what there is now, and what a statement or a cell does to it.
+
+  %gpumem                 a report: what torch holds and held at most, what this process holds
+                          outside torch's allocator (CUDA context, libraries), what other
+                          processes hold, what is free; and the change since the last report
+  %gpumem STATEMENT       run the statement; the exact change of allocated and reserved memory, and
+                          the exact peak of allocated memory above the start
+  %%gpumem                the same for a cell, also when it raises
+
+The figures of a statement or a cell come from the counters of torch's allocator: nothing is
+sampled, synchronised, collected or emptied, no context is made, and
+torch.cuda.max_memory_allocated() says afterwards what it would have said without.
+"""
+
+_EXAMPLES = """\
+examples:
+  %gpumem
+  report = %gpumem -o -q
+  %gpumem y = model(x)
+  %gpumem -v forward y = model(x)
+
+  %%gpumem
+  loss = model(x).sum()
+  loss.backward()
+"""
+
+
+def parser() -> Parser:
+    """The options of ``%gpumem``."""
+    made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
+    add_result_options(made)
+    return made
+
+
+_USAGE = "%gpumem [-o] [-v NAME] [-q] [STATEMENT]\n       %%gpumem [-o] [-v NAME] [-q]"
+
+
+def help_text() -> str:
+    """What ``%gpumem?`` shows."""
+    return parser().format_help()
+
+
+def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
+    """Run the magic.
+
+    Raises:
+        SpecError: the line does not fit.
+    """
+    __tracebackhide__ = True
+    options, statement = take_options(parser(), line)
+    if magics.quiet:
+        options.quiet = True
+    statement, silent = take_semicolon(statement)
+    if cell is None and not statement:
+        return _report(magics, options, silent)
+    if cell is not None and statement:
+        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
+    source = statement + ";" * silent if cell is None else cell
+    header = None if cell is None else f"%%gpumem {line}"
+    compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
+
+    def finish(value: Any) -> Any:
+        if options.output:
+            return None if compiled.silent else scope.result
+        return value
+
+    scope = _Reported(magics, options)
+    return compiled.run_within(scope, finish)
+
+
+def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    report = memory_report(magics.previous_report)
+    magics.previous_report = report
+    return hand_over(magics.shell, report, options, silent=silent)
+
+
+class _Reported(Measurement):
+    """A measurement that hands its result over when it ends, also by an exception."""
+
+    def __init__(self, magics: Any, options: argparse.Namespace) -> None:
+        super().__init__()
+        self._magics = magics
+        self._options = options
+
+    def __enter__(self) -> _Reported:
+        extension = getattr(self._magics.shell, "_gpumagic", None)
+        if extension is not None and LEDGER.release not in extension.undo:
+            extension.undo.append(LEDGER.release)
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        try:
+            hand_over(self._magics.shell, self.result, self._options)
+        except Exception as failure:  # the cell's own exception must pass, not ours
+            print(f"%gpumem: cannot show the result ({type(failure).__name__}: {failure})")

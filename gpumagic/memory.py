@@ -1,0 +1,347 @@
+"""GPU memory: what there is now, and what a stretch of a program does to it.
+
+torch's allocator knows what torch holds, exactly and without synchronising; NVML knows the devices
+and everybody else. Nothing here imports torch, makes a context, starts a thread, collects garbage
+or empties a cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from gpumagic import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.inventory import devices
+from gpumagic.peaks import LEDGER, Scope
+from gpumagic.results import (
+    Device,
+    DeviceMemory,
+    DeviceMemoryDelta,
+    DeviceTable,
+    MemoryDelta,
+    MemoryReport,
+    Result,
+)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# --- the report ------------------------------------------------------------------------------
+
+
+def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
+    """The memory of each device that this process sees, with the change since ``previous``.
+
+    What torch holds comes from its allocator, everything else from NVML; without NVML, free and
+    total memory come from the CUDA runtime, for devices on which this process has a context.
+    """
+    table = devices(processes=False)
+    seen = {device.ordinal: device for device in table if device.ordinal is not None}
+    held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
+    before = previous.devices if previous is not None else {}
+    rows = {
+        ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
+        for ordinal in sorted({*seen, *held})
+    }
+    if rows:
+        unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
+        return MemoryReport(rows, notes=(*_allocator_notes(), *unreadable, *table.notes))
+    return MemoryReport(error=table.error or _nothing_seen(table))
+
+
+def _nothing_seen(table: DeviceTable) -> str:
+    if not len(table):
+        return "this machine has no GPU"
+    if any(device.visible is None for device in table):
+        return "which of the GPUs this kernel sees is not known; %gpu lists them"
+    return "this kernel sees no GPU of this machine; %gpu says why"
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What torch's allocator holds on a device; all None if it keeps no counters."""
+
+    allocated: int | None = None
+    reserved: int | None = None
+    peak: int | None = None
+
+
+def _held(ordinal: int) -> _Held:
+    try:
+        stats = torch_cuda.memory_stats(ordinal)
+    except RuntimeError:  # a pluggable allocator without counters
+        return _Held()
+    allocated = stats["allocated_bytes"]["all"]
+    return _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
+
+
+def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
+    """One device's row, from what NVML says of it and what torch holds there."""
+    context = held is not None
+    if held is None:
+        # Without a context torch holds nothing.
+        held = _Held(0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+    free, total = (device.memory_free, device.memory_total) if device else (None, None)
+    if context and (free is None or total is None):
+        free, total = _by_the_runtime(ordinal)
+    return DeviceMemory(
+        allocated=held.allocated,
+        reserved=held.reserved,
+        peak=held.peak,
+        free=free,
+        total=total,
+        outside=_outside(device.memory_own if device else None, held.reserved),
+        others=device.memory_others if device else None,
+        name=device.name if device else None,
+        index=device.index if device else None,
+        context=context,
+    )
+
+
+def _by_the_runtime(ordinal: int) -> tuple[int | None, int | None]:
+    """Free and total bytes of a device that has a context."""
+    try:
+        return torch_cuda.memory_info(ordinal)
+    except RuntimeError:  # the device is lost
+        return None, None
+
+
+def _outside(own: int | None, reserved: int | None) -> int | None:
+    """What a process holds beyond the allocator: the CUDA context, libraries' workspaces."""
+    if own is None:
+        return None
+    outside = own - (reserved or 0)
+    # NVML looked a moment earlier than the allocator: a negative remainder says nothing.
+    return outside if outside >= 0 else None
+
+
+def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
+    if before is None:
+        return now
+    return replace(
+        now,
+        allocated_change=_minus(now.allocated, before.allocated),
+        reserved_change=_minus(now.reserved, before.reserved),
+    )
+
+
+def _minus(now: int | None, before: int | None) -> int | None:
+    # None before: torch was not there, and held nothing.
+    return None if now is None else now - (before or 0)
+
+
+def _allocator_notes() -> tuple[str, ...]:
+    """What to bear in mind about the allocator's figures."""
+    if torch_cuda.loaded() is None:
+        return ("torch is not imported: these are the driver's figures alone",)
+    if not torch_cuda.built_with_cuda():
+        return ("this torch has no CUDA support: these are the driver's figures alone",)
+    backend = torch_cuda.allocator_backend()
+    if backend == "cudaMallocAsync":
+        return (
+            "backend:cudaMallocAsync: the driver keeps the counters; freed memory that a stream "
+            "still waits for counts as allocated, and the peak of reserved is an upper bound",
+        )
+    if backend == "pluggable":
+        return ("a pluggable allocator is in use: torch keeps no counters of it",)
+    return ()
+
+
+# --- the change ------------------------------------------------------------------------------
+
+
+class Measurement(Result):
+    """A context manager that measures what its body does to GPU memory, also when it raises.
+
+    Has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
+
+        with Measurement() as m:
+            step()
+        print(m.devices[0].peak)
+    """
+
+    def __init__(self) -> None:
+        self._scope: Scope | None = None
+        self._error: str | None = None
+        self._result: MemoryDelta | None = None
+
+    def __enter__(self) -> Measurement:
+        self._result = self._error = None
+        try:
+            self._scope = LEDGER.open()
+        except Exception as error:  # a pluggable allocator without counters; told in the result
+            self._error = _one_line(error)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        scope, self._scope = self._scope, None
+        changed: dict[int, DeviceMemoryDelta] = {}
+        if scope is not None:
+            try:
+                changed = LEDGER.close(scope)
+            except Exception as failure:
+                self._error = _one_line(failure)
+        self._result = MemoryDelta(
+            changed,
+            partial=kind is not None,
+            notes=_allocator_notes() if changed else (),
+            error=self._error or (None if changed else _not_in_use()),
+        )
+
+    @property
+    def result(self) -> MemoryDelta:
+        """What the body did.
+
+        Raises:
+            RuntimeError: the body has not ended.
+        """
+        if self._result is None:
+            raise RuntimeError("the measurement has not ended; use its result after the with block")
+        return self._result
+
+    @property
+    def devices(self) -> Mapping[int, DeviceMemoryDelta]:
+        return self.result.devices
+
+    @property
+    def partial(self) -> bool:
+        return self.result.partial
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.result.notes
+
+    @property
+    def error(self) -> str | None:
+        return self.result.error
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.result.to_dict()
+
+    def __repr__(self) -> str:
+        return "<Measurement: not ended>" if self._result is None else repr(self._result)
+
+    def __str__(self) -> str:
+        return repr(self) if self._result is None else str(self._result)
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        if self._result is None:
+            return {"text/plain": repr(self)}
+        return self._result._repr_mimebundle_(**options)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"the allocator's counters cannot be read: {lines[0] if lines else type(error).__name__}"
+
+
+def _not_in_use() -> str:
+    """Why no device was in use."""
+    if torch_cuda.loaded() is None:
+        return "torch is not imported"
+    if not torch_cuda.built_with_cuda():
+        return "this torch has no CUDA support"
+    return "torch has not used a GPU in this process"
+
+
+# --- the public function ---------------------------------------------------------------------
+
+
+class EnterableReport(MemoryReport):
+    """A report that begins a `Measurement` when it is used in a ``with`` statement."""
+
+    _open: tuple[Measurement, ...] = ()
+
+    def __enter__(self) -> Measurement:
+        measurement = Measurement().__enter__()
+        self._open = (*self._open, measurement)
+        return measurement
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        *rest, measurement = self._open
+        measurement.__exit__(kind, error, traceback)
+        self._open = tuple(rest)
+
+
+#: The report before, of the function's callers; every shell keeps its own.
+_previous: MemoryReport | None = None
+
+
+@overload
+def gpumem() -> EnterableReport: ...
+@overload
+def gpumem(code: str, globals: dict[str, Any] | None = None) -> MemoryDelta: ...
+@overload
+def gpumem(code: _Function) -> _Function: ...
+def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
+    """GPU memory: a report, or what some code does to it.
+
+    - ``gpumem()`` returns a `MemoryReport`, with the change since the last one.
+    - ``with gpumem() as m:`` measures the block; afterwards ``m`` has the attributes of a
+      `MemoryDelta`. Where the report's price (some NVML calls) is too much, in a loop perhaps,
+      ``with gpumagic.memory.Measurement() as m:`` does without it.
+    - ``@gpumem`` before a function (an ``async`` one too) prints what each call does; the last
+      call's `MemoryDelta` is the function's attribute ``memory``.
+    - ``gpumem("statement", globals=globals())`` runs the statement, in a fresh namespace if none is
+      given, and returns a `MemoryDelta`.
+
+    All figures are bytes. Imports no torch and makes no context.
+
+    Raises:
+        SpecError: ``code`` is neither a statement nor a function, or is a generator function.
+    """
+    if code is None:
+        global _previous
+        report = memory_report(_previous)
+        _previous = report
+        return EnterableReport(report.devices, report.notes, report.error)
+    if isinstance(code, str):
+        with Measurement() as measurement:
+            exec(compile(code, "<gpumem>", "exec"), {} if globals is None else globals)
+        return measurement.result
+    if callable(code):
+        return _measured(code)
+    raise SpecError(f"gpumem measures a statement (a string) or a function, not {code!r}")
+
+
+def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise SpecError(f"{name} is a generator: measure the loop that uses it, with gpumem()")
+
+    def show(measurement: Measurement) -> None:
+        wrapped.memory = measurement.result  # type: ignore[attr-defined]
+        print(f"{name}: {measurement}")
+
+    async def run_async(*args: Any, **kwargs: Any) -> Any:
+        measurement = Measurement()
+        try:
+            with measurement:
+                return await function(*args, **kwargs)
+        finally:
+            show(measurement)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        measurement = Measurement()
+        try:
+            with measurement:
+                return function(*args, **kwargs)
+        finally:
+            show(measurement)
+
+    wrapped = functools.wraps(function)(run_async if inspect.iscoroutinefunction(function) else run)
+    return wrapped
