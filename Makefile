@@ -1,0 +1,86 @@
+# Everything here needs Python 3.10 or newer and a package index, nothing else.
+# PYTHON=… chooses the interpreter.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+GROUPS := --group test --group lint --group docs
+
+# A name on the PATH proves nothing (version managers leave empty shims): ask each interpreter.
+find_python = $(shell for p in $(1); do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 \
+	&& { echo $$p; break; }; done)
+PYTHON ?= $(call find_python,python3 python3.13 python3.12 python3.11 python3.10 python3.14 python)
+OLDEST_PYTHON ?= $(call find_python,python3.10 $(PYTHON))
+# The virtual GPU is a few C files; a machine with no compiler takes one from a wheel.
+COMPILER := $(shell command -v cc || command -v gcc || command -v clang || echo --group compiler)
+ifneq ($(COMPILER),--group compiler)
+COMPILER :=
+endif
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); results in build/demo/
+	@$(RUN) -m tests.demo
+
+.PHONY: test
+test: $(VENV)/ready ## Run the tests, on a virtual GPU
+	$(RUN) -m pytest $(ARGS)
+
+.PHONY: test-oldest
+test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that pyproject.toml allows
+	.venv-oldest/bin/python -m pytest $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/ready-bench ## Measure against the peers: one table of ratios, and build/bench.json
+	@$(RUN) -m tests.benchmarks
+
+.PHONY: lint
+lint: $(VENV)/ready ## Check style and types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(RUN) -m tests.docs --check
+
+.PHONY: docs
+docs: $(VENV)/ready ## Write the README's reference anew, from the magics' own help
+	$(RUN) -m tests.docs
+
+.PHONY: format
+format: $(VENV)/ready ## Put the code into the agreed form
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+.PHONY: clean
+clean: ## Remove what was built, the environments included
+	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find gpumagic tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+define new_environment
+	@test -n "$(2)" || { echo "No Python 3.10 or newer with 'venv' was found; on Debian: apt install python3-venv. Or name one: make PYTHON=…" >&2; exit 1; }
+	@test -x $(1)/bin/python || { echo "Setting up $(1) with $(2); torch is large, this takes a few minutes"; $(2) -m venv $(1); }
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+endef
+
+# Older than pyproject.toml means: install what has been added since; newer: nothing to do.
+$(VENV)/ready: pyproject.toml
+	$(call new_environment,$(VENV),$(PYTHON))
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -e . $(GROUPS) $(COMPILER)
+	@touch $@
+
+$(VENV)/ready-bench: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+.venv-oldest/ready: pyproject.toml tests/support/oldest.py
+	$(call new_environment,.venv-oldest,$(OLDEST_PYTHON))
+	@mkdir -p build
+	@.venv-oldest/bin/python tests/support/oldest.py > build/oldest.txt
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . -r build/oldest.txt --group test $(COMPILER)
+	@touch $@

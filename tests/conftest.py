@@ -1,0 +1,195 @@
+"""Fixtures for everyone: a virtual GPU around the whole run, real shells, kernels, terminals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import device, leaks
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from tests.support.kernels import Kernel
+    from tests.support.shells import Ran
+    from tests.support.terminal import Terminal
+
+pytest_plugins = ["tests.virtual_gpu.plugin"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--hardware",
+        nargs="?",
+        const="real",
+        choices=("real", "dry-run"),
+        help="run the tests marked 'hardware' on this machine's GPU, with nothing virtual; "
+        "with =dry-run on the virtual GPU, to try the tests themselves",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device.under_the_virtual_gpu(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("hardware"):
+        return
+    skip = pytest.mark.skip(reason="needs a real GPU: pytest tests/hardware --hardware")
+    for item in items:
+        if item.get_closest_marker("hardware"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Profiles, histories and runtime files of these tests stay out of the user's home."""
+    home = tmp_path_factory.mktemp("home")
+    folders = {
+        name: str(home / name.lower())
+        for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, folder in folders.items():
+            Path(folder).mkdir()
+            patch.setenv(name, folder)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """No test leaves global state behind: see `tests.support.leaks`."""
+    with leaks.nothing_leaks():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """Nor warning filters, which pytest puts back itself after each phase of a test."""
+    import sys
+
+    before, torch_was_there = leaks.warning_filters(), "torch" in sys.modules
+    result = yield
+    if torch_was_there or "torch" not in sys.modules:
+        assert leaks.warning_filters() == before, "warning filters left changed"
+    return result
+
+
+@pytest.fixture
+def ip() -> Iterator[InteractiveShell]:
+    """A real IPython shell in this process, with gpumagic loaded."""
+    from tests.support.shells import shell
+
+    with shell() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def run_cell(ip: InteractiveShell) -> Callable[..., Ran]:
+    """``run_cell(source, raising=True)`` in `ip`: what was displayed and printed, the value."""
+    from functools import partial
+
+    from tests.support.shells import run_cell
+
+    return partial(run_cell, ip)
+
+
+@pytest.fixture
+def child_environment() -> Callable[..., dict[str, str]]:
+    """``child_environment(scenario=None, env=None)``: the environment of a new process.
+
+    ``scenario`` is a `tests.virtual_gpu.Scenario` (default: as many devices as this run has, but
+    others, so that nobody's memory is mixed up); a variable that ``env`` maps to None is left out.
+    """
+    from tests.support.kernels import python_environment
+    from tests.virtual_gpu import environment
+
+    def make(scenario: Any = None, env: Mapping[str, str | None] | None = None) -> dict[str, str]:
+        if os.environ.get(device.MARK) == "real":
+            whole = dict(os.environ)
+        elif scenario is None:
+            whole = environment(devices=device.DEVICES)
+        else:
+            whole = environment(scenario)
+        for name, value in (env or {}).items():
+            if value is None:
+                whole.pop(name, None)
+            else:
+                whole[name] = value
+        return python_environment(whole)
+
+    return make
+
+
+@pytest.fixture
+def kernel(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> Iterator[Callable[..., Kernel]]:
+    """``kernel(scenario=None, env=None, load=True)``: a fresh ipykernel, shut down at the end."""
+    from tests.support.kernels import Kernel
+
+    started: list[Kernel] = []
+
+    def start(
+        scenario: Any = None,
+        env: Mapping[str, str | None] | None = None,
+        *arguments: str,
+        load: bool = True,
+    ) -> Kernel:
+        fresh = Kernel(child_environment(scenario, env), tmp_path, *arguments)
+        started.append(fresh)
+        if load:
+            fresh.run("%load_ext gpumagic")
+        return fresh
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def notebook(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> Callable[..., Any]:
+    """``notebook(cells, scenario=None, env=None, allow_errors=False)``: executed by nbclient."""
+    from tests.support.kernels import execute_notebook
+
+    def execute(
+        cells: Sequence[str],
+        scenario: Any = None,
+        env: Mapping[str, str | None] | None = None,
+        **options: Any,
+    ) -> Any:
+        return execute_notebook(cells, child_environment(scenario, env), tmp_path, **options)
+
+    return execute
+
+
+@pytest.fixture
+def terminal(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> Iterator[Callable[..., Terminal]]:
+    """``terminal(scenario=None, env=None, load=True)``: IPython in a terminal of its own."""
+    from tests.support.terminal import Terminal
+
+    started: list[Terminal] = []
+
+    def start(
+        scenario: Any = None,
+        env: Mapping[str, str | None] | None = None,
+        *arguments: str,
+        load: bool = True,
+    ) -> Terminal:
+        fresh = Terminal(child_environment(scenario, env), tmp_path, *arguments)
+        started.append(fresh)
+        if load:
+            assert fresh.run("%load_ext gpumagic") == ""
+        return fresh
+
+    yield start
+    for each in started:
+        each.close()

@@ -1,0 +1,1 @@
+"""What the tests share: real shells, kernels and terminals, and the watch over global state."""

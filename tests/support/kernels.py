@@ -1,0 +1,195 @@
+"""Real kernels, each in a process of its own, and notebooks executed in them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+
+
+class CellError(AssertionError):
+    """A cell raised where the test expected it not to."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client of the kernel was sent for one request."""
+
+    status: str
+    execution_count: int | None
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+
+    def _streams(self, name: str) -> str:
+        return "".join(
+            o["text"] for o in self.outputs if o["output_type"] == "stream" and o["name"] == name
+        )
+
+    def _mime(self, mime: str, *kinds: str) -> list[str]:
+        return [
+            o["data"][mime] for o in self.outputs if o["output_type"] in kinds and mime in o["data"]
+        ]
+
+    @property
+    def stdout(self) -> str:
+        return self._streams("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._streams("stderr")
+
+    @property
+    def text(self) -> str:
+        """What was displayed, as text; without the cell's own value."""
+        return "\n".join(self._mime("text/plain", "display_data"))
+
+    @property
+    def html(self) -> str:
+        return "\n".join(self._mime("text/html", "display_data"))
+
+    @property
+    def value(self) -> str | None:
+        """The cell's value as ``Out[n]`` shows it."""
+        values = self._mime("text/plain", "execute_result")
+        return values[-1] if values else None
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """``ename``, ``evalue`` and ``traceback`` of the cell's exception."""
+        return next((o for o in self.outputs if o["output_type"] == "error"), None)
+
+    @property
+    def shown(self) -> str:
+        """Everything that a user reads under the cell, in its order, as text."""
+        parts = []
+        for output in self.outputs:
+            if output["output_type"] == "stream":
+                parts.append(output["text"])
+            elif output["output_type"] == "error":
+                parts.append("\n".join(output["traceback"]) + "\n")
+            else:
+                parts.append(output["data"].get("text/plain", "") + "\n")
+        return "".join(parts)
+
+
+class Kernel:
+    """A running ipykernel with one blocking client."""
+
+    def __init__(self, environment: Mapping[str, str], cwd: Path, *arguments: str) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(
+            env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
+        )
+        self.client = self.manager.blocking_client()
+        self._early: dict[str, list[dict[str, Any]]] = {}
+        try:
+            self.client.start_channels()
+            self.client.wait_for_ready(timeout=60)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, source: str, *, timeout: float = 60, raising: bool = True) -> Reply:
+        """Run a cell and return what it showed.
+
+        Raises:
+            CellError: the cell raised, and ``raising`` is true; with the traceback.
+            TimeoutError: no reply, or no end of the output, within ``timeout`` seconds.
+        """
+        reply = self.wait(self.submit(source), timeout=timeout)
+        if raising and reply.status != "ok":
+            raise CellError(f"{source}\n→ {reply.status}\n{reply.shown}")
+        return reply
+
+    def submit(self, source: str) -> str:
+        """Send a cell and return the request's id at once."""
+        message: str = self.client.execute(source, allow_stdin=False)
+        return message
+
+    def until(self, message: str, text: str, *, timeout: float = 60) -> None:
+        """Wait until the cell has printed ``text``; `wait` still returns all of its output."""
+        deadline = time.monotonic() + timeout
+        early = self._early.setdefault(message, [])
+        while not any(text in output.get("text", "") for output in early):
+            assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
+
+    def wait(self, message: str, *, timeout: float = 60) -> Reply:
+        """Wait for the reply to ``message`` and for the end of its output."""
+        deadline = time.monotonic() + timeout
+        outputs = self._early.pop(message, [])
+        while self._publish(message, deadline, outputs):
+            pass
+        reply = self._next(self.client.get_shell_msg, message, deadline)["content"]
+        return Reply(reply["status"], reply.get("execution_count"), outputs)
+
+    def _publish(self, message: str, deadline: float, outputs: list[dict[str, Any]]) -> bool:
+        """Add what the kernel publishes next to ``outputs``; False when the cell has ended."""
+        published = self._next(self.client.get_iopub_msg, message, deadline)
+        kind, content = published["msg_type"], published["content"]
+        if kind in ("stream", "error", "display_data", "execute_result"):
+            outputs.append({"output_type": kind, **content})
+        return not (kind == "status" and content["execution_state"] == "idle")
+
+    def _next(self, receive: Any, parent: str, deadline: float) -> dict[str, Any]:
+        """The next message that belongs to ``parent``; those of others are dropped."""
+        while True:
+            try:
+                message: dict[str, Any] = receive(
+                    timeout=max(0.0, min(1.0, deadline - time.monotonic()))
+                )
+            except queue.Empty:
+                if not self.manager.is_alive():
+                    raise RuntimeError("the kernel died") from None
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("the kernel did not answer in time") from None
+                continue
+            if message["parent_header"].get("msg_id") == parent:
+                return message
+
+    def value(self, expression: str, *, timeout: float = 60) -> Any:
+        """The value of an expression of plain data in the kernel."""
+        import ast
+
+        shown = self.run(f"print(repr({expression}))", timeout=timeout).stdout
+        return ast.literal_eval(shown.strip())
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` for a child that imports gpumagic from this checkout."""
+    path = [str(ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+
+
+def execute_notebook(
+    cells: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path,
+    *,
+    allow_errors: bool = False,
+    timeout: float = 120,
+) -> nbformat.NotebookNode:
+    """A notebook of code cells, executed by nbclient as papermill and nbconvert do it."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    client = NotebookClient(
+        notebook, timeout=int(timeout), kernel_name="python3", allow_errors=allow_errors
+    )
+    executed: nbformat.NotebookNode = client.execute(env=dict(environment), cwd=str(cwd))
+    return executed

@@ -1,0 +1,115 @@
+"""The watch over global state: what a test may not leave behind."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+#: Set by pytest itself, between the phases of a test.
+_PYTEST = {"PYTEST_CURRENT_TEST"}
+#: The functions of torch that a gate, a ledger or a hook might replace.
+_TORCH = (
+    "torch",
+    "torch._C",
+    "torch.cuda",
+    "torch.cuda.memory",
+    "torch.cuda.random",
+    "torch.cuda.streams",
+    "torch.accelerator",
+    "torch.accelerator.memory",
+    "torch.nn",
+    "torch.optim",
+    "torch.Tensor",
+    "torch.Generator",
+)
+
+
+def state() -> dict[str, Any]:
+    """What is compared before and after a test; every value is comparable by ``==``."""
+    return {
+        "os.environ": {k: v for k, v in os.environ.items() if k not in _PYTEST},
+        "working folder": Path.cwd(),
+        "sys.path": list(sys.path),
+        "sys.meta_path": [id(finder) for finder in sys.meta_path],
+        "sys.path_hooks": [id(hook) for hook in sys.path_hooks],
+        "hooks of sys": {
+            name: getattr(sys, name)
+            for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook")
+        },
+        "threading.excepthook": threading.excepthook,
+        "trace functions": (sys.gettrace(), sys.getprofile(), threading.gettrace()),
+        "standard streams": tuple(
+            id(getattr(sys, f"__{s}__")) for s in ("stdin", "stdout", "stderr")
+        ),
+        "SIGINT": signal.getsignal(signal.SIGINT),
+        "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
+        "__main__": id(sys.modules["__main__"]),
+    }
+
+
+def torch_functions() -> dict[str, int]:
+    """The identity of torch's functions, as far as torch is loaded."""
+    found: dict[str, int] = {}
+    for owner in _TORCH:
+        holder: Any = sys.modules.get(owner)
+        if holder is None:
+            parent, _, name = owner.rpartition(".")
+            holder = getattr(sys.modules.get(parent), name, None)
+        for name, value in dict(vars(holder)).items() if holder is not None else ():
+            if callable(value) and not isinstance(value, type):
+                found[f"{owner}.{name}"] = id(value)
+    return found
+
+
+def warning_filters() -> list[Any]:
+    return list(warnings.filters)
+
+
+@contextmanager
+def nothing_leaks() -> Iterator[None]:
+    """Assert that the block leaves the interpreter, and torch, as it found them.
+
+    An import of torch inside the block is no leak, whatever torch itself then changes.
+    """
+    before, functions, threads = state(), torch_functions(), set(threading.enumerate())
+    torch_was_there = "torch" in sys.modules
+    yield
+    left = _threads_left(threads)
+    assert not left, f"threads left running: {[t.name for t in left]}"
+    after = state()
+    if torch_was_there or "torch" not in sys.modules:
+        changed = {k: _difference(before[k], after[k]) for k in before if before[k] != after[k]}
+        assert not changed, f"global state left changed: {changed}"
+    now = torch_functions()
+    replaced = [name for name, identity in functions.items() if now.get(name) != identity]
+    assert not replaced, f"functions of torch left replaced: {replaced}"
+
+
+def _difference(before: Any, after: Any) -> Any:
+    """Only what differs: a whole environment in a failure message hides the one variable."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return {
+            name: (before.get(name, "(absent)"), after.get(name, "(absent)"))
+            for name in sorted({*before, *after})
+            if before.get(name, "(absent)") != after.get(name, "(absent)")
+        }
+    return before, after
+
+
+def _threads_left(before: set[threading.Thread], patience: float = 2.0) -> list[threading.Thread]:
+    """Threads that are still running after ``patience`` seconds: an ending takes a moment."""
+    deadline = time.monotonic() + patience
+    while True:
+        left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.01)

@@ -1,0 +1,147 @@
+"""A real in-process IPython shell, fresh for each test."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from IPython import version_info
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+#: The theme without colours, as this IPython spells it.
+PLAIN = "nocolor" if version_info >= (9,) else "NoColor"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a cell."""
+
+    stdout: str
+    stderr: str
+    #: The mime bundles that were displayed; an expression's own value is in ``value``.
+    displays: list[dict[str, Any]] = field(default_factory=list)
+    value: Any = None
+    error: BaseException | None = None
+
+    @property
+    def text(self) -> str:
+        """What was displayed, as text."""
+        return "\n".join(bundle.get("text/plain", "") for bundle in self.displays)
+
+    @property
+    def html(self) -> str:
+        return "\n".join(bundle.get("text/html", "") for bundle in self.displays)
+
+
+def run_cell(shell: InteractiveShell, source: str, *, raising: bool = True) -> Ran:
+    """Run a cell as a front end does; its exception is raised here unless ``raising`` is False."""
+    with capture_output() as captured:
+        result = shell.run_cell(source, store_history=True)
+    error = result.error_before_exec or result.error_in_exec
+    if raising and error is not None:
+        raise error
+    return Ran(
+        stdout=captured.stdout,
+        stderr=captured.stderr,
+        displays=[output.data for output in captured.outputs],
+        value=result.result,
+        error=error,
+    )
+
+
+@contextmanager
+def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
+    """A fresh shell that `get_ipython` finds, with gpumagic loaded; unloaded and gone at the end.
+
+    History is kept in memory. That unloading leaves the shell as it was found is checked here, for
+    every test that uses it.
+    """
+    assert not InteractiveShell.initialized(), "another test left its shell behind"
+    with _python_kept():
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = PLAIN
+        config.InteractiveShell.cache_size = 1000
+        with warnings.catch_warnings():
+            ip = InteractiveShell.instance(config=config)
+            try:
+                if load:
+                    before = registered(ip)
+                    ip.extension_manager.load_extension("gpumagic")
+                yield ip
+                if load:
+                    ip.extension_manager.unload_extension("gpumagic")
+                    assert registered(ip) == before, "unloading left something in the shell"
+            finally:
+                _close(ip)
+
+
+def registered(ip: InteractiveShell) -> dict[str, object]:
+    """Everything in a shell that an extension may have registered, comparable."""
+    callbacks = {name: list(functions) for name, functions in ip.events.callbacks.items()}
+    formatters = {
+        mime: (dict(f.type_printers), dict(f.deferred_printers), dict(f.singleton_printers))
+        for mime, f in [
+            *ip.display_formatter.formatters.items(),
+            ("mimebundle", ip.display_formatter.mimebundle_formatter),
+        ]
+    }
+    return {
+        "callbacks": callbacks,
+        "formatters": formatters,
+        "line magics": dict(ip.magics_manager.magics["line"]),
+        "cell magics": dict(ip.magics_manager.magics["cell"]),
+        "transformers": list(ip.input_transformers_post),
+        "cleanup transformers": list(ip.input_transformers_cleanup),
+        "AST transformers": list(ip.ast_transformers),
+        "configurables": list(ip.configurables),
+        "custom exceptions": ip.custom_exceptions,
+        "showtraceback": ip.showtraceback,
+        "namespace": {name for name in ip.user_ns if "gpumagic" in name.lower()},
+        "attributes": {name for name in vars(ip) if "gpumagic" in name.lower()},
+    }
+
+
+def _close(ip: InteractiveShell) -> None:
+    import atexit
+
+    atexit.unregister(ip.atexit_operations)
+    ip.atexit_operations()
+    ip.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+
+
+@contextmanager
+def _python_kept() -> Iterator[None]:
+    """Put back what IPython itself changes in the interpreter and never restores."""
+    path, main = list(sys.path), sys.modules["__main__"]
+    hooks: dict[str, Callable[..., Any]] = {
+        n: getattr(sys, n) for n in ("excepthook", "displayhook")
+    }
+    missing = object()
+    last = {
+        n: getattr(sys, n, missing)
+        for n in ("last_type", "last_value", "last_traceback", "last_exc")
+    }
+    names = {n: getattr(builtins, n, missing) for n in ("get_ipython", "display", "__IPYTHON__")}
+    prompts = {n: getattr(sys, n, missing) for n in ("ps1", "ps2", "ps3")}
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        sys.modules["__main__"] = main
+        for name, hook in hooks.items():
+            setattr(sys, name, hook)
+        for owner, kept in ((sys, last), (builtins, names), (sys, prompts)):
+            for name, value in kept.items():
+                if value is not missing:
+                    setattr(owner, name, value)
+                elif hasattr(owner, name):
+                    delattr(owner, name)

@@ -1,0 +1,50 @@
+"""IPython in a terminal of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pexpect
+
+from tests.support.shells import PLAIN
+
+_PROMPT = r"In \[(\d+)\]: $"
+_CONTINUATION = r"   \.\.\.: $"
+
+
+class Terminal:
+    """``ipython`` in a pseudo-terminal, 100 columns wide."""
+
+    def __init__(self, environment: Mapping[str, str], cwd: Path, *arguments: str) -> None:
+        options = ["--simple-prompt", "--no-banner", "--no-confirm-exit", f"--colors={PLAIN}"]
+        self.process = pexpect.spawn(
+            sys.executable,
+            ["-m", "IPython", *options, *arguments],
+            env={**environment, "TERM": "dumb"},
+            cwd=str(cwd),
+            encoding="utf-8",
+            echo=False,
+            timeout=60,
+            dimensions=(50, 100),
+        )
+        self.process.expect(_PROMPT)
+
+    def run(self, source: str, *, timeout: float = 60) -> str:
+        """Type a cell and return what appeared before the next prompt."""
+        lines = source.strip("\n").split("\n")
+        for line in lines[:-1]:
+            self.process.sendline(line)
+            self.process.expect(_CONTINUATION)
+        self.process.sendline(lines[-1])
+        shown = ""
+        # A block, or a cell magic, ends with an empty line.
+        while self.process.expect([_PROMPT, _CONTINUATION], timeout=timeout) == 1:
+            self.process.sendline("")
+        shown += self.process.before or ""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r\n", "\n").strip()
+
+    def close(self) -> None:
+        self.process.close(force=True)

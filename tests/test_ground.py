@@ -1,0 +1,142 @@
+"""The fixtures themselves: real shells, kernels, notebooks and terminals, and the watch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import leaks
+from tests.support.kernels import CellError, Kernel
+from tests.support.shells import Ran
+from tests.support.terminal import Terminal
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+def test_the_shell_is_real(ip: InteractiveShell, run_cell: Callable[..., Ran]) -> None:
+    ran = run_cell("print('out')\nimport sys; print('err', file=sys.stderr)\nx = 1\nx + 1")
+    assert (ran.value, ran.stdout.splitlines()[0], ran.stderr) == (2, "out", "err\n")
+    assert ip.user_ns["x"] == 1
+    assert ip.user_ns["_"] == 2
+    assert run_cell("get_ipython()").value is ip
+    shown = run_cell("from IPython.display import HTML, display\ndisplay(HTML('<b>1</b>'))")
+    assert shown.html == "<b>1</b>"
+    with pytest.raises(ZeroDivisionError):
+        run_cell("1 / 0")
+    failed = run_cell("1 / 0", raising=False)
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert "ZeroDivisionError" in failed.stdout + failed.stderr
+    assert set(ip.magics_manager.magics["line"]) >= {"gpu", "cudatime", "gpumem"}
+
+
+def test_each_shell_is_fresh(ip: InteractiveShell) -> None:
+    assert "x" not in ip.user_ns
+    assert ip.execution_count == 1
+
+
+def test_a_kernel_is_real(kernel: Callable[..., Kernel]) -> None:
+    k = kernel(env={"FROM_THE_TEST": "1"})
+    assert k.value("__import__('os').environ['FROM_THE_TEST']") == "1"
+    reply = k.run("print('a'); display(1)\n2")
+    assert (reply.status, reply.stdout, reply.text, reply.value) == ("ok", "a\n", "1", "2")
+    with pytest.raises(CellError, match="ZeroDivisionError"):
+        k.run("1 / 0")
+    failed = k.run("1 / 0", raising=False)
+    assert failed.error is not None
+    assert failed.error["ename"] == "ZeroDivisionError"
+    waiting = k.submit("import time\nprint('in', flush=True)\ntime.sleep(60)")
+    k.until(waiting, "in")
+    k.interrupt()
+    interrupted = k.wait(waiting)
+    assert interrupted.stdout == "in\n"
+    assert "KeyboardInterrupt" in interrupted.shown
+
+
+def test_a_kernel_that_does_not_answer_is_reported(kernel: Callable[..., Kernel]) -> None:
+    k = kernel(load=False)
+    with pytest.raises(TimeoutError):
+        k.run("import time; time.sleep(60)", timeout=0.3)
+    k = kernel(load=False)
+    with pytest.raises(RuntimeError, match="the kernel died"):
+        k.run("import os; os._exit(1)")
+
+
+def test_a_notebook_is_executed(notebook: Callable[..., Any]) -> None:
+    executed = notebook(["%load_ext gpumagic", "1 + 1"])
+    assert executed.cells[1].outputs[0]["data"]["text/plain"] == "2"
+
+
+def test_a_terminal_is_real(terminal: Callable[..., Terminal]) -> None:
+    t = terminal()
+    assert t.run("1 + 1") == "Out[2]: 2"
+    assert t.run("for i in range(2):\n    print(i)") == "0\n1"
+    assert t.run("%%capture out\nprint(3)") == ""
+    assert t.run("out.stdout") == r"Out[5]: '3\n'"
+
+
+_STOP = threading.Event()
+
+
+def _environment() -> None:
+    os.environ["LEFT_BEHIND"] = "1"
+
+
+def _meta_path() -> None:
+    sys.meta_path.append(object())  # type: ignore[arg-type]
+
+
+def _trace() -> None:
+    sys.settrace(lambda *_: None)
+
+
+def _thread() -> None:
+    threading.Thread(target=_STOP.wait, daemon=True, name="left").start()
+
+
+def _torch() -> None:
+    import torch
+
+    torch.cuda.is_available = lambda: False
+
+
+@pytest.mark.parametrize(
+    ("leak", "named"),
+    [
+        (_environment, "LEFT_BEHIND"),
+        (_meta_path, "sys.meta_path"),
+        (_trace, "trace functions"),
+        (_thread, "left"),
+        (_torch, "torch.cuda.is_available"),
+    ],
+)
+def test_the_watch_sees(leak: Callable[[], None], named: str) -> None:
+    """Each kind of leak is noticed, and named; put back here by hand."""
+    import torch
+
+    trace, available = sys.gettrace(), torch.cuda.is_available
+    watch = leaks.nothing_leaks()
+    watch.__enter__()
+    leak()
+    try:
+        with pytest.raises(AssertionError, match=named):
+            watch.__exit__(None, None, None)
+    finally:
+        os.environ.pop("LEFT_BEHIND", None)
+        if leak is _meta_path:
+            sys.meta_path.pop()
+        sys.settrace(trace)
+        torch.cuda.is_available = available
+        if leak is _thread:
+            _STOP.set()
+
+
+def test_warnings_are_errors() -> None:
+    with pytest.raises(UserWarning, match="loud"):
+        warnings.warn("loud", stacklevel=1)
