@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumagic.display.grid import Block, Cell, Column, Grid, Line, Style
+from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.display.units import bytes_
 from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 
@@ -16,13 +16,15 @@ def report(result: MemoryReport) -> list[Block]:
         return [Line.of(f"No GPU memory to show: {result.error}")]
     columns = [
         Column("Device"),
-        Column("Name", rank=4),
+        Column("GPU", "right", rank=5),
+        Column("Name", rank=6),
         Column("Allocated", "right"),
-        Column("Reserved", "right"),
-        Column("Peak", "right", rank=1),
-        Column("Outside", "right", rank=3),
-        Column("Others", "right", rank=2),
-        Column("Free of total", "right"),
+        Column("Reserved", rank=1),
+        Column("Peak", "right", rank=2),
+        Column("Outside", "right", rank=4),
+        Column("Others", "right", rank=3),
+        Column("Free", "right"),
+        Column("Total", "right", rank=3),
     ]
     rows = [_report_row(ordinal, memory) for ordinal, memory in result.devices.items()]
     blocks: list[Block] = [Grid(columns, rows)]
@@ -47,13 +49,15 @@ def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
         share = memory.reserved / memory.total
     return [
         Cell(f"cuda:{ordinal}", idle or "strong"),
-        Cell(memory.name or bytes_(None), "dim"),
+        Cell(DASH if memory.index is None else str(memory.index)),
+        Cell(memory.name or DASH, "dim"),
         Cell(bytes_(memory.allocated), idle),
         Cell(bytes_(memory.reserved), idle, bar=share),
         Cell(bytes_(memory.peak), idle),
         Cell(bytes_(memory.outside), idle),
         Cell(bytes_(memory.others)),
-        Cell(f"{bytes_(memory.free)} of {bytes_(memory.total)}", tone),
+        Cell(bytes_(memory.free), tone),
+        Cell(bytes_(memory.total)),
     ]
 
 
@@ -73,9 +77,9 @@ def delta(result: MemoryDelta) -> list[Block]:
         Column("GPU memory"),
         Column("Allocated", "right"),
         Column("Peak above start", "right"),
-        Column("Reserved", "right"),
-        Column("Allocated now", "right", rank=1),
-        Column("Reserved now", "right", rank=2),
+        Column("Reserved", "right", rank=1),
+        Column("Allocated now", "right", rank=2),
+        Column("Reserved now", "right", rank=3),
     ]
     rows = [
         [

@@ -1,0 +1,35 @@
+"""What the memory tests share: torch with an empty allocator, and a ledger that holds nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+MIB = 2**20
+
+
+@pytest.fixture
+def torch() -> Iterator[ModuleType]:
+    """torch with contexts on cuda:0 and cuda:1, nothing allocated, and all counters at zero."""
+    import torch
+
+    for ordinal in (0, 1):
+        torch.empty(1, device=f"cuda:{ordinal}")
+    clear(torch)
+    yield torch
+    from gpumagic.peaks import LEDGER
+
+    LEDGER.release()
+    clear(torch)
+
+
+def clear(torch: ModuleType) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    for ordinal in (0, 1):
+        torch.cuda.reset_peak_memory_stats(ordinal)
+        torch.cuda.reset_accumulated_memory_stats(ordinal)
+        assert torch.cuda.memory_reserved(ordinal) == 0

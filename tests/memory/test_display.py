@@ -1,0 +1,126 @@
+"""How reports and changes look, in whole blocks."""
+
+from __future__ import annotations
+
+from gpumagic.display import as_html, as_text
+from gpumagic.results import (
+    DeviceMemory,
+    DeviceMemoryDelta,
+    MemoryDelta,
+    MemoryReport,
+)
+
+GIB = 2**30
+MIB = 2**20
+
+REPORT = MemoryReport(
+    {
+        0: DeviceMemory(
+            allocated=12 * GIB,
+            reserved=16 * GIB,
+            peak=13 * GIB,
+            free=60 * GIB,
+            total=80 * GIB,
+            outside=GIB // 2,
+            others=3 * GIB,
+            name="NVIDIA <H100>",
+            index=2,
+            allocated_change=GIB // 4,
+            reserved_change=0,
+            context=True,
+        ),
+        1: DeviceMemory(
+            allocated=0,
+            reserved=0,
+            peak=0,
+            total=80 * GIB,
+            name="NVIDIA <H100>",
+            index=3,
+            context=False,
+        ),
+    },
+    notes=("a note",),
+)
+
+WIDE = """\
+Device   GPU   Name            Allocated   Reserved                  Peak   Outside     Others       Free      Total
+────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+cuda:0     2   NVIDIA <H100>    12.0 GiB   ██░░░░░░░░ 16.0 GiB   13.0 GiB   512 MiB   3.00 GiB   60.0 GiB   80.0 GiB
+cuda:1     3   NVIDIA <H100>         0 B   ░░░░░░░░░░ 0 B             0 B         –          –          –   80.0 GiB
+Since the last report: cuda:0 allocated +256 MiB
+a note"""  # noqa: E501, RUF001
+
+NARROW = """\
+Device   Allocated   Reserved                  Free
+───────────────────────────────────────────────────
+cuda:0    12.0 GiB   ██░░░░░░░░ 16.0 GiB   60.0 GiB
+cuda:1         0 B   ░░░░░░░░░░ 0 B               –
+Since the last report: cuda:0 allocated +256 MiB
+a note"""  # noqa: RUF001
+
+DELTA = MemoryDelta(
+    {
+        0: DeviceMemoryDelta(512 * MIB, GIB, GIB, 12 * GIB, 14 * GIB),
+        1: DeviceMemoryDelta(0, 0, 0, 5, 5),
+        2: DeviceMemoryDelta(-512, 0, 512, 1024, 2 * MIB, ooms=1, retries=2),
+    }
+)
+
+CHANGE = """\
+GPU memory   Allocated   Peak above start    Reserved   Allocated now   Reserved now
+────────────────────────────────────────────────────────────────────────────────────
+cuda:0        +512 MiB          +1.00 GiB   +1.00 GiB        12.0 GiB       14.0 GiB
+cuda:2          -512 B             +512 B         0 B        1.00 KiB       2.00 MiB
+cuda:2: out of memory, 1 allocation failed
+cuda:2: 2 allocations tried again after emptying the cache"""
+
+
+def test_the_report_in_a_wide_terminal() -> None:
+    assert as_text(REPORT, 120) == WIDE
+
+
+def test_the_report_in_a_narrow_terminal() -> None:
+    assert as_text(REPORT, 60) == NARROW
+
+
+def test_the_report_in_a_notebook() -> None:
+    html = as_html(REPORT)
+    assert html.count("<tr>") == 3
+    assert "NVIDIA &lt;H100&gt;" in html
+    assert "<H100>" not in html
+    assert "width:20%" in html  # 16 of 80 GiB
+    assert "60.0 GiB" in html
+
+
+def test_little_free_memory_is_coloured() -> None:
+    def html(free: int) -> str:
+        row = DeviceMemory(free=free, total=100 * GIB, context=True)
+        return as_html(MemoryReport({0: row}))
+
+    assert "--jp-error-color1" in html(GIB)
+    assert "--jp-warn-color1" in html(9 * GIB)
+    assert "color:var" not in html(50 * GIB)
+
+
+def test_no_report() -> None:
+    shown = as_text(MemoryReport(error="this machine has no GPU"))
+    assert shown == "No GPU memory to show: this machine has no GPU"
+
+
+def test_a_change() -> None:
+    assert as_text(DELTA, 100) == CHANGE
+
+
+def test_a_change_in_a_narrow_terminal() -> None:
+    assert as_text(DELTA, 60).splitlines()[2] == (
+        "cuda:0        +512 MiB          +1.00 GiB   +1.00 GiB"
+    )
+
+
+def test_no_change() -> None:
+    assert as_text(MemoryDelta({0: DeviceMemoryDelta(0, 0, 0, 5, 5)})) == "GPU memory: no change"
+
+
+def test_no_figures() -> None:
+    shown = as_text(MemoryDelta(error="torch is not imported"))
+    assert shown == "GPU memory: not measured, torch is not imported"

@@ -1,0 +1,207 @@
+"""``%gpumem`` and ``%%gpumem`` in a real shell, on devices with real contexts."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.results import MemoryDelta, MemoryReport
+from tests.memory.conftest import MIB
+from tests.memory.test_peaks import functions
+
+ALLOCATE = "torch.empty({}, dtype=torch.uint8, device='cuda:{}')"
+
+
+def bytes_on(ordinal: int, size: int) -> str:
+    return ALLOCATE.format(size, ordinal)
+
+
+@pytest.fixture(autouse=True)
+def _torch_in_the_namespace(ip: Any, torch: ModuleType) -> None:
+    ip.user_ns["torch"] = torch
+
+
+def test_a_cell(run_cell: Any) -> None:
+    ran = run_cell(
+        f"%%gpumem -v change\ngone = {bytes_on(0, 64 * MIB)}\ndel gone\nkept = {bytes_on(0, MIB)}"
+    )
+    change = run_cell("change").value
+    assert isinstance(change, MemoryDelta)
+    assert change.devices[0].allocated == MIB
+    assert change.devices[0].peak == 64 * MIB
+    assert change.devices[0].reserved == 64 * MIB + 2 * MIB
+    assert change.devices[1].allocated == change.devices[1].peak == 0
+    assert not change.partial
+    assert "cuda:0" in ran.text
+    assert "+64.0 MiB" in ran.text
+    assert "cuda:1" not in ran.text
+    assert "<table" in ran.html
+
+
+def test_a_statement(run_cell: Any) -> None:
+    ran = run_cell(f"%gpumem kept = {bytes_on(1, 3 * MIB)}")
+    assert "cuda:1" in ran.text
+    assert "+3.00 MiB" in ran.text
+    assert ran.value is None
+
+
+def test_the_last_value_is_the_cells(run_cell: Any) -> None:
+    assert run_cell("%%gpumem\n6 * 7").value == 42
+    assert run_cell("%%gpumem\n6 * 7;").value is None
+    assert run_cell("%gpumem 6 * 7").value == 42
+    assert run_cell("%gpumem 6 * 7;").value is None
+
+
+def test_no_change_is_one_line(run_cell: Any) -> None:
+    assert run_cell("%%gpumem\n1").text == "GPU memory: no change"
+
+
+def test_output_variable_and_quiet(run_cell: Any) -> None:
+    ran = run_cell(f"%%gpumem -o -q -v stored\nx = {bytes_on(0, 512)}\n7")
+    assert ran.displays == []
+    assert ran.value.devices[0].allocated == 512
+    assert run_cell("stored").value is ran.value
+    assert run_cell("%gpumem -o 1;").value is None
+    assert isinstance(run_cell("%gpumem -o -q").value, MemoryReport)
+    assert run_cell("%gpumem;").displays == []
+    assert run_cell("%config GpuMagic.quiet = True\n%gpumem").displays == []
+
+
+def test_a_cell_that_raises(run_cell: Any) -> None:
+    ran = run_cell(
+        f"%%gpumem -v change\nkept = {bytes_on(0, 2 * MIB)}\nraise KeyError('mine')", raising=False
+    )
+    assert isinstance(ran.error, KeyError)
+    assert ran.error.args == ("mine",)
+    assert "+2.00 MiB" in ran.text
+    change = run_cell("change").value
+    assert change.partial
+    assert change.devices[0].allocated == 2 * MIB
+
+
+def test_a_cell_that_runs_out_of_memory(run_cell: Any, torch: ModuleType) -> None:
+    ran = run_cell(
+        f"%%gpumem -v change\ngone = {bytes_on(0, MIB)}\ndel gone\n{bytes_on(0, 2**50)}",
+        raising=False,
+    )
+    assert type(ran.error) is torch.OutOfMemoryError
+    change = run_cell("change").value.devices[0]
+    assert (change.allocated, change.peak, change.ooms) == (0, MIB, 1)
+    assert "cuda:0: out of memory, 1 allocation failed" in ran.text
+
+
+def test_a_cell_that_awaits(run_cell: Any) -> None:
+    ran = run_cell(
+        "%%gpumem -v change\nimport asyncio\n"
+        f"gone = {bytes_on(0, 5 * MIB)}\nawait asyncio.sleep(0)\ndel gone\n"
+        f"kept = {bytes_on(0, MIB)}\nawait asyncio.sleep(0, 'value')"
+    )
+    assert ran.value == "value"
+    change = run_cell("change").value.devices[0]
+    assert (change.allocated, change.peak) == (MIB, 5 * MIB)
+
+
+def test_magics_within_magics_are_each_exact(run_cell: Any) -> None:
+    run_cell(
+        f"%%gpumem -q -v outer\na = {bytes_on(0, 40 * MIB)}\ndel a\n"
+        f"%gpumem -q -v inner b = {bytes_on(0, 10 * MIB)}"
+    )
+    outer, inner = run_cell("outer").value.devices[0], run_cell("inner").value.devices[0]
+    assert (outer.allocated, outer.peak) == (10 * MIB, 40 * MIB)
+    assert (inner.allocated, inner.peak) == (10 * MIB, 10 * MIB)
+
+
+def test_the_users_own_peak_is_not_touched(run_cell: Any, torch: ModuleType) -> None:
+    run_cell(f"{bytes_on(0, 100 * MIB)};")
+    run_cell("%reset -f out")
+    run_cell(f"%%gpumem -q -v change\nx = {bytes_on(0, MIB)}")
+    assert run_cell("change").value.devices[0].peak == MIB
+    assert torch.cuda.max_memory_allocated() == 100 * MIB
+
+
+def test_nothing_of_ours_is_left_in_the_namespace(run_cell: Any, ip: Any) -> None:
+    before = set(ip.user_ns)
+    run_cell("%%gpumem\nmine = 1")
+    new = {name for name in set(ip.user_ns) - before if not name.startswith("_")}
+    assert new == {"mine"}
+
+
+def test_unloading_gives_torch_its_functions_back(run_cell: Any, torch: ModuleType) -> None:
+    own = functions(torch)
+    run_cell(f"x = {bytes_on(0, 100 * MIB)}\ndel x")
+    run_cell("%gpumem -q 1")
+    assert functions(torch) != own
+    run_cell("%reload_ext gpumagic")
+    assert all(now is own[name] for name, now in functions(torch).items())
+
+
+def test_unloading_inside_the_cell(run_cell: Any, torch: ModuleType) -> None:
+    own = functions(torch)
+    ran = run_cell(f"%%gpumem -o -q\n%reload_ext gpumagic\nx = {bytes_on(0, MIB)}")
+    assert ran.value.devices[0].allocated == MIB
+    assert functions(torch) == own
+
+
+def test_a_syntax_error_runs_nothing(run_cell: Any) -> None:
+    ran = run_cell("%%gpumem\nx = = 1", raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    assert ran.displays == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("%gpumem -z", "unknown option -z"),
+        ("%gpumem -v", "-v"),
+        ("%gpumem -v 1x 1", "'1x' is not a variable name"),
+        ("%%gpumem x = 1\n2", "'x = 1' belongs below, in the cell"),
+    ],
+)
+def test_bad_input_is_one_line(run_cell: Any, source: str, said: str) -> None:
+    ran = run_cell(source, raising=False)
+    assert type(ran.error).__name__ == "UsageError"
+    assert said in str(ran.error)
+    assert "\n" not in str(ran.error)
+
+
+def test_a_statement_that_begins_with_a_minus(run_cell: Any) -> None:
+    assert run_cell("%gpumem -q -- -(3)").value == -3
+
+
+def test_the_report(run_cell: Any, torch: ModuleType) -> None:
+    keep = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
+    torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:0")
+    first = run_cell("%gpumem -o")
+    report = first.value
+    row = report.devices[0]
+    assert (row.allocated, row.reserved, row.peak) == (3 * MIB, 50 * MIB, 33 * MIB)
+    assert row.context is True
+    assert row.allocated_change is None
+    assert report.devices[2].context is False
+    assert report.devices[2].allocated == 0
+    assert "cuda:3" in first.text
+    del keep
+    second = run_cell("%gpumem -o")
+    assert second.value.devices[0].allocated_change == -3 * MIB
+    assert second.value.devices[0].reserved_change == 0
+    assert "Since the last report: cuda:0 allocated -3.00 MiB" in second.text
+
+
+def test_the_report_adds_up(run_cell: Any, torch: ModuleType) -> None:
+    torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:0")
+    report = run_cell("%gpumem -o -q").value
+    for ordinal in (0, 1):
+        row = report.devices[ordinal]
+        free, total = torch.cuda.mem_get_info(ordinal)
+        assert row.total == total
+        assert row.free == free
+        assert row.outside > 0  # the context
+
+
+def test_help(run_cell: Any) -> None:
+    from gpumagic.magics.gpumem import help_text
+
+    for word in ("-o", "-v NAME", "-q", "%%gpumem", "examples:"):
+        assert word in help_text()

@@ -1,0 +1,319 @@
+"""The ledger: exact figures of every scope, and the user's counters as if it were not there."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.peaks import LEDGER
+from gpumagic.results import DeviceMemoryDelta
+from tests.memory.conftest import MIB, clear
+
+FUNCTIONS = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_accelerator_getDeviceStats",
+    "_accelerator_resetPeakStats",
+    "_accelerator_resetAccumulatedStats",
+)
+
+
+def empty(torch: ModuleType, size: int, ordinal: int = 0) -> Any:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
+
+
+def functions(torch: ModuleType) -> dict[str, Any]:
+    return {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+
+
+@pytest.mark.parametrize(
+    ("size", "allocated", "reserved"),
+    [
+        (1, 512, 2 * MIB),
+        (513, 1024, 2 * MIB),
+        (MIB, MIB, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
+        (100 * MIB, 100 * MIB, 100 * MIB),
+    ],
+)
+def test_known_allocations(torch: ModuleType, size: int, allocated: int, reserved: int) -> None:
+    scope = LEDGER.open()
+    kept = empty(torch, size)
+    change = LEDGER.close(scope)[0]
+    assert (change.allocated, change.reserved, change.peak) == (allocated, reserved, allocated)
+    assert (change.allocated_now, change.reserved_now) == (allocated, reserved)
+    del kept
+
+
+def test_memory_that_comes_and_goes_is_in_the_peak_alone(torch: ModuleType) -> None:
+    kept = empty(torch, 3 * MIB)
+    scope = LEDGER.open()
+    del kept
+    gone = empty(torch, 64 * MIB)
+    del gone
+    change = LEDGER.close(scope)[0]
+    assert change.allocated == -3 * MIB
+    assert change.peak == 61 * MIB
+
+
+def test_a_scope_that_only_frees_has_no_peak_above_its_start(torch: ModuleType) -> None:
+    kept = empty(torch, 3 * MIB)
+    scope = LEDGER.open()
+    del kept
+    assert LEDGER.close(scope)[0].peak == 0
+
+
+def test_three_levels(torch: ModuleType) -> None:
+    def touch(size: int) -> None:
+        empty(torch, size)
+
+    touch(1000 * MIB)  # a higher peak before everything
+    base = empty(torch, 8 * MIB)
+    outer = LEDGER.open()
+    touch(500 * MIB)
+    a = empty(torch, 10 * MIB)
+    middle = LEDGER.open()
+    touch(300 * MIB)
+    b = empty(torch, 20 * MIB)
+    inner = LEDGER.open()
+    touch(100 * MIB)
+    c = empty(torch, 30 * MIB)
+    third = LEDGER.close(inner)[0]
+    touch(50 * MIB)
+    second = LEDGER.close(middle)[0]
+    first = LEDGER.close(outer)[0]
+    assert (third.allocated, third.peak) == (30 * MIB, 100 * MIB)
+    assert (second.allocated, second.peak) == (50 * MIB, 300 * MIB)
+    assert (first.allocated, first.peak) == (60 * MIB, 500 * MIB)
+    assert torch.cuda.max_memory_allocated() == 1000 * MIB
+    del base, a, b, c
+
+
+def test_scopes_may_end_in_any_order(torch: ModuleType) -> None:
+    first = LEDGER.open()
+    empty(torch, 40 * MIB)
+    second = LEDGER.open()
+    empty(torch, 20 * MIB)
+    assert LEDGER.close(first)[0].peak == 40 * MIB
+    empty(torch, 30 * MIB)
+    assert LEDGER.close(second)[0].peak == 30 * MIB
+
+
+def test_devices_are_kept_apart(torch: ModuleType) -> None:
+    scope = LEDGER.open()
+    one, other = empty(torch, 2 * MIB, 0), empty(torch, 5 * MIB, 1)
+    changes = LEDGER.close(scope)
+    assert changes[0].allocated == 2 * MIB
+    assert changes[1].allocated == 5 * MIB
+    del one, other
+
+
+def test_a_reset_by_the_user_inside_a_scope_costs_it_nothing(torch: ModuleType) -> None:
+    scope = LEDGER.open()
+    empty(torch, 40 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+    empty(torch, 10 * MIB)
+    assert torch.cuda.max_memory_allocated() == 10 * MIB
+    assert LEDGER.close(scope)[0].peak == 40 * MIB
+
+
+def test_failed_allocations_are_counted_through_a_reset(torch: ModuleType) -> None:
+    scope = LEDGER.open()
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            empty(torch, 2**50)
+    torch.cuda.reset_accumulated_memory_stats()
+    with pytest.raises(torch.OutOfMemoryError):
+        empty(torch, 2**50)
+    change = LEDGER.close(scope)[0]
+    assert change.ooms == 3
+    assert torch.cuda.memory_stats()["num_ooms"] == 1
+
+
+def test_torch_gets_its_functions_back_when_its_counters_have_caught_up(torch: ModuleType) -> None:
+    own = functions(torch)
+    empty(torch, 50 * MIB)
+    scope = LEDGER.open()
+    assert not own.items() & functions(torch).items()
+    LEDGER.close(scope)
+    # torch's own counter says 0, the user must be told 50 MiB: the wrappers stay.
+    assert torch.cuda.max_memory_allocated() == 50 * MIB
+    assert functions(torch) != own
+    kept = [empty(torch, 50 * MIB), empty(torch, 30 * MIB)]
+    assert torch.cuda.max_memory_allocated() == 80 * MIB
+    assert all(now is own[name] for name, now in functions(torch).items())
+    del kept
+
+
+def test_a_scope_without_an_earlier_peak_leaves_nothing_behind(torch: ModuleType) -> None:
+    own = functions(torch)
+    scope = LEDGER.open()
+    empty(torch, 50 * MIB)
+    LEDGER.close(scope)
+    assert functions(torch) == own
+    assert torch.cuda.max_memory_allocated() == 50 * MIB
+
+
+def test_a_reset_by_the_user_afterwards_clears_the_ledger(torch: ModuleType) -> None:
+    own = functions(torch)
+    empty(torch, 50 * MIB)
+    LEDGER.close(LEDGER.open())
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+    assert functions(torch) == own
+
+
+def test_somebody_elses_wrapper_around_ours_stays(torch: ModuleType) -> None:
+    own = torch._C._cuda_memoryStats
+    scope = LEDGER.open()
+    ours = torch._C._cuda_memoryStats
+    torch._C._cuda_memoryStats = lambda ordinal: ours(ordinal)
+    theirs = torch._C._cuda_memoryStats
+    LEDGER.close(scope)
+    assert torch._C._cuda_memoryStats is theirs
+    empty(torch, 5 * MIB)
+    scope = LEDGER.open()
+    empty(torch, 3 * MIB)
+    assert LEDGER.close(scope)[0].peak == 3 * MIB
+    assert torch.cuda.max_memory_allocated() == 5 * MIB
+    torch._C._cuda_memoryStats = ours
+    LEDGER.release()
+    assert torch._C._cuda_memoryStats is own
+
+
+def test_scopes_of_several_threads(torch: ModuleType) -> None:
+    found: dict[int, DeviceMemoryDelta] = {}
+    meet = threading.Barrier(2)
+
+    def work(ordinal: int) -> None:
+        for _ in range(20):
+            empty(torch, 30 * MIB, ordinal)
+            meet.wait()
+            scope = LEDGER.open()
+            empty(torch, (ordinal + 1) * MIB, ordinal)
+            found[ordinal] = LEDGER.close(scope)[ordinal]
+            assert found[ordinal].peak == (ordinal + 1) * MIB
+
+    threads = [threading.Thread(target=work, args=(ordinal,)) for ordinal in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {0, 1}
+    assert [torch.cuda.max_memory_allocated(i) for i in (0, 1)] == [30 * MIB, 30 * MIB]
+
+
+# --- the same program, with and without ------------------------------------------------------
+
+
+def readings(torch: ModuleType) -> dict[str, Any]:
+    """Everything that torch tells of the device counters, key by key, in every form."""
+    found: dict[str, Any] = {}
+    for form in (0, 1, "cuda:0", torch.device("cuda", 1), None):
+        found[f"stats {form}"] = dict(torch.cuda.memory_stats(form))
+        found[f"nested {form}"] = torch.cuda.memory_stats_as_nested_dict(form)
+        found[f"allocated {form}"] = torch.cuda.max_memory_allocated(form)
+        found[f"reserved {form}"] = torch.cuda.max_memory_reserved(form)
+        found[f"summary {form}"] = torch.cuda.memory_summary(form)
+        if hasattr(torch.accelerator, "memory_stats"):
+            found[f"accelerator {form}"] = dict(torch.accelerator.memory_stats(form))
+            found[f"accelerator peak {form}"] = torch.accelerator.max_memory_allocated(form)
+    return found
+
+
+def program(
+    torch: ModuleType, seed: int, step: Callable[[random.Random], None]
+) -> list[dict[str, Any]]:
+    """A random program of allocations and resets; ``step`` is called between its steps."""
+    rng, aside = random.Random(seed), random.Random(seed + 1)
+    live: list[Any] = []
+    seen = []
+    for _ in range(60):
+        step(aside)
+        action = rng.random()
+        ordinal = rng.randrange(2)
+        if action < 0.4:
+            live.append(empty(torch, rng.choice((1, 700, MIB, 3 * MIB, 15 * MIB)), ordinal))
+        elif action < 0.7 and live:
+            live.pop(rng.randrange(len(live)))
+        elif action < 0.75:
+            torch.cuda.empty_cache()
+        elif action < 0.8:
+            torch.cuda.reset_peak_memory_stats(rng.choice((0, 1, None, "cuda:1")))
+        elif action < 0.83 and hasattr(torch.accelerator, "reset_peak_memory_stats"):
+            torch.accelerator.reset_peak_memory_stats(ordinal)
+        elif action < 0.86:
+            torch.cuda.reset_accumulated_memory_stats(ordinal)
+        elif action < 0.89:
+            with pytest.raises(torch.OutOfMemoryError):
+                empty(torch, 2**50, ordinal)
+        else:
+            empty(torch, rng.randrange(1, 90 * MIB), ordinal)
+        if rng.random() < 0.3:
+            seen.append(readings(torch))
+    seen.append(readings(torch))
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_users_counters_are_what_they_would_have_been(torch: ModuleType, seed: int) -> None:
+    alone = program(torch, seed, lambda aside: None)
+    clear(torch)
+    scopes: list[Any] = []
+
+    def with_scopes(aside: random.Random) -> None:
+        if aside.random() < 0.4:
+            scopes.append(LEDGER.open())
+        if scopes and aside.random() < 0.3:
+            LEDGER.close(scopes.pop(aside.randrange(len(scopes))))
+
+    beside = program(torch, seed, with_scopes)
+    for scope in scopes:
+        LEDGER.close(scope)
+    assert len(alone) == len(beside)
+    for without, within in zip(alone, beside, strict=True):
+        assert without.keys() == within.keys()
+        for key in without:
+            assert without[key] == within[key], key
+    assert readings(torch) == beside[-1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_scope_is_exact_in_a_random_program(torch: ModuleType, seed: int) -> None:
+    """Against a model: what is allocated after each step, at the steps of each scope."""
+    rng = random.Random(seed)
+    live: list[Any] = []
+    open_scopes: list[tuple[Any, int, list[int]]] = []
+    checked = 0
+    for _ in range(200):
+        action = rng.random()
+        if action < 0.3:
+            live.append(empty(torch, rng.randrange(1, 20 * MIB)))
+        elif action < 0.6 and live:
+            live.pop(rng.randrange(len(live)))
+        elif action < 0.65:
+            torch.cuda.reset_peak_memory_stats()
+        elif action < 0.7:
+            torch.cuda.empty_cache()
+        elif action < 0.85:
+            now = torch.cuda.memory_allocated()
+            open_scopes.append((LEDGER.open(), now, [now]))
+        elif open_scopes:
+            scope, start, course = open_scopes.pop(rng.randrange(len(open_scopes)))
+            change = LEDGER.close(scope)[0]
+            assert change.allocated == torch.cuda.memory_allocated() - start
+            assert change.peak == max(course) - start
+            checked += 1
+        for _, _, course in open_scopes:
+            course.append(torch.cuda.memory_allocated())
+    for scope, _, _ in open_scopes:
+        LEDGER.close(scope)
+    assert checked > 10
