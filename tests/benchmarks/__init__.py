@@ -1,0 +1,5 @@
+"""``python -m tests.benchmarks`` (``make bench``): every promise about speed and exactness, measured.
+
+Each module ``bench_*.py`` has a function ``rows()`` that measures and returns `row.Row`s; it runs
+on the virtual GPU. Ratios are of one run on one machine, measured in turns.
+"""

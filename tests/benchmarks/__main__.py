@@ -1,0 +1,101 @@
+"""Measure everything, print one table, write build/bench.json; fail where a bar is missed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gpumagic.display.units import bytes_, seconds
+from tests.benchmarks.row import Row
+from tests.support.kernels import ROOT
+
+RECORD = ROOT / "build" / "bench.json"
+
+
+def modules() -> list[str]:
+    return sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    options.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these: " + ", ".join(m[6:] for m in modules()),
+    )
+    names = options.parse_args().names
+    if unknown := {*names} - {m[6:] for m in modules()}:
+        options.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    rows: list[Row] = []
+    for name in modules():
+        if names and name[6:] not in names:
+            continue
+        started = time.perf_counter()
+        rows += import_module(f"tests.benchmarks.{name}").rows()
+        print(f"{name[6:]}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    Console().print(table(rows))
+    RECORD.parent.mkdir(exist_ok=True)
+    RECORD.write_text(
+        json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    missed = [row.name for row in rows if row.passed is False]
+    print(
+        f"{len(rows)} figures, {len(missed)} below their bar; written to {RECORD.relative_to(ROOT)}"
+    )
+    return 1 if missed else 0
+
+
+def table(rows: list[Row]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold", row_styles=["", "dim"])
+    for header in ("what", "ours", "reference", "ratio", "bar", ""):
+        shown.add_column(
+            header, justify="right" if header in ("ours", "reference", "ratio") else "left"
+        )
+    shown.add_column("reference, and how measured", overflow="fold")
+    verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
+    for row in rows:
+        ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"  # noqa: RUF001
+        shown.add_row(
+            row.name,
+            _figure(row.ours, row.unit),
+            _figure(row.reference, row.unit),
+            ratio,
+            row.bar,
+            verdicts[row.passed],
+            row.note,
+        )
+    return shown
+
+
+def record(rows: list[Row]) -> dict[str, object]:
+    packages = ("gpumagic", "torch", "ipython", "ipykernel", "nvidia-ml-py", "rich")
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, virtual GPU",
+        "versions": {name: version(name) for name in packages},
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+
+
+def _figure(value: float, unit: str) -> str:
+    if unit == "s":
+        return seconds(value)
+    if unit == "bytes":
+        return bytes_(int(value))
+    return f"{value:g} {unit}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

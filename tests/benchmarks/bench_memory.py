@@ -1,0 +1,148 @@
+"""``%%gpumem``: exact figures, what they cost, and what a polling sampler sees instead."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tests.benchmarks.row import Row
+
+MIB = 2**20
+
+
+def rows() -> Iterable[Row]:
+    """The rows of the memory benchmarks. Needs a GPU, real or virtual."""
+    import torch
+
+    torch.empty(1, device="cuda")
+    yield from _nested(torch)
+    yield from _sampler(torch)
+    yield from _cost(torch)
+
+
+def _empty(torch: Any, size: int) -> Any:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def _nested(torch: Any) -> Iterator[Row]:
+    """Three levels, each with memory that stays and memory that comes and goes."""
+    from gpumagic.memory import Measurement
+
+    _empty(torch, 700 * MIB)  # an older peak, higher than everything below
+    own = torch.cuda.max_memory_allocated()
+    kept = []
+    with Measurement() as outer:
+        _empty(torch, 500 * MIB)
+        kept.append(_empty(torch, 10 * MIB))
+        with Measurement() as middle:
+            _empty(torch, 300 * MIB)
+            kept.append(_empty(torch, 20 * MIB))
+            with Measurement() as inner:
+                _empty(torch, 100 * MIB)
+                kept.append(_empty(torch, 30 * MIB))
+    known = {
+        "outer": (outer, 60 * MIB, 500 * MIB),
+        "middle": (middle, 50 * MIB, 300 * MIB),
+        "inner": (inner, 30 * MIB, 100 * MIB),
+    }
+    for level, (measured, change, peak) in known.items():
+        found = measured.devices[0]
+        yield _equal(f"%%gpumem nested, {level}: change", found.allocated, change)
+        yield _equal(f"%%gpumem nested, {level}: peak", found.peak, peak)
+    name = "max_memory_allocated() after them, against before"
+    yield _equal(name, torch.cuda.max_memory_allocated(), own)
+    torch.cuda.reset_peak_memory_stats()
+
+
+def _equal(name: str, ours: int, known: int, note: str = "") -> Row:
+    return Row(name, ours, known, ours / known, "exactly 1", ours == known, "B", note)
+
+
+def _sampler(torch: Any) -> Iterator[Row]:
+    """A peak that lasts microseconds, against `memory_allocated` polled every 10 ms."""
+    from gpumagic.memory import Measurement
+
+    start = torch.cuda.memory_allocated()
+    seen = [start]
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.wait(0.010):
+            seen.append(torch.cuda.memory_allocated())
+
+    sampler = threading.Thread(target=poll)
+    with Measurement() as measured:
+        sampler.start()
+        for size in (200, 400, 300):
+            _empty(torch, size * MIB)
+            time.sleep(0.05)
+        stop.set()
+        sampler.join()
+    yield _equal(
+        "peak of a cell that allocates and frees",
+        measured.devices[0].peak,
+        400 * MIB,
+        f"a 10 ms sampler saw {(max(seen) - start) / MIB:.0f} MiB of 400 MiB",
+    )
+
+
+def _cost(torch: Any) -> Iterator[Row]:
+    from gpumagic import torch_cuda
+    from gpumagic.memory import Measurement
+
+    for ordinal in range(torch.cuda.device_count()):
+        torch.empty(1, device=f"cuda:{ordinal}")
+    used = torch_cuda.contexts()
+    read = torch._C._cuda_memoryStats
+
+    def raw() -> None:
+        for _ in (1, 2):
+            for ordinal in used:
+                read(ordinal)
+
+    def idle() -> None:
+        with Measurement():
+            pass
+
+    def after_a_peak() -> None:
+        for ordinal in used:
+            torch.empty(1, device=f"cuda:{ordinal}")
+        with Measurement():
+            pass
+
+    def peak_alone() -> None:
+        for ordinal in used:
+            torch.empty(1, device=f"cuda:{ordinal}")
+
+    reference = _seconds(raw)
+    devices = f"{len(used)} device{'' if len(used) == 1 else 's'}"
+    note = "two readings of torch's counters a device beside it"
+    for name, seconds in (
+        ("idle", _seconds(idle)),
+        ("after a peak", _seconds(after_a_peak) - _seconds(peak_alone)),
+    ):
+        ratio = seconds / reference
+        yield Row(
+            f"a %%gpumem scope, {devices}, {name}",
+            seconds * 1e6,
+            reference * 1e6,
+            ratio,
+            "shown",
+            None,
+            "µs",
+            note,
+        )
+
+
+def _seconds(function: Callable[[], None], repeat: int = 7, number: int = 100) -> float:
+    """Median seconds of a call."""
+    samples = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        for _ in range(number):
+            function()
+        samples.append((time.perf_counter() - started) / number)
+    return statistics.median(samples)

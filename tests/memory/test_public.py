@@ -1,0 +1,132 @@
+"""``gpumagic.gpumem`` from a script: report, ``with``, decorator, statement."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.memory import Measurement
+from tests.memory.conftest import MIB
+from tests.memory.test_peaks import empty
+
+
+def test_a_report_with_the_change_since_the_last(torch: ModuleType) -> None:
+    gpumagic.gpumem()
+    keep = empty(torch, 2 * MIB)
+    report = gpumagic.gpumem()
+    assert isinstance(report, gpumagic.MemoryReport)
+    assert report.devices[0].allocated == 2 * MIB
+    assert report.devices[0].allocated_change == 2 * MIB
+    assert gpumagic.gpumem().devices[0].allocated_change == 0
+    assert json.loads(report.to_json())["devices"]["0"]["allocated"] == 2 * MIB
+    del keep
+
+
+def test_a_report_is_a_context_manager_too(torch: ModuleType) -> None:
+    empty(torch, 90 * MIB)
+    with gpumagic.gpumem() as m:
+        empty(torch, 30 * MIB)
+        with gpumagic.gpumem() as inner:
+            keep = empty(torch, 5 * MIB)
+    assert (m.devices[0].allocated, m.devices[0].peak) == (5 * MIB, 30 * MIB)
+    assert (inner.devices[0].allocated, inner.devices[0].peak) == (5 * MIB, 5 * MIB)
+    assert not m.partial
+    assert m.error is None
+    assert str(m) == str(m.result)
+    assert m.to_dict() == m.result.to_dict()
+    del keep
+
+
+def test_one_report_may_be_entered_again_inside_itself(torch: ModuleType) -> None:
+    report = gpumagic.gpumem()
+    with report as outer:
+        empty(torch, 30 * MIB)
+        with report as inner:
+            empty(torch, 5 * MIB)
+    assert outer.devices[0].peak == 30 * MIB
+    assert inner.devices[0].peak == 5 * MIB
+
+
+def test_an_exception_passes_and_is_measured(torch: ModuleType) -> None:
+    kept = []
+
+    def fail() -> None:
+        kept.append(empty(torch, MIB))
+        raise KeyError("mine")
+
+    measurement = Measurement()
+    with pytest.raises(KeyError, match="mine"), measurement:
+        fail()
+    assert measurement.partial
+    assert measurement.devices[0].allocated == MIB
+
+
+def test_there_is_no_result_before_the_end() -> None:
+    measurement = Measurement()
+    with pytest.raises(RuntimeError, match="has not ended"):
+        measurement.devices  # noqa: B018
+    with measurement:
+        assert repr(measurement) == "<Measurement: not ended>"
+    assert measurement.result is not None
+
+
+def test_a_statement(torch: ModuleType) -> None:
+    space: dict[str, Any] = {"torch": torch}
+    change = gpumagic.gpumem("x = torch.empty(1, device='cuda')", globals=space)
+    assert change.devices[0].allocated == 512
+    assert "x" in space
+
+
+def test_a_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    @gpumagic.gpumem
+    def step(size: int) -> str:
+        """Its own docstring."""
+        empty(torch, size)
+        return "done"
+
+    assert step(3 * MIB) == "done"
+    assert step.memory.devices[0].peak == 3 * MIB  # type: ignore[attr-defined]
+    assert step.__doc__ == "Its own docstring."
+    shown = capsys.readouterr().out
+    assert "step: GPU memory" in shown
+    assert "+3.00 MiB" in shown
+
+
+def test_a_function_that_raises(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    @gpumagic.gpumem
+    def step() -> None:
+        empty(torch, 3 * MIB)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        step()
+    assert step.memory.partial  # type: ignore[attr-defined]
+    assert "+3.00 MiB" in capsys.readouterr().out
+
+
+def test_a_coroutine_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    @gpumagic.gpumem
+    async def step() -> int:
+        keep = empty(torch, 3 * MIB)
+        await asyncio.sleep(0)
+        return len(keep)
+
+    assert asyncio.run(step()) == 3 * MIB
+    assert step.memory.devices[0].peak == 3 * MIB  # type: ignore[attr-defined]
+    assert "step" in capsys.readouterr().out
+
+
+def test_what_cannot_be_measured() -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(gpumagic.SpecError, match="generator"):
+        gpumagic.gpumem(generator)
+    with pytest.raises(gpumagic.SpecError, match="not 7"):
+        gpumagic.gpumem(7)  # type: ignore[call-overload]
