@@ -1,0 +1,1 @@
+"""``python -m tests.demo``: the notebooks of ``demo_notebooks/``, executed."""

@@ -1,0 +1,103 @@
+"""Execute the demo notebooks, on this machine's GPU or on a virtual one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from tests.support.kernels import ROOT, python_environment
+
+SOURCES = ROOT / "demo_notebooks"
+RESULTS = ROOT / "build" / "demo"
+
+VIRTUAL_DEVICES = 4
+
+_VIRTUAL_NOTE = (
+    "> Executed on a **virtual GPU**, since this machine has none: torch, its memory allocator, "
+    "streams and events are real; kernels take time but compute nothing, so times, memory and "
+    "placement mean something, and the values in tensors do not."
+)
+_ASK = """
+import torch
+if torch.cuda.is_available():
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    torch.ones(1, device="cuda").add_(1).item()
+    print(", ".join(names))
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the notebooks are executed on."""
+
+    #: For people: ``"NVIDIA A100, NVIDIA A100"`` or ``"a virtual machine with 4 GPUs"``.
+    name: str
+    environment: Mapping[str, str]
+    virtual: bool
+
+
+def this_machine() -> Machine:
+    """Find this machine's GPU, if torch can use one here; else a virtual machine."""
+    environment = python_environment(os.environ)
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    names = asked.stdout.strip() if asked.returncode == 0 else ""
+    return Machine(names, environment, virtual=False) if names else virtual_machine()
+
+
+def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
+    """A machine with virtual GPUs (built with the C compiler that is there)."""
+    from tests.virtual_gpu import environment
+
+    return Machine(
+        f"a virtual machine with {devices} GPU{'' if devices == 1 else 's'}",
+        python_environment(environment(devices=devices)),
+        virtual=True,
+    )
+
+
+def notebooks() -> list[Path]:
+    return sorted(SOURCES.glob("*.ipynb"))
+
+
+def execute(source: Path, machine: Machine, *, timeout: float = 300) -> nbformat.NotebookNode:
+    """The notebook with its outputs; a note on top says if the GPU was virtual.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed that is not meant to.
+    """
+    notebook = nbformat.read(source, as_version=4)
+    if machine.virtual:
+        note = nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id="virtual-gpu")
+        notebook.cells.insert(1, note)
+    client = NotebookClient(
+        notebook,
+        timeout=int(timeout),
+        kernel_name="python3",
+        resources={"metadata": {"path": str(SOURCES)}},
+    )
+    executed: nbformat.NotebookNode = client.execute(env=dict(machine.environment))
+    return executed
+
+
+def as_html(notebook: nbformat.NotebookNode, name: str, *, theme: str = "light") -> str:
+    """The notebook as one page."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(theme=theme)
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": name}})
+    page: str = body
+    return page

@@ -1,0 +1,1 @@
+"""``python -m tests.docs``: what README.md takes from the code. ``--check`` only compares."""

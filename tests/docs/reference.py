@@ -1,0 +1,53 @@
+"""The reference of every option in README.md, from the magics' own help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+from tests.support.kernels import ROOT
+
+README = ROOT / "README.md"
+MAGICS = ("gpu", "cudatime", "gpumem")
+_START = "<!-- reference: written by `make docs` from the magics' help; not by hand -->\n"
+_END = "<!-- end of the reference -->\n"
+
+
+def reference() -> str:
+    """The help of every magic, as ``%gpu?`` shows it, in Markdown."""
+    with _plain_help():
+        helps = {name: import_module(f"gpumagic.magics.{name}").help_text() for name in MAGICS}
+    return "\n".join(
+        f"### `%{name}`\n\n```text\n{text.strip()}\n```\n" for name, text in helps.items()
+    )
+
+
+def updated(readme: str) -> str:
+    """The README with its reference as the code has it now.
+
+    Raises:
+        ValueError: the two markers are not there, each once.
+    """
+    if readme.count(_START) != 1 or readme.count(_END) != 1:
+        raise ValueError("README.md must hold the reference's two markers, each once")
+    head, rest = readme.split(_START)
+    _, tail = rest.split(_END)
+    return f"{head}{_START}\n{reference()}\n{_END}{tail}"
+
+
+@contextmanager
+def _plain_help() -> Iterator[None]:
+    """Make argparse write the same on every machine: 88 columns, no colours."""
+    wanted = {"COLUMNS": "88", "NO_COLOR": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
