@@ -10,12 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
-import uuid
 from dataclasses import dataclass
-
-from gpumagic.errors import DeviceError
 
 _LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 _SUCCESS, _NOT_INITIALIZED, _NO_DEVICE = 0, 3, 100
@@ -56,6 +51,28 @@ def _loaded_library() -> ctypes.CDLL | None:
     return _library
 
 
+def installed() -> bool:
+    """Whether there is a CUDA driver at all: its library can be loaded. Initialises nothing."""
+    if _loaded_library() is not None:
+        return True
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether the driver is initialised in this process; the cheapest of the questions.
+
+    False also where it does not say: `state` tells these apart.
+    """
+    library = _loaded_library()
+    if library is None:
+        return False
+    return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (_SUCCESS, _NO_DEVICE)
+
+
 def state() -> DriverState:
     """The state of the driver in this process. Loads and initialises nothing, makes no context."""
     library = _loaded_library()
@@ -89,6 +106,8 @@ def _handles(library: ctypes.CDLL, count: int) -> list[ctypes.c_int] | None:
 
 
 def _uuids(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[str, ...] | None:
+    import uuid
+
     # Version 2 (CUDA 11.4) gives a MIG instance its own UUID.
     ask = getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid
     found = []
@@ -154,6 +173,11 @@ def list_in_child(timeout: float = 20.0) -> tuple[ListedDevice, ...]:
     Raises:
         DeviceError: there is no driver, or it does not start.
     """
+    import subprocess
+    import sys
+
+    from gpumagic.errors import DeviceError
+
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     command = [sys.executable, "-I", "-S", "-c", _LISTING.format(library=_LIBRARY)]

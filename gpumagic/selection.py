@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpumagic import driver, inventory, torch_cuda, visibility
+from gpumagic import driver, inventory, torch_cuda, visibility, witness
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
@@ -278,6 +278,11 @@ _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 def _frozen_by() -> str:
     """Who initialised the driver, as far as this process can tell."""
+    culprit = witness.culprit()
+    return _frozen_state() if culprit is None else f"{_frozen_state()} ({culprit})"
+
+
+def _frozen_state() -> str:
     if torch_cuda.initialized():
         return "torch has initialised CUDA"
     others = [name for name in _OTHER_LIBRARIES if name in sys.modules]

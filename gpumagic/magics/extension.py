@@ -18,6 +18,8 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Unicode
 
+from gpumagic import witness
+
 #: torch reads this on every ``torch.cuda.is_available()`` and then asks NVML instead of
 #: initialising the driver, so that a later ``%gpu off`` still works.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -114,6 +116,8 @@ class Extension:
         )
         if self.set_nvml_check:
             os.environ[NVML_CHECK] = "1"
+        witness.attach(shell)
+        self.undo.append(witness.detach)
         if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
             # All GPUs may have been hidden while torch could fail on it.
             from gpumagic.selection import note_hiding

@@ -1,0 +1,149 @@
+"""Who initialised CUDA: the statement, and the import within it, after which the driver was up.
+
+From the moment the extension loads until CUDA is initialised, the driver is asked after every
+statement of a cell and after every import of a new top-level package; a question costs some
+microseconds. Then the hooks go: there is nothing left to see.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class Culprit(NamedTuple):
+    """What was running when CUDA was initialised.
+
+    ``statement`` is the first line of the statement as the user wrote it, or None if CUDA was
+    initialised before anything was watched; ``cell`` its cell's execution number, ``line`` its line
+    there; ``package`` the imported package during whose import it happened.
+    """
+
+    statement: str | None
+    cell: int | None = None
+    line: int | None = None
+    package: str | None = None
+
+    def __str__(self) -> str:
+        if self.statement is None:
+            return "CUDA had been initialised before gpumagic was loaded"
+        place = f" (line {self.line})" if self.line is not None else ""
+        text = f"CUDA was initialised while cell [{self.cell}] ran `{self.statement}`{place}"
+        if self.package is not None:
+            text += f", by the import of {self.package}"
+        return text
+
+
+_LONGEST = 80
+
+
+class Witness:
+    """Watches one shell. `attach` and `detach` are exact opposites."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._package: str | None = None
+        self._import: Callable[..., Any] | None = None
+        self._watched_import: Callable[..., Any] | None = None
+        self._watched_run: Callable[..., Any] | None = None
+        self._looked = False
+        self.culprit: Culprit | None = None
+
+    def attach(self) -> None:
+        """Start watching."""
+        run_code = self._shell.run_code
+
+        async def watched_run(code: CodeType, *arguments: Any, **options: Any) -> Any:
+            outcome = await run_code(code, *arguments, **options)
+            self._after(code)
+            return outcome
+
+        self._watched_run = self._shell.run_code = watched_run
+        self._import, self._watched_import = builtins.__import__, self._importing()
+        builtins.__import__ = self._watched_import
+
+    def _importing(self) -> Callable[..., Any]:
+        original, modules = builtins.__import__, sys.modules
+
+        def watched_import(
+            name: str,
+            globals: Any = None,
+            locals: Any = None,
+            fromlist: Any = (),
+            level: int = 0,
+        ) -> Any:
+            if level or name.partition(".")[0] in modules:
+                return original(name, globals, locals, fromlist, level)
+            try:
+                return original(name, globals, locals, fromlist, level)
+            finally:
+                # The innermost import ends first, so the first to see it is the nearest.
+                if self._package is None and self._looked and _driver_is_up():
+                    self._package = name.partition(".")[0]
+
+        return watched_import
+
+    def _after(self, code: CodeType) -> None:
+        first, self._looked = not self._looked, True
+        if not _driver_is_up():
+            self._package = None
+            return
+        if first:  # the statement that loaded gpumagic: CUDA was up before it
+            self.culprit = Culprit(None)
+            self.detach()
+            return
+        line = code.co_firstlineno
+        text = linecache.getline(code.co_filename, line).strip()
+        if len(text) > _LONGEST:
+            text = text[: _LONGEST - 1] + "…"
+        self.culprit = Culprit(
+            text or "a statement", self._shell.execution_count, line, self._package
+        )
+        self.detach()
+
+    def detach(self) -> None:
+        """Stop watching and put back what was replaced."""
+        if self._watched_import is not None and builtins.__import__ is self._watched_import:
+            assert self._import is not None
+            builtins.__import__ = self._import
+        if (
+            self._watched_run is not None
+            and self._shell.__dict__.get("run_code") is self._watched_run
+        ):
+            del self._shell.run_code
+        self._watched_import = self._watched_run = None
+
+
+def _driver_is_up() -> bool:
+    # Imported late: loading an extension is to cost nothing that can wait.
+    from gpumagic.driver import is_initialized
+
+    return is_initialized()
+
+
+_witness: Witness | None = None
+
+
+def attach(shell: Any) -> None:
+    """Watch ``shell`` until CUDA is initialised."""
+    global _witness
+    detach()
+    _witness = Witness(shell)
+    _witness.attach()
+
+
+def detach() -> None:
+    """Stop watching and forget."""
+    global _witness
+    if _witness is not None:
+        _witness.detach()
+        _witness = None
+
+
+def culprit() -> Culprit | None:
+    """Who initialised CUDA in this process, if it was seen."""
+    return None if _witness is None else _witness.culprit
