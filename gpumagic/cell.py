@@ -19,6 +19,8 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
+from gpumagic.loop import Loop, as_function, take_function
+
 #: The cell magics whose body may hold a top-level ``await``.
 AWAITING_MAGICS = ("gpu", "cudatime", "gpumem")
 
@@ -103,12 +105,8 @@ def compile_cell(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    transformed = shell.transform_cell(source)
-    above = "" if header is None else header + "\n"
-    name = shell.compile.cache(above + transformed, shell.execution_count, raw_code=above + source)
-    tree = _parse(shell, "\n" * above.count("\n") + transformed, name)
-    tree = shell.transform_ast(tree)
-    statements = list(tree.body)
+    tree, name = _parse(shell, source, header)
+    statements: list[Any] = list(tree.body)
     last: ast.Expression | None = None
     if statements and isinstance(statements[-1], ast.Expr):
         last = ast.Expression(statements.pop().value)
@@ -126,11 +124,46 @@ def compile_cell(
     )
 
 
-def _parse(shell: Any, text: str, name: str) -> ast.Module:
+def compile_loop(
+    shell: Any,
+    source: str,
+    *,
+    header: str | None = None,
+    local_ns: dict[str, Any] | None = None,
+) -> Loop:
+    """`compile_cell` for code that is to be run many times: as ``%timeit`` does, in a function.
+
+    Raises:
+        SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
+            Python does not allow in a function.
+    """
+    __tracebackhide__ = True
+    started = time.perf_counter()
+    tree, name = _parse(shell, source, header)
     with _await_allowed(shell):
-        tree = shell.compile.ast_parse(text, name)
+        # Also refuses what is valid only in a function (return, yield).
+        is_async = _is_coroutine(shell.compile(tree, name, "exec"))
+    code = shell.compile(as_function(tree, is_async=is_async), name, "exec")
+    namespace = shell.user_ns
+    if local_ns is not None and local_ns is not namespace:
+        # A line magic inside a function: its variables are global to the loop, which changes
+        # neither namespace.
+        namespace = {**namespace, **local_ns}
+    function = take_function(code, namespace)
+    return Loop(function, is_async, time.perf_counter() - started)
+
+
+def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+    """The transformed tree, its lines counted from the header's, and its file name."""
+    __tracebackhide__ = True
+    transformed = shell.transform_cell(source)
+    above = "" if header is None else header + "\n"
+    name = shell.compile.cache(above + transformed, shell.execution_count, raw_code=above + source)
+    with _await_allowed(shell):
+        tree = shell.compile.ast_parse("\n" * above.count("\n") + transformed, name)
+    tree = shell.transform_ast(tree)
     assert isinstance(tree, ast.Module)
-    return tree
+    return tree, name
 
 
 def _await_allowed(shell: Any) -> AbstractContextManager[Any]:

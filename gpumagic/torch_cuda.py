@@ -5,7 +5,10 @@ Nothing here initialises CUDA or makes a context unless its docstring says so.
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,6 +95,96 @@ def memory_info(ordinal: int) -> tuple[int, int]:
     """
     free, total = cast(Any, loaded()).cuda.mem_get_info(ordinal)
     return int(free), int(total)
+
+
+# --- events and waiting ----------------------------------------------------------------------
+
+
+def current_device() -> int | None:
+    """The calling thread's current CUDA ordinal, or None before torch has initialised CUDA."""
+    return int(cast(Any, loaded()).cuda.current_device()) if initialized() else None
+
+
+def current_stream(ordinal: int) -> Any:
+    """The calling thread's current stream on a device."""
+    return cast(Any, loaded()).cuda.current_stream(ordinal)
+
+
+def timing_event(ordinal: int) -> Any:
+    """An event that keeps time, already created and recorded once, so that it is warm.
+
+    Only for a device that has a context (`contexts`).
+    """
+    event = cast(Any, loaded()).cuda.Event(enable_timing=True)
+    event.record(current_stream(ordinal))
+    return event
+
+
+def synchronize(ordinal: int) -> None:
+    """Wait until a device has finished all work. Only for a device that has a context.
+
+    Raises:
+        RuntimeError: what torch raises for an error that earlier GPU work left behind.
+    """
+    cast(Any, loaded()).cuda.synchronize(ordinal)
+
+
+def capturing(ordinals: Iterable[int]) -> bool:
+    """Whether a current stream of these devices is recording a CUDA graph: nobody may wait then."""
+    torch = cast(Any, loaded())
+    for ordinal in ordinals:
+        with torch.cuda.device(ordinal):
+            if torch.cuda.is_current_stream_capturing():
+                return True
+    return False
+
+
+def allocations(ordinal: int) -> int | None:
+    """How many allocations the caching allocator has ever served on a device; None if unknown."""
+    try:
+        return int(memory_stats(ordinal)["allocation"]["all"]["allocated"])
+    except (RuntimeError, KeyError):  # another allocator may count nothing
+        return None
+
+
+def wake_latency(ordinal: int) -> float:
+    """Seconds from a device's last work to an event recorded as soon as a wait for it returns.
+
+    The smallest of three trials, each with a few microseconds of spinning on the device's current
+    stream. Only for a device that has a context.
+    """
+    torch = cast(Any, loaded())
+    with torch.cuda.device(ordinal):
+        done, woken = timing_event(ordinal), timing_event(ordinal)
+        trials = []
+        for _ in range(3):
+            torch.cuda._sleep(100_000)
+            done.record()
+            torch.cuda.synchronize()
+            woken.record()
+            woken.synchronize()
+            trials.append(done.elapsed_time(woken) / 1e3)
+    return float(min(trials))
+
+
+def no_gpu_reason() -> str:
+    """Why this process has no GPU time to report, in a few words. Initialises nothing."""
+    torch = loaded()
+    if torch is None:
+        return "torch is not imported"
+    if not built_with_cuda():
+        return "this torch is built without CUDA"
+    if initialized():
+        return "no GPU has been used in this process"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
+        return f"no GPU is visible: CUDA_VISIBLE_DEVICES={hidden.strip()}"
+    driver = import_module("gpumagic.driver")
+    if not driver.installed():
+        return "there is no NVIDIA driver"
+    if driver.state().uuids == ():
+        return "there is no GPU that CUDA can use"
+    return "CUDA is not in use in this process"
 
 
 def device() -> torch._C.device:

@@ -1,0 +1,102 @@
+"""How long something took, as blocks."""
+
+from __future__ import annotations
+
+from gpumagic.display.grid import Block, Cell, Column, Grid, Line, Style
+from gpumagic.display.units import seconds
+from gpumagic.results import CudaTiming, Sample
+
+#: Seconds above which the time to compile is worth a word, as in ``%time``.
+_LONG_COMPILE = 0.1
+
+
+def timing(result: CudaTiming) -> list[Block]:
+    """The blocks that show ``result``: GPU first, a table if there are several repeats."""
+    repeated = result.repeat > 1 or result.loops > 1
+    blocks: list[Block] = _statistics(result) if repeated else _single(result)
+    for note in _notes(result):
+        blocks.append(Line.of(note, "dim"))
+    return blocks
+
+
+def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
+    rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
+    if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
+        rows += [(f"  cuda:{i}", sample, "") for i, sample in result.per_device.items()]
+    rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
+    if result.gpu is not None and result.host is not None:
+        rows.append(("Host", result.host, "dim"))
+    return rows
+
+
+def _bounded(result: CudaTiming, name: str) -> str:
+    """The sign before a figure that is an upper bound."""
+    return "≤ " if result.gpu_at_most and name in ("GPU", *_device_names(result)) else ""
+
+
+def _device_names(result: CudaTiming) -> list[str]:
+    return [f"  cuda:{i}" for i in result.per_device]
+
+
+def _single(result: CudaTiming) -> list[Block]:
+    figures = [
+        (name, _bounded(result, name) + seconds(sample.median if sample else None), style)
+        for name, sample, style in _rows(result)
+    ]
+    names = max(len(name) for name, _, _ in figures)
+    width = max(len(figure) for _, figure, _ in figures)
+    return [
+        Line(
+            (
+                Cell(f"{name:<{names}}  ", "" if style == "strong" else style),
+                Cell(f"{figure:>{width}}", style),
+                Cell(f"   {_remark(result, name)}".rstrip(), "dim"),
+            )
+        )
+        for name, figure, style in figures
+    ]
+
+
+def _remark(result: CudaTiming, name: str) -> str:
+    """What stands behind a figure."""
+    if name == "GPU" and len(result.per_device) == 1 and result.gpu is not None:
+        return f"cuda:{next(iter(result.per_device))}"
+    if name == "CPU" and result.cpu_user is not None and result.cpu_system is not None:
+        return f"user {seconds(result.cpu_user.median)}, sys {seconds(result.cpu_system.median)}"
+    if name == "Host":
+        return "until the code returned"
+    return ""
+
+
+def _statistics(result: CudaTiming) -> list[Block]:
+    columns = (
+        Column("per loop"),
+        Column("median", "right"),
+        Column("IQR", "right"),
+        Column("min", "right", rank=1),
+        Column("max", "right", rank=1),
+        Column("mean ± std", "right", rank=2),
+    )
+    rows = []
+    for name, sample, style in _rows(result):
+        if sample is None:
+            cells = [Cell(seconds(None))] * (len(columns) - 1)
+        else:
+            spread = f"{seconds(sample.mean)} ± {seconds(sample.stdev)}"
+            cells = [
+                Cell(_bounded(result, name) + seconds(sample.median), style),
+                *(Cell(seconds(value)) for value in (sample.iqr, sample.best, sample.worst)),
+                Cell(spread, "dim"),
+            ]
+        rows.append((Cell(name, "dim" if style == "dim" else ""), *cells))
+    repeats = f"{result.repeat:,} repeat{'' if result.repeat == 1 else 's'}"
+    loops = f"{result.loops:,} loop{'' if result.loops == 1 else 's'} each"
+    partial = ", stopped early" if result.partial else ""
+    return [Grid(columns, rows), Line.of(f"{repeats}, {loops}{partial}", "dim")]
+
+
+def _notes(result: CudaTiming) -> list[str]:
+    notes = [] if result.gpu_note is None else [result.gpu_note]
+    if result.compile_time > _LONG_COMPILE:
+        notes.append(f"compiled in {seconds(result.compile_time)}, which is not counted")
+    return [*notes, *result.notes]

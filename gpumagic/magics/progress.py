@@ -1,0 +1,70 @@
+"""A progress bar between repeats: only when it takes a while, and gone at the end."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from time import perf_counter
+from typing import Any
+
+#: Seconds after which there is something to show.
+PATIENCE = 1.0
+_WIDTH = 24
+
+
+class Progress:
+    """A bar on standard error: tqdm's where it is installed, else a line that is redrawn.
+
+    No thread is started. Where nobody watches (standard error goes to a file) nothing is shown.
+    """
+
+    def __init__(self, shell: Any, *, enabled: bool = True) -> None:
+        in_kernel = getattr(shell, "kernel", None) is not None
+        self._enabled = enabled and (in_kernel or sys.stderr.isatty())
+        self._started = perf_counter()
+        self._bar: Any = None
+
+    def update(self, done: float) -> None:
+        """Show that the part ``done``, 0 to 1, is done."""
+        if not self._enabled or perf_counter() - self._started < PATIENCE:
+            return
+        if self._bar is None:
+            self._bar = _tqdm() or _Line()
+        self._bar.n = round(done * 100)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _tqdm() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that ipywidgets is missing
+            from tqdm.auto import tqdm
+    except ImportError:
+        return None
+
+    class Bar(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no thread
+
+    return Bar(total=100, desc="%cudatime", leave=False, bar_format="{desc} {bar} {n} %")
+
+
+class _Line:
+    """A line that is drawn again from its beginning."""
+
+    n = 0
+
+    def refresh(self) -> None:
+        filled = round(self.n / 100 * _WIDTH)
+        bar = "█" * filled + "░" * (_WIDTH - filled)
+        sys.stderr.write(f"\r%cudatime {bar} {self.n:3d} %")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        sys.stderr.write("\r" + " " * (_WIDTH + 16) + "\r")
+        sys.stderr.flush()

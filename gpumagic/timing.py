@@ -1,0 +1,168 @@
+"""``gpumagic.cudatime``: the timer for scripts, the public twin of ``%cudatime``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar, overload
+
+from gpumagic.errors import SpecError
+from gpumagic.loop import compile_statement, of_callable
+from gpumagic.measure import Repetition, Stopwatch, run, summarize
+from gpumagic.results import CudaTiming
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Timed:
+    """What ``cudatime()`` returns: a context manager, and a decorator.
+
+    After the block its figures are in ``result`` (a `CudaTiming`), and its attributes are those of
+    the result: ``t.gpu``, ``t.wall``, ``t.bound``…
+    """
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        self.quiet = quiet
+        self._result: CudaTiming | None = None
+        self._stopwatch = Stopwatch()
+
+    @property
+    def result(self) -> CudaTiming:
+        """The figures of the block that ended last.
+
+        Raises:
+            RuntimeError: no block has ended yet.
+        """
+        if self._result is None:
+            raise RuntimeError("the cudatime block has not ended yet")
+        return self._result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result, name)
+
+    def __repr__(self) -> str:
+        return "<cudatime: not ended yet>" if self._result is None else repr(self._result)
+
+    def __enter__(self) -> Timed:
+        self._result = None
+        self._stopwatch.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._result = summarize([self._stopwatch.stop()], partial=kind is not None)
+        if not self.quiet:
+            print(self._result)
+
+    def __call__(self, function: _F) -> _F:
+        """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
+        return _decorated(function, self.quiet)
+
+
+def _decorated(function: _F, quiet: bool) -> _F:
+    timed: Any
+
+    def keep(scope: Timed) -> None:
+        timed.timing = scope.result
+        if not quiet:
+            print(f"{function.__qualname__}:\n{scope.result}")
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def timed(*args: Any, **kwargs: Any) -> Any:
+            scope = Timed()
+            try:
+                with scope:
+                    return await function(*args, **kwargs)
+            finally:
+                keep(scope)
+
+    else:
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            scope = Timed()
+            try:
+                with scope:
+                    return function(*args, **kwargs)
+            finally:
+                keep(scope)
+
+    timed.timing = None
+    result: _F = timed
+    return result
+
+
+@overload
+def cudatime(*, quiet: bool = ...) -> Timed: ...
+@overload
+def cudatime(
+    target: str | Callable[[], Any],
+    *,
+    n: int | None = ...,
+    r: int | None = ...,
+    w: int | None = ...,
+    globals: dict[str, Any] | None = ...,
+) -> CudaTiming: ...
+@overload
+def cudatime(target: _F, *, quiet: bool = ...) -> _F: ...
+def cudatime(
+    target: Any = None,
+    *,
+    n: int | None = None,
+    r: int | None = None,
+    w: int | None = None,
+    globals: dict[str, Any] | None = None,
+    quiet: bool | None = None,
+) -> Any:
+    """Time code on the GPU, on the wall and on the CPU; the public twin of ``%cudatime``.
+
+    - ``with cudatime() as t:`` times a block, once; then ``t.gpu``, ``t.wall`` and the rest of a
+      `CudaTiming`, also as ``t.result``.
+    - ``@cudatime`` times every call of a function (a coroutine function too), prints the figures
+      (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
+    - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
+      ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
+      warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a
+      function, the garbage collector is off. Without ``n`` it is chosen so that a repeat lasts
+      0.2 s; ``r`` is 7 and ``w`` is 1 unless given. A string may go without any of the three.
+
+    All times are seconds. Work on every device and stream that this process uses counts. torch is
+    not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None
+    and ``gpu_note`` says why.
+
+    Raises:
+        SpecError: a number that means nothing.
+        SyntaxError: source text that does not compile.
+    """
+    repeated = not (n is None and r is None and w is None)
+    if target is None:
+        if repeated:
+            raise SpecError("n, r and w need something to run: cudatime(function, n=10)")
+        return Timed(quiet=True if quiet is None else quiet)
+    if not (isinstance(target, str) or callable(target)):
+        raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
+    if not isinstance(target, str) and not repeated:
+        return _decorated(target, bool(quiet))
+    repetition = Repetition(n, r, w)
+    started = perf_counter()
+    if isinstance(target, str):
+        loop = compile_statement(target, _callers_globals() if globals is None else globals)
+    else:
+        loop = of_callable(target)
+    compile_time = perf_counter() - started
+    run(loop, repetition)
+    result = repetition.result(compile_time)
+    assert result is not None  # every repeat is complete
+    return result
+
+
+def _callers_globals() -> dict[str, Any]:
+    frame = inspect.currentframe()
+    # This function, cudatime, its caller.
+    caller = frame.f_back.f_back if frame and frame.f_back else None
+    return caller.f_globals if caller else {}
