@@ -1,0 +1,43 @@
+"""A pytest plugin: the fixture `virtual_gpu`, and a failing run where a call met no more than a stub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from . import World, adopt, unimplemented_calls
+
+
+def pytest_configure() -> None:
+    """Takes over the scenario that this process was started in."""
+    adopt()
+
+
+@pytest.fixture
+def virtual_gpu() -> Iterator[World]:
+    """The world of this process, to change; afterwards it is as it was."""
+    try:
+        world = World.current()
+    except LookupError:
+        pytest.skip("not on the virtual GPU")
+    world.reset()
+    yield world
+    world.reset()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run that would have passed."""
+    if unimplemented_calls() and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names the calls that nobody implemented."""
+    calls = unimplemented_calls()
+    if calls:
+        terminalreporter.section("calls that the virtual GPU does not implement", red=True)
+        for name, count in sorted(calls.items()):
+            terminalreporter.write_line(f"{name}: {count}")
+        where = "VIRTUAL_GPU_STRICT=1 aborts at the first one, VIRTUAL_GPU_TRACE=1 prints each"
+        terminalreporter.write_line(where)

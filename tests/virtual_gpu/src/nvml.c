@@ -1,0 +1,673 @@
+/* libnvidia-ml.so.1: what nvidia-smi, nvidia-ml-py, gpustat, nvitop and PyTorch ask. It knows nothing of CUDA_VISIBLE_DEVICES. */
+#define _GNU_SOURCE
+#include "state.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    GPU_IS_LOST = 15,
+    VERSION_MISMATCH = 25,
+};
+#define NOT_AVAILABLE 0xFFFFFFFFFFFFFFFFull
+#define VERSIONED(type, number) ((unsigned)(sizeof(type) | (number) << 24))
+
+struct handle { int gpu, mig; };
+
+static int users;
+static struct handle handles[VG_MAX_GPUS][1 + VG_MAX_MIG];
+
+static struct handle *handle_of(int gpu, int mig)
+{
+    struct handle *handle = &handles[gpu][1 + mig];
+    handle->gpu = gpu;
+    handle->mig = mig;
+    return handle;
+}
+
+static int valid(const struct handle *handle)
+{
+    const char *at = (const char *)handle, *start = (const char *)handles;
+    return at >= start && at < start + sizeof handles && (size_t)(at - start) % sizeof *handle == 0;
+}
+
+#define CALL(function)                                                                                                     \
+    FAULTS(function);                                                                                                      \
+    if (!users)                                                                                                            \
+    return UNINITIALIZED
+#define DEVICE(function)                                                                                                   \
+    CALL(function);                                                                                                        \
+    if (!valid(handle))                                                                                                    \
+        return INVALID_ARGUMENT;                                                                                           \
+    struct vg_gpu *gpu = &vg_state()->gpus[handle->gpu];                                                                   \
+    (void)gpu;                                                                                                             \
+    if (gpu->lost)                                                                                                         \
+    return GPU_IS_LOST
+#define FIELD(function, field)                                                                                             \
+    DEVICE(function);                                                                                                      \
+    if (gpu->unsupported & (field))                                                                                        \
+    return NOT_SUPPORTED
+/* Of a whole GPU only: a MIG instance does not know it. */
+#define GPU_FIELD(function, field)                                                                                         \
+    FIELD(function, field);                                                                                                \
+    if (handle->mig >= 0)                                                                                                  \
+    return NOT_SUPPORTED
+
+/* The common shapes of a query. */
+#define NUMBER(function, field, expression)                                                                                \
+    VG_EXPORT int function(struct handle *handle, unsigned *result)                                                        \
+    {                                                                                                                      \
+        GPU_FIELD(function, field);                                                                                        \
+        *result = (unsigned)(expression);                                                                                  \
+        return 0;                                                                                                          \
+    }
+#define TEXT(function, field, expression)                                                                                  \
+    VG_EXPORT int function(struct handle *handle, char *result, unsigned length)                                           \
+    {                                                                                                                      \
+        FIELD(function, field);                                                                                            \
+        return text(result, length, expression);                                                                           \
+    }
+#define NEVER(function)                                                                                                    \
+    VG_EXPORT int function(struct handle *handle, ...)                                                                     \
+    {                                                                                                                      \
+        DEVICE(function);                                                                                                  \
+        return NOT_SUPPORTED;                                                                                              \
+    }
+
+static int text(char *result, unsigned length, const char *value)
+{
+    if (strlen(value) >= length)
+        return INSUFFICIENT_SIZE;
+    strcpy(result, value);
+    return 0;
+}
+
+/* ---- the library and the system ---- */
+
+#define INIT(function, parameters)                                                                                         \
+    VG_EXPORT int function parameters                                                                                      \
+    {                                                                                                                      \
+        FAULTS(function);                                                                                                  \
+        __atomic_fetch_add(&users, 1, __ATOMIC_RELAXED);                                                                   \
+        return 0;                                                                                                          \
+    }
+INIT(nvmlInit, (void))
+INIT(nvmlInit_v2, (void))
+INIT(nvmlInitWithFlags, (unsigned flags __attribute__((unused))))
+
+VG_EXPORT int nvmlShutdown(void)
+{
+    CALL(nvmlShutdown);
+    __atomic_fetch_sub(&users, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+VG_EXPORT const char *nvmlErrorString(int error)
+{
+    switch (error) {
+    case 0: return "The operation was successful";
+    case 1: return "Uninitialized";
+    case 2: return "Invalid Argument";
+    case 3: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case 6: return "Not Found";
+    case 7: return "Insufficient Size";
+    case 9: return "Driver Not Loaded";
+    case 10: return "Timeout";
+    case 12: return "NVML Shared Library Not Found";
+    case 13: return "Function Not Found";
+    case 15: return "GPU is lost";
+    case 17: return "The operating system has blocked the request";
+    case 18: return "RM has detected an NVML/RM version mismatch";
+    case 20: return "Insufficient Memory";
+    case 25: return "Argument version mismatch";
+    default: return "Unknown Error";
+    }
+}
+
+VG_EXPORT int nvmlSystemGetDriverVersion(char *result, unsigned length)
+{
+    CALL(nvmlSystemGetDriverVersion);
+    return text(result, length, vg_state()->driver_version);
+}
+
+VG_EXPORT int nvmlSystemGetNVMLVersion(char *result, unsigned length)
+{
+    CALL(nvmlSystemGetNVMLVersion);
+    char version[128];
+    snprintf(version, sizeof version, "%d.%s", vg_state()->cuda_version / 1000, vg_state()->driver_version);
+    return text(result, length, version);
+}
+
+#define CUDA_VERSION(function)                                                                                             \
+    VG_EXPORT int function(int *version)                                                                                   \
+    {                                                                                                                      \
+        CALL(function);                                                                                                    \
+        *version = vg_state()->cuda_version;                                                                               \
+        return 0;                                                                                                          \
+    }
+CUDA_VERSION(nvmlSystemGetCudaDriverVersion)
+CUDA_VERSION(nvmlSystemGetCudaDriverVersion_v2)
+
+VG_EXPORT int nvmlSystemGetProcessName(unsigned pid, char *result, unsigned length)
+{
+    CALL(nvmlSystemGetProcessName);
+    struct vg_state *state = vg_state();
+    char path[64], name[256];
+    for (int i = 0; i < VG_MAX_EXTERNAL; i++)
+        if (state->external[i].active && state->external[i].pid == pid) {
+            snprintf(result, length, "%s", state->external[i].name);
+            return 0;
+        }
+    snprintf(path, sizeof path, "/proc/%u/exe", pid);
+    ssize_t size = state->host_pids ? -1 : readlink(path, name, sizeof name - 1);
+    if (size < 0)
+        return NOT_FOUND;
+    name[size] = 0;
+    snprintf(result, length, "%s", name);
+    return 0;
+}
+
+/* ---- handles ---- */
+
+#define COUNT(function)                                                                                                    \
+    VG_EXPORT int function(unsigned *count)                                                                                \
+    {                                                                                                                      \
+        CALL(function);                                                                                                    \
+        *count = (unsigned)vg_state()->n_gpus;                                                                             \
+        return 0;                                                                                                          \
+    }
+COUNT(nvmlDeviceGetCount)
+COUNT(nvmlDeviceGetCount_v2)
+
+#define BY_INDEX(function)                                                                                                 \
+    VG_EXPORT int function(unsigned index, struct handle **result)                                                         \
+    {                                                                                                                      \
+        CALL(function);                                                                                                    \
+        if (index >= (unsigned)vg_state()->n_gpus)                                                                         \
+            return INVALID_ARGUMENT;                                                                                       \
+        if (vg_state()->gpus[index].lost)                                                                                  \
+            return GPU_IS_LOST;                                                                                            \
+        *result = handle_of((int)index, -1);                                                                               \
+        return 0;                                                                                                          \
+    }
+BY_INDEX(nvmlDeviceGetHandleByIndex)
+BY_INDEX(nvmlDeviceGetHandleByIndex_v2)
+
+VG_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **result)
+{
+    CALL(nvmlDeviceGetHandleByUUID);
+    struct vg_state *state = vg_state();
+    for (int i = 0; i < state->n_gpus; i++) {
+        int mig = -2;
+        if (strcmp(state->gpus[i].uuid, uuid) == 0)
+            mig = -1;
+        for (unsigned j = 0; j < state->gpus[i].n_mig; j++)
+            if (strcmp(state->gpus[i].mig[j].uuid, uuid) == 0)
+                mig = (int)j;
+        if (mig == -2)
+            continue;
+        if (state->gpus[i].lost)
+            return GPU_IS_LOST;
+        *result = handle_of(i, mig);
+        return 0;
+    }
+    return NOT_FOUND;
+}
+
+#define BY_PCI(function)                                                                                                   \
+    VG_EXPORT int function(const char *text, struct handle **result)                                                       \
+    {                                                                                                                      \
+        CALL(function);                                                                                                    \
+        unsigned domain, bus;                                                                                              \
+        if (sscanf(text, "%x:%x:", &domain, &bus) != 2)                                                                    \
+            return INVALID_ARGUMENT;                                                                                       \
+        for (int i = 0; i < vg_state()->n_gpus; i++)                                                                       \
+            if (vg_state()->gpus[i].pci_bus == bus) {                                                                      \
+                if (vg_state()->gpus[i].lost)                                                                              \
+                    return GPU_IS_LOST;                                                                                    \
+                *result = handle_of(i, -1);                                                                                \
+                return 0;                                                                                                  \
+            }                                                                                                              \
+        return NOT_FOUND;                                                                                                  \
+    }
+BY_PCI(nvmlDeviceGetHandleByPciBusId)
+BY_PCI(nvmlDeviceGetHandleByPciBusId_v2)
+
+/* ---- what a device is ---- */
+
+VG_EXPORT int nvmlDeviceGetName(struct handle *handle, char *result, unsigned length)
+{
+    FIELD(nvmlDeviceGetName, VG_NAME_FIELD);
+    char name[224];
+    if (handle->mig >= 0)
+        snprintf(name, sizeof name, "%s MIG %s", gpu->name, gpu->mig[handle->mig].name);
+    else
+        snprintf(name, sizeof name, "%s", gpu->name);
+    return text(result, length, name);
+}
+
+TEXT(nvmlDeviceGetUUID, VG_UUID, handle->mig >= 0 ? gpu->mig[handle->mig].uuid : gpu->uuid)
+NUMBER(nvmlDeviceGetIndex, 0, handle->gpu)
+NUMBER(nvmlDeviceGetMinorNumber, 0, handle->gpu)
+NUMBER(nvmlDeviceGetBoardId, 0, gpu->pci_bus << 8)
+NUMBER(nvmlDeviceGetMultiGpuBoard, 0, 0)
+NUMBER(nvmlDeviceGetBrand, 0, 14) /* NVIDIA */
+NUMBER(nvmlDeviceGetArchitecture, 0, gpu->major >= 10 ? 10 : gpu->major == 9 ? 9 : gpu->major == 8 ? (gpu->minor == 9 ? 8 : 7) : 6)
+NUMBER(nvmlDeviceGetNumGpuCores, 0, gpu->multiprocessors * 128)
+NUMBER(nvmlDeviceGetMemoryBusWidth, 0, 5120)
+NUMBER(nvmlDeviceGetComputeMode, 0, 0)
+NUMBER(nvmlDeviceGetPersistenceMode, 0, 1)
+NUMBER(nvmlDeviceGetDisplayMode, 0, 0)
+NUMBER(nvmlDeviceGetDisplayActive, 0, 0)
+NUMBER(nvmlDeviceGetAccountingMode, 0, 0)
+NEVER(nvmlDeviceGetDriverModel)
+NEVER(nvmlDeviceGetDriverModel_v2)
+NEVER(nvmlDeviceGetSerial)
+NEVER(nvmlDeviceGetVbiosVersion)
+NEVER(nvmlDeviceGetBoardPartNumber)
+NEVER(nvmlDeviceGetGpuFabricInfo)
+NEVER(nvmlDeviceGetGpuFabricInfoV)
+NEVER(nvmlDeviceGetNvLinkState)
+NEVER(nvmlDeviceGetNvLinkRemoteDeviceType)
+NEVER(nvmlDeviceGetNvLinkRemotePciInfo)
+NEVER(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+NEVER(nvmlDeviceGetSamples)
+NEVER(nvmlDeviceGetProcessUtilization)
+NEVER(nvmlDeviceGetTotalEnergyConsumption)
+NEVER(nvmlDeviceGetAccountingStats)
+
+VG_EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
+{
+    DEVICE(nvmlDeviceGetCudaComputeCapability);
+    *major = (int)gpu->major;
+    *minor = (int)gpu->minor;
+    return 0;
+}
+
+struct pci {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
+
+static int pci(struct vg_gpu *gpu, struct pci *result)
+{
+    memset(result, 0, sizeof *result);
+    snprintf(result->bus_id_legacy, sizeof result->bus_id_legacy, "0000:%02X:00.0", gpu->pci_bus & 0xFF);
+    snprintf(result->bus_id, sizeof result->bus_id, "00000000:%02X:00.0", gpu->pci_bus & 0xFF);
+    result->bus = gpu->pci_bus;
+    result->device_id = 0x233010DE;
+    result->subsystem_id = 0x16C110DE;
+    return 0;
+}
+
+#define PCI(function)                                                                                                      \
+    VG_EXPORT int function(struct handle *handle, struct pci *result)                                                      \
+    {                                                                                                                      \
+        GPU_FIELD(function, VG_PCI);                                                                                       \
+        return pci(gpu, result);                                                                                           \
+    }
+PCI(nvmlDeviceGetPciInfo_v3)
+
+#define OLD_PCI(function)                                                                                                  \
+    VG_EXPORT int function(struct handle *handle, void *result)                                                            \
+    {                                                                                                                      \
+        GPU_FIELD(function, VG_PCI);                                                                                       \
+        struct pci whole;                                                                                                  \
+        pci(gpu, &whole);                                                                                                  \
+        memcpy(result, &whole, offsetof(struct pci, bus_id));                                                              \
+        return 0;                                                                                                          \
+    }
+OLD_PCI(nvmlDeviceGetPciInfo)
+OLD_PCI(nvmlDeviceGetPciInfo_v2)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, VG_PCI, 5)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, VG_PCI, 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, VG_PCI, 16)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, VG_PCI, 16)
+
+VG_EXPORT int nvmlDeviceGetPcieThroughput(struct handle *handle, unsigned counter, unsigned *result)
+{
+    GPU_FIELD(nvmlDeviceGetPcieThroughput, VG_PCI);
+    (void)counter;
+    *result = 0;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetP2PStatus(struct handle *handle, struct handle *other, unsigned capability, unsigned *result)
+{
+    DEVICE(nvmlDeviceGetP2PStatus);
+    (void)other, (void)capability;
+    *result = 0;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetTopologyCommonAncestor(struct handle *handle, struct handle *other, unsigned *result)
+{
+    DEVICE(nvmlDeviceGetTopologyCommonAncestor);
+    *result = other == handle ? 0 : 50; /* the same board; the same system */
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetFieldValues(struct handle *handle, int count, void *values)
+{
+    DEVICE(nvmlDeviceGetFieldValues);
+    struct field { unsigned id, scope; long long time, latency; unsigned type; int error; long long value; } *fields = values;
+    for (int i = 0; i < count; i++)
+        fields[i].error = NOT_SUPPORTED;
+    return 0;
+}
+
+/* ---- memory ---- */
+
+struct memory { unsigned long long total, free, used; };
+
+VG_EXPORT int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *result)
+{
+    FIELD(nvmlDeviceGetMemoryInfo, VG_MEMORY);
+    uint64_t used = vg_used(handle->gpu, handle->mig);
+    result->total = handle->mig >= 0 ? gpu->mig[handle->mig].memory : gpu->memory;
+    if (handle->mig < 0)
+        used += gpu->reserved; /* this version counts what the driver keeps as used */
+    result->used = used < result->total ? used : result->total;
+    result->free = result->total - result->used;
+    return 0;
+}
+
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+
+VG_EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *result)
+{
+    FIELD(nvmlDeviceGetMemoryInfo_v2, VG_MEMORY | VG_MEMORY_V2);
+    if (result->version != VERSIONED(struct memory_v2, 2))
+        return VERSION_MISMATCH;
+    result->total = handle->mig >= 0 ? gpu->mig[handle->mig].memory : gpu->memory;
+    result->reserved = handle->mig >= 0 ? 0 : gpu->reserved;
+    uint64_t used = vg_used(handle->gpu, handle->mig), room = result->total - result->reserved;
+    result->used = used < room ? used : room;
+    result->free = room - result->used;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetBAR1MemoryInfo(struct handle *handle, struct memory *result)
+{
+    GPU_FIELD(nvmlDeviceGetBAR1MemoryInfo, VG_MEMORY);
+    result->total = (unsigned long long)128 << 30;
+    result->used = 1 << 20;
+    result->free = result->total - result->used;
+    return 0;
+}
+
+/* ---- what a device does ---- */
+
+VG_EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, unsigned rates[2])
+{
+    GPU_FIELD(nvmlDeviceGetUtilizationRates, VG_UTILIZATION);
+    rates[0] = gpu->utilization;
+    rates[1] = gpu->memory_utilization;
+    return 0;
+}
+
+#define CODEC(function)                                                                                                    \
+    VG_EXPORT int function(struct handle *handle, unsigned *percent, unsigned *period)                                     \
+    {                                                                                                                      \
+        GPU_FIELD(function, VG_UTILIZATION);                                                                               \
+        *percent = 0;                                                                                                      \
+        *period = 167000;                                                                                                  \
+        return 0;                                                                                                          \
+    }
+CODEC(nvmlDeviceGetEncoderUtilization)
+CODEC(nvmlDeviceGetDecoderUtilization)
+CODEC(nvmlDeviceGetJpgUtilization)
+CODEC(nvmlDeviceGetOfaUtilization)
+
+VG_EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsigned *result)
+{
+    GPU_FIELD(nvmlDeviceGetTemperature, VG_TEMPERATURE);
+    (void)sensor;
+    *result = gpu->temperature;
+    return 0;
+}
+
+struct temperature { unsigned version, sensor; int temperature; };
+
+VG_EXPORT int nvmlDeviceGetTemperatureV(struct handle *handle, struct temperature *result)
+{
+    GPU_FIELD(nvmlDeviceGetTemperatureV, VG_TEMPERATURE);
+    if (result->version != VERSIONED(struct temperature, 1))
+        return VERSION_MISMATCH;
+    result->temperature = (int)gpu->temperature;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetTemperatureThreshold(struct handle *handle, unsigned threshold, unsigned *result)
+{
+    GPU_FIELD(nvmlDeviceGetTemperatureThreshold, VG_TEMPERATURE);
+    *result = threshold == 0 ? 95 : 87;
+    return 0;
+}
+
+NUMBER(nvmlDeviceGetPowerUsage, VG_POWER, gpu->power)
+NUMBER(nvmlDeviceGetPowerManagementMode, VG_POWER_LIMIT, 1)
+NUMBER(nvmlDeviceGetPowerManagementLimit, VG_POWER_LIMIT, gpu->power_limit)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, VG_POWER_LIMIT, gpu->power_limit)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, VG_POWER_LIMIT, gpu->power_limit)
+NUMBER(nvmlDeviceGetPerformanceState, VG_PERFORMANCE_STATE, gpu->performance_state)
+NUMBER(nvmlDeviceGetPowerState, VG_PERFORMANCE_STATE, gpu->performance_state)
+NUMBER(nvmlDeviceGetNumFans, VG_FAN, 1)
+NUMBER(nvmlDeviceGetFanSpeed, VG_FAN, gpu->fan)
+
+VG_EXPORT int nvmlDeviceGetFanSpeed_v2(struct handle *handle, unsigned fan, unsigned *result)
+{
+    GPU_FIELD(nvmlDeviceGetFanSpeed_v2, VG_FAN);
+    (void)fan;
+    *result = gpu->fan;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(struct handle *handle, unsigned *least, unsigned *most)
+{
+    GPU_FIELD(nvmlDeviceGetPowerManagementLimitConstraints, VG_POWER_LIMIT);
+    *least = 100000;
+    *most = gpu->power_limit;
+    return 0;
+}
+
+#define CLOCK(function, graphics)                                                                                          \
+    VG_EXPORT int function(struct handle *handle, unsigned domain, unsigned *result)                                       \
+    {                                                                                                                      \
+        GPU_FIELD(function, VG_CLOCKS);                                                                                    \
+        *result = domain == 2 ? gpu->memory_clock : (graphics); /* 0 graphics, 1 SM, 2 memory, 3 video */                  \
+        return 0;                                                                                                          \
+    }
+CLOCK(nvmlDeviceGetClockInfo, gpu->sm_clock)
+CLOCK(nvmlDeviceGetMaxClockInfo, gpu->sm_clock_max)
+CLOCK(nvmlDeviceGetApplicationsClock, gpu->sm_clock_max)
+CLOCK(nvmlDeviceGetDefaultApplicationsClock, gpu->sm_clock_max)
+
+VG_EXPORT int nvmlDeviceGetClock(struct handle *handle, unsigned domain, unsigned kind, unsigned *result)
+{
+    GPU_FIELD(nvmlDeviceGetClock, VG_CLOCKS);
+    *result = domain == 2 ? gpu->memory_clock : kind == 0 ? gpu->sm_clock : gpu->sm_clock_max;
+    return 0;
+}
+
+#define REASONS(function, expression)                                                                                      \
+    VG_EXPORT int function(struct handle *handle, unsigned long long *result)                                              \
+    {                                                                                                                      \
+        GPU_FIELD(function, VG_THROTTLE);                                                                                  \
+        *result = (expression);                                                                                            \
+        return 0;                                                                                                          \
+    }
+REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, gpu->throttle_reasons)
+REASONS(nvmlDeviceGetCurrentClocksEventReasons, gpu->throttle_reasons)
+REASONS(nvmlDeviceGetSupportedClocksThrottleReasons, 0x1FF)
+REASONS(nvmlDeviceGetSupportedClocksEventReasons, 0x1FF)
+
+VG_EXPORT int nvmlDeviceGetEccMode(struct handle *handle, unsigned *now, unsigned *pending)
+{
+    GPU_FIELD(nvmlDeviceGetEccMode, VG_ECC);
+    *now = *pending = 1;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetTotalEccErrors(struct handle *handle, unsigned kind, unsigned counter, unsigned long long *result)
+{
+    GPU_FIELD(nvmlDeviceGetTotalEccErrors, VG_ECC);
+    (void)kind, (void)counter;
+    *result = 0;
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetMemoryErrorCounter(struct handle *handle, unsigned kind, unsigned counter, unsigned where,
+                                              unsigned long long *result)
+{
+    GPU_FIELD(nvmlDeviceGetMemoryErrorCounter, VG_ECC);
+    (void)kind, (void)counter, (void)where;
+    *result = 0;
+    return 0;
+}
+
+/* ---- processes ---- */
+
+struct process_v1 { unsigned pid; unsigned long long used; };
+struct process_v3 { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+
+static void add_process(struct process_v3 *all, unsigned *count, const struct vg_gpu *gpu, unsigned pid, uint64_t used, int mig)
+{
+    all[*count].pid = pid;
+    all[*count].used = gpu->unsupported & VG_PROCESS_MEMORY ? NOT_AVAILABLE : used;
+    all[*count].gpu_instance = mig >= 0 ? gpu->mig[mig].gpu_instance : 0xFFFFFFFFu;
+    all[*count].compute_instance = mig >= 0 ? gpu->mig[mig].compute_instance : 0xFFFFFFFFu;
+    ++*count;
+}
+
+static unsigned list_processes(const struct handle *handle, struct process_v3 *all)
+{
+    struct vg_state *state = vg_state();
+    const struct vg_gpu *gpu = &state->gpus[handle->gpu];
+    unsigned count = 0;
+    vg_lock();
+    vg_reap();
+    for (int i = 0; i < VG_MAX_PROCESSES; i++)
+        for (int part = 0; part <= VG_MAX_MIG && state->processes[i].pid; part++) {
+            const struct vg_process *process = &state->processes[i];
+            if (process->has_context[handle->gpu][part] && (handle->mig < 0 || handle->mig == part - 1))
+                add_process(all, &count, gpu, (unsigned)(process->pid + (state->host_pids ? state->host_pid_offset : 0)),
+                            (uint64_t)process->used[handle->gpu][part], part - 1);
+        }
+    vg_unlock();
+    for (int i = 0; i < VG_MAX_EXTERNAL; i++) {
+        const struct vg_external *other = &state->external[i];
+        if (other->active && other->gpu == handle->gpu && (handle->mig < 0 || handle->mig == other->mig))
+            add_process(all, &count, gpu, other->pid, other->memory, other->mig);
+    }
+    return count;
+}
+
+static int give_processes(const struct handle *handle, unsigned *room, void *result, size_t each)
+{
+    static __thread struct process_v3 all[VG_MAX_PROCESSES * (1 + VG_MAX_MIG) + VG_MAX_EXTERNAL];
+    unsigned count = list_processes(handle, all), given = *room;
+    *room = count;
+    if (count > given || (count && !result))
+        return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < count; i++)
+        memcpy((char *)result + i * each, &all[i], each); /* each version begins as the older one */
+    return 0;
+}
+
+#define PROCESSES(function, type)                                                                                          \
+    VG_EXPORT int function(struct handle *handle, unsigned *count, void *result)                                           \
+    {                                                                                                                      \
+        FIELD(function, VG_PROCESSES);                                                                                     \
+        return give_processes(handle, count, result, sizeof(type));                                                        \
+    }
+#define NO_PROCESSES(function)                                                                                             \
+    VG_EXPORT int function(struct handle *handle, unsigned *count, void *result)                                           \
+    {                                                                                                                      \
+        FIELD(function, VG_PROCESSES);                                                                                     \
+        (void)result;                                                                                                      \
+        *count = 0;                                                                                                        \
+        return 0;                                                                                                          \
+    }
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, struct process_v1)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, struct process_v3)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, struct process_v3)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+/* ---- MIG ---- */
+
+VG_EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *now, unsigned *pending)
+{
+    GPU_FIELD(nvmlDeviceGetMigMode, VG_MIG);
+    *now = *pending = gpu->n_mig > 0;
+    return 0;
+}
+
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, 0, gpu->unsupported & VG_MIG ? 0 : VG_MAX_MIG)
+
+VG_EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned index, struct handle **result)
+{
+    GPU_FIELD(nvmlDeviceGetMigDeviceHandleByIndex, VG_MIG);
+    if (index >= gpu->n_mig)
+        return NOT_FOUND;
+    *result = handle_of(handle->gpu, (int)index);
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct handle *handle, struct handle **result)
+{
+    DEVICE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle);
+    if (handle->mig < 0)
+        return INVALID_ARGUMENT;
+    *result = handle_of(handle->gpu, -1);
+    return 0;
+}
+
+VG_EXPORT int nvmlDeviceIsMigDeviceHandle(struct handle *handle, unsigned *result)
+{
+    DEVICE(nvmlDeviceIsMigDeviceHandle);
+    *result = handle->mig >= 0;
+    return 0;
+}
+
+#define INSTANCE(function, member)                                                                                         \
+    VG_EXPORT int function(struct handle *handle, unsigned *result)                                                        \
+    {                                                                                                                      \
+        DEVICE(function);                                                                                                  \
+        if (handle->mig < 0)                                                                                               \
+            return NOT_SUPPORTED;                                                                                          \
+        *result = gpu->mig[handle->mig].member;                                                                            \
+        return 0;                                                                                                          \
+    }
+INSTANCE(nvmlDeviceGetGpuInstanceId, gpu_instance)
+INSTANCE(nvmlDeviceGetComputeInstanceId, compute_instance)
+
+VG_EXPORT int nvmlDeviceGetAttributes_v2(struct handle *handle, void *result)
+{
+    DEVICE(nvmlDeviceGetAttributes_v2);
+    if (handle->mig < 0)
+        return NOT_SUPPORTED;
+    struct attributes {
+        unsigned multiprocessors, copies, decoders, encoders, jpg, ofa, gpu_slices, compute_slices;
+        unsigned long long memory_mib;
+    } *attributes = result;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->multiprocessors = gpu->mig[handle->mig].multiprocessors;
+    attributes->gpu_slices = attributes->compute_slices = 1;
+    attributes->memory_mib = gpu->mig[handle->mig].memory >> 20;
+    return 0;
+}

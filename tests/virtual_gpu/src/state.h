@@ -1,0 +1,169 @@
+/* The shared state of a scenario: a small file mapped by every process that runs on it.
+ *
+ * Python writes the hardware, the faults and the external processes (shared.py mirrors these structs, field by field, and
+ * `layout_size` guards the mirror); the C libraries write the processes and the call counters.
+ */
+#ifndef VIRTUAL_GPU_STATE_H
+#define VIRTUAL_GPU_STATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VG_MAGIC 0x55504756u /* "VGPU" */
+#define VG_MAX_GPUS 16
+#define VG_MAX_MIG 7
+#define VG_MAX_PROCESSES 128
+#define VG_MAX_EXTERNAL 64
+#define VG_MAX_RULES 64
+#define VG_MAX_CALLS 4096
+#define VG_NAME 72
+
+/* Fields that NVML answers with NVML_ERROR_NOT_SUPPORTED: bits of vg_gpu.unsupported, in the order of shared.py's FIELDS. */
+enum vg_field {
+    VG_UTILIZATION = 1 << 0,
+    VG_TEMPERATURE = 1 << 1,
+    VG_POWER = 1 << 2,
+    VG_POWER_LIMIT = 1 << 3,
+    VG_MEMORY = 1 << 4,
+    VG_MEMORY_V2 = 1 << 5,
+    VG_PROCESSES = 1 << 6,
+    VG_PROCESS_MEMORY = 1 << 7, /* the list is given, the memory of each process is N/A */
+    VG_CLOCKS = 1 << 8,
+    VG_FAN = 1 << 9,
+    VG_PERFORMANCE_STATE = 1 << 10,
+    VG_UUID = 1 << 11,
+    VG_NAME_FIELD = 1 << 12,
+    VG_PCI = 1 << 13,
+    VG_THROTTLE = 1 << 14,
+    VG_MIG = 1 << 15,
+    VG_ECC = 1 << 16,
+};
+
+struct vg_mig {
+    char uuid[96];
+    char name[96];
+    uint64_t memory;
+    uint32_t multiprocessors;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+    uint32_t pad;
+};
+
+struct vg_gpu {
+    char name[96];
+    char uuid[96];
+    uint64_t memory;   /* bytes, all of it, as NVML's total */
+    uint64_t reserved; /* bytes that the driver keeps for itself */
+    uint64_t unsupported;
+    uint32_t major, minor;
+    uint32_t utilization, memory_utilization; /* percent */
+    uint32_t temperature;                     /* degrees Celsius */
+    uint32_t power, power_limit;              /* milliwatts */
+    uint32_t fan;                             /* percent */
+    uint32_t sm_clock, sm_clock_max, memory_clock;    /* MHz */
+    uint32_t performance_state;
+    uint32_t multiprocessors;
+    uint32_t throttle_reasons; /* NVML's bit mask */
+    uint32_t pci_bus;
+    uint32_t integrated;
+    uint32_t lost;
+    uint32_t n_mig;
+    struct vg_mig mig[VG_MAX_MIG];
+};
+
+/* A call, or all calls with a prefix ("nvml*"), that fails or is slow. */
+struct vg_rule {
+    char name[VG_NAME];
+    int32_t active;
+    int32_t fails;
+    int32_t code;
+    int32_t pad;
+    int64_t after;    /* calls that go well first */
+    int64_t times;    /* failures before it goes well again; -1: for ever */
+    int64_t delay_ns; /* added to every call that matches */
+    int64_t seen;
+};
+
+struct vg_process {
+    int32_t pid; /* 0: the entry is free */
+    int32_t pad;
+    uint64_t start_time;
+    /* Bytes in use: [gpu][0] of the whole GPU, [gpu][1 + i] of its MIG instance i. */
+    int64_t used[VG_MAX_GPUS][1 + VG_MAX_MIG];
+    int32_t has_context[VG_MAX_GPUS][1 + VG_MAX_MIG];
+};
+
+struct vg_external {
+    int32_t active;
+    int32_t gpu;
+    uint32_t pid;
+    int32_t mig; /* -1: the whole GPU */
+    uint64_t memory;
+    char name[96];
+};
+
+struct vg_call {
+    char name[VG_NAME]; /* empty: free */
+    uint64_t count;     /* since the last reset */
+    uint64_t total;
+    uint32_t unimplemented;
+    uint32_t pad;
+};
+
+struct vg_state {
+    uint32_t magic;
+    uint32_t layout_size; /* sizeof(struct vg_state) */
+    int32_t lock;         /* pid of the holder, or 0 */
+    int32_t n_gpus;
+    int32_t n_rules;
+    int32_t cuda_version; /* 13000 */
+    int32_t host_pids;
+    int32_t queue_depth; /* launches a stream holds before the host waits */
+    char driver_version[80];
+    int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
+    int64_t context_bytes;
+    int64_t launch_latency_ns;
+    int64_t kernel_ns;
+    int64_t cycles_per_second;
+    int64_t host_pid_offset;
+    struct vg_gpu gpus[VG_MAX_GPUS];
+    struct vg_rule rules[VG_MAX_RULES];
+    struct vg_external external[VG_MAX_EXTERNAL];
+    struct vg_process processes[VG_MAX_PROCESSES];
+    struct vg_call calls[VG_MAX_CALLS];
+};
+
+#define VG_EXPORT __attribute__((visibility("default")))
+
+/* The mapped state; an empty one (no GPUs) when the process runs under no scenario. */
+struct vg_state *vg_state(void);
+
+/* Counts a call of `name` (the slot is kept by the caller) and says how a rule makes it fail: 0 goes well. */
+int vg_enter(struct vg_call **slot, const char *name);
+/* Reports a call that nobody implemented yet, and returns `code`. */
+int vg_unimplemented(struct vg_call **slot, const char *name, int code);
+
+/* First line of every function of an API: `FAULTS(cuInit);` */
+#define FAULTS(function)                                                                                                   \
+    do {                                                                                                                   \
+        static struct vg_call *slot_;                                                                                      \
+        int fault_ = vg_enter(&slot_, #function);                                                                          \
+        if (fault_)                                                                                                        \
+            return fault_;                                                                                                 \
+    } while (0)
+
+/* Memory in use, over all processes alive and the external ones. `mig` is -1 for a whole GPU. */
+uint64_t vg_used(int gpu, int mig);
+/* What this GPU (or instance) can give to CUDA. */
+uint64_t vg_capacity(int gpu, int mig);
+/* Adds `bytes` (may be negative) to this process's use; 0, or -1 where the device has not that much left. */
+int vg_charge(int gpu, int mig, int64_t bytes);
+void vg_mark_context(int gpu, int mig, int present);
+/* Forgets this process's use: at exit, and when exec put a new image in place of an old one. */
+void vg_forget_process(void);
+void vg_lock(void);
+void vg_unlock(void);
+/* Frees the entries of processes that have ended. Call with the lock held. */
+void vg_reap(void);
+
+#endif

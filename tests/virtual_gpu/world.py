@@ -1,0 +1,211 @@
+"""The world of a running scenario: read it, and change it under the feet of the processes in it."""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import shared
+from .build import cache_root, libraries
+from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_fields
+
+STATE = "VIRTUAL_GPU_STATE"
+_OWNER = "VIRTUAL_GPU_OWNER"
+_known: dict[str, World] = {}
+
+
+class World:
+    """A scenario's shared file, open. `World.current()` is the one that this process runs in."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with self.path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._state = shared.State.from_buffer(self._map)
+        self._begin = bytes(self._map[: shared.State.processes.offset])
+        _known[str(self.path)] = self
+
+    @classmethod
+    def current(cls) -> World:
+        """The world of this process; LookupError where it is not under the virtual GPU."""
+        path = os.environ.get(STATE)
+        if not path:
+            raise LookupError("this process does not run on a virtual GPU")
+        return _known.get(path) or cls(path)
+
+    def fault(self, call: str, code: int, after: int = 0, times: int | None = None) -> None:
+        """Makes `call` ("nvml*": all of a prefix) return `code`: after `after` good calls, `times` times (None: for ever)."""
+        self._add_rule(call, code, after, times, 0)
+
+    def slow(self, call: str, seconds: float) -> None:
+        """Adds `seconds` to every call of `call`."""
+        self._add_rule(call, None, 0, None, seconds)
+
+    def clear_faults(self) -> None:
+        """Ends every fault and slowness."""
+        self._state.n_rules = 0
+        for rule in self._state.rules:
+            rule.active = 0
+
+    def lose(self, index: int) -> None:
+        """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
+        self._gpu(index).lost = 1
+
+    def set_gpu(self, index: int, **fields: Any) -> None:
+        """Changes fields of `GPU`: `set_gpu(0, utilization=93, unsupported={"power"})`."""
+        set_fields(self._gpu(index), **fields)
+
+    def set_host_pids(self, host_pids: bool) -> None:
+        """Whether NVML reports pids of another namespace."""
+        self._state.host_pids = host_pids
+
+    def add_process(
+        self, device_index: int, pid: int, memory_bytes: int, name: str = "python"
+    ) -> None:
+        """Somebody else starts a process on a GPU."""
+        process = ExternalProcess(device_index, pid, memory_bytes, name)
+        for slot in self._state.external:
+            if not slot.active:
+                fill_external(slot, process)
+                return
+        raise ValueError(f"at most {shared.MAX_EXTERNAL} external processes")
+
+    def end_process(self, pid: int) -> None:
+        """Somebody else's process ends."""
+        for slot in self._state.external:
+            if slot.active and slot.pid == pid:
+                slot.active = 0
+
+    def calls(self, name: str) -> int:
+        """How often a call ("nvml*": all of a prefix) was made since the last reset, by all processes of the scenario."""
+        prefix = name[:-1] if name.endswith("*") else None
+        return sum(
+            count
+            for call, count in self.all_calls().items()
+            if call == name or (prefix is not None and call.startswith(prefix))
+        )
+
+    def all_calls(self) -> Counter[str]:
+        """Every call made since the last reset."""
+        return Counter(
+            {call.name.decode(): call.count for call in self._state.calls if call.count}
+        )
+
+    def unimplemented_calls(self) -> Counter[str]:
+        """Calls, since the scenario began, that only a generated stub answered."""
+        return Counter(
+            {call.name.decode(): call.total for call in self._state.calls if call.unimplemented}
+        )
+
+    def forget_unimplemented(self, name: str) -> None:
+        """Takes a call off that account: a test made it on purpose."""
+        for call in self._state.calls:
+            if call.name.decode() == name:
+                call.unimplemented = call.total = 0
+
+    def used(self, index: int, pid: int | None = None) -> int:
+        """Bytes that the processes of the scenario (or one of them) use on GPU `index`, contexts included."""
+        return sum(
+            sum(process.used[index])
+            for process in self._state.processes
+            if process.pid and (pid is None or process.pid == pid)
+        )
+
+    def reset(self) -> None:
+        """The hardware, faults and external processes are again what the scenario said; the call counters are 0."""
+        lock = shared.State.lock.offset
+        self._map[:lock] = self._begin[:lock]
+        after = lock + shared.State.lock.size
+        self._map[after : len(self._begin)] = self._begin[after:]
+        for call in self._state.calls:
+            if call.count:
+                call.count = 0
+
+    def _gpu(self, index: int) -> shared.GPUState:
+        if not 0 <= index < self._state.n_gpus:
+            raise IndexError(f"GPU {index} of {self._state.n_gpus}")
+        gpu: shared.GPUState = self._state.gpus[index]
+        return gpu
+
+    def _add_rule(
+        self, call: str, code: int | None, after: int, times: int | None, seconds: float
+    ) -> None:
+        for rule in self._state.rules:
+            if not rule.active:
+                fill_rule(rule, call, code, after, times, seconds)
+                self._state.n_rules += 1
+                return
+        raise ValueError(f"at most {shared.MAX_RULES} faults")
+
+
+def environment(
+    scenario: Scenario | None = None,
+    base: Mapping[str, str] | None = None,
+    *,
+    devices: int | None = None,
+) -> dict[str, str]:
+    """The environment of a process that is to run in `scenario`; `devices=4` is short for `Scenario(devices=4)`.
+
+    The shared file is removed when this process ends. Where this process puts itself there, by exec, call `adopt` after.
+    """
+    if scenario is None:
+        scenario = Scenario() if devices is None else Scenario(devices=devices)
+    built = libraries()
+    result = dict(os.environ if base is None else base)
+    folder = tempfile.mkdtemp(prefix="virtual-gpu-")
+    _remove_at_exit(folder)
+    path = os.path.join(folder, "state")
+    scenario.write(Path(path))
+    World(path)
+    # NVIDIA's own libraries are only looked for where ours are not.
+    found = [built.driver] * scenario.driver + [built.nvml] * scenario.nvml
+    _put_first(result, "LD_LIBRARY_PATH", [str(directory) for directory in found])
+    _put_first(result, "LD_PRELOAD", [str(library) for library in built.preload])
+    result[STATE] = path
+    result[_OWNER] = str(os.getpid())
+    return result
+
+
+def adopt() -> bool:
+    """Whether this process runs on a virtual GPU; one that put itself there, by exec, removes the shared file at its end."""
+    path = os.environ.get(STATE)
+    if not path:
+        return False
+    if os.environ.get(_OWNER) == str(os.getpid()):
+        _remove_at_exit(os.path.dirname(path))
+        del os.environ[_OWNER]
+    World.current()
+    return True
+
+
+def unimplemented_calls() -> Counter[str]:
+    """Calls that only a generated stub answered, over all scenarios that this process began or runs in."""
+    total: Counter[str] = Counter()
+    for world in _known.values():
+        total += world.unimplemented_calls()
+    return total
+
+
+def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
+    ours = str(cache_root())
+    others = [path for path in env.get(variable, "").split(":") if path and not path.startswith(ours)]
+    env[variable] = ":".join(paths + others)
+    if not env[variable]:
+        del env[variable]
+
+
+def _remove_at_exit(folder: str) -> None:
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
