@@ -48,7 +48,8 @@ def parser() -> Parser:
     return made
 
 
-_USAGE = "%gpumem [-o] [-v NAME] [-q] [STATEMENT]\n       %%gpumem [-o] [-v NAME] [-q]"
+# argparse formats it by %.
+_USAGE = "%%gpumem [-o] [-v NAME] [-q] [STATEMENT]\n       %%%%gpumem [-o] [-v NAME] [-q]"
 
 
 def help_text() -> str:
