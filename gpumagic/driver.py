@@ -29,6 +29,13 @@ class DriverState:
     uuids: tuple[str, ...] | None = None
     #: The ordinals with a primary context.
     contexts: tuple[int, ...] = ()
+    #: CUDA's runtime was found to have failed in this process, and to remember that: whatever the
+    #: driver could show, this process will not see it.
+    failed: bool = False
+
+
+#: Set by `gpumagic.selection`, which finds it out; the driver itself cannot be asked.
+runtime_failed = False
 
 
 _library: ctypes.CDLL | None = None
@@ -81,7 +88,7 @@ def state() -> DriverState:
     count = ctypes.c_int()
     code = library.cuDeviceGetCount(ctypes.byref(count))
     if code == _NOT_INITIALIZED:
-        return DriverState(loaded=True, initialized=False)
+        return DriverState(loaded=True, initialized=False, failed=runtime_failed)
     if code == _NO_DEVICE:
         return DriverState(loaded=True, initialized=True, uuids=())
     if code != _SUCCESS:

@@ -38,6 +38,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
     common: dict[str, Any] = {
         "environment": environment,
         "cuda_initialized": state.initialized,
+        "cuda_failed": state.failed,
         "show_processes": processes,
     }
     try:
@@ -116,6 +117,8 @@ def _seen(
     From the driver once it is initialised, since the variables no longer count then; before, from
     the variables.
     """
+    if state.failed:
+        return {}, frozenset()
     if state.initialized is False:
         plain = [
             Device(

@@ -130,6 +130,8 @@ class DeviceTable(Result, Sequence[Device]):
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
     cuda_initialized: bool | None = None
+    #: CUDA has failed in this process, which remembers that and sees no device any more.
+    cuda_failed: bool = False
     driver_version: str | None = None
     #: The newest CUDA that the driver supports, for example ``(13, 0)``.
     cuda_version: tuple[int, int] | None = None

@@ -203,12 +203,14 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         message = f"The CUDA driver does not say what it shows; {_EVEN_SO}"
     elif _memory.hidden_under_torch and wanted.visible:
         status, message = _ask_runtime(spec, len(wanted.visible), status)
+        driver.runtime_failed = status == "too-late"
         seen = () if status == "too-late" else seen
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
         status = "too-late"
         message = f"os.environ was replaced, so {MASK} does not reach the driver"
     if status == "too-late":
-        notes.append(f"{MASK}={_shown(now[MASK])} is set for processes started from here")
+        value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
+        notes.append(f"processes started from here see the choice: {value}")
     return Selection(
         requested=spec.text,
         environment=now,
@@ -218,10 +220,6 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         message=message,
         notes=tuple(notes),
     )
-
-
-def _shown(value: str | None) -> str:
-    return "(not set)" if value is None else value
 
 
 def _devices(indexes: Sequence[int] | None, table: DeviceTable) -> tuple[Device, ...]:

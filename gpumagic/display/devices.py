@@ -16,10 +16,10 @@ _COLUMNS = (
     Column("Name", rank=1),
     Column("Memory used / total"),
     Column("Util", "right", rank=2),
-    Column("Temp", "right", rank=4),
-    Column("Power", "right", rank=5),
-    Column("This kernel", "right", rank=2),
-    Column("Others", "right", rank=3),
+    Column("Temp", "right", rank=5),
+    Column("Power", "right", rank=6),
+    Column("Mine", "right", rank=3),
+    Column("Others", "right", rank=4),
 )
 
 
@@ -126,11 +126,15 @@ def _sees(table: DeviceTable) -> Line:
     else:
         number = sum(map(bool, known))
         count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
-    state = {
-        True: "CUDA is initialised, so this is final for the process",
-        False: "CUDA is not initialised, so this can still be changed",
-        None: "the CUDA driver does not say whether it is initialised",
-    }[table.cuda_initialized]
+    state = (
+        "CUDA has failed in this process, which is final"
+        if table.cuda_failed
+        else {
+            True: "CUDA is initialised, so this is final for the process",
+            False: "CUDA is not initialised, so this can still be changed",
+            None: "the CUDA driver does not say whether it is initialised",
+        }[table.cuda_initialized]
+    )
     order = ""
     if any(d.visible and d.ordinal is None for d in table):
         order = "; CUDA's own order (fastest first) is not known before it starts"

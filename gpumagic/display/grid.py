@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 #: ``good``, ``warn`` and ``bad`` colour a value; ``dim`` steps back; ``strong`` stands out.
 Style = Literal["", "dim", "strong", "good", "warn", "bad"]
 
-DASH = "–"  # noqa: RUF001 - an en dash is meant
+DASH = "–"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _STYLES = {
     "warn": "yellow",
     "bad": "red",
 }
-_BAR_WIDTH = 10
+_BAR_WIDTH = 8
 
 
 def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = False) -> str:
@@ -62,7 +62,7 @@ def _table(grid: Grid, width: int) -> RenderableType:
     ranks = sorted({column.rank for column in grid.columns}, reverse=True)
     for highest in ranks:
         kept = [i for i, column in enumerate(grid.columns) if column.rank <= highest]
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for i in kept:
             column = grid.columns[i]
             table.add_column(column.header, justify=column.align, no_wrap=True)

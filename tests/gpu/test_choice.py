@@ -1,0 +1,266 @@
+"""What becomes of a choice: each case in a fresh kernel, with real torch on the virtual GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.kernels import Kernel
+from tests.virtual_gpu import GPU, Scenario
+
+#: What this process really sees, asked of torch and of the C environment's reader, the driver.
+SEES = "(torch.cuda.is_available(), torch.cuda.device_count())"
+TENSOR = "import torch; x = torch.empty(1, device='cuda')"
+
+
+@pytest.fixture
+def fresh(kernel: Callable[..., Kernel]) -> Kernel:
+    return kernel()
+
+
+def choose(kernel: Kernel, spec: str, **expected: Any) -> dict[str, Any]:
+    """``%gpu SPEC`` in the kernel; its result as data, compared with what is expected."""
+    reply = kernel.run(f"selection = %gpu {spec} -o")
+    result: dict[str, Any] = kernel.value("selection.to_dict()")
+    for name, value in expected.items():
+        assert result[name] == value, (name, result)
+    return {**result, "shown": reply.text, "stderr": reply.stderr}
+
+
+def test_off_before_torch_is_imported(fresh: Kernel) -> None:
+    result = choose(fresh, "off", status="applied", cuda_initialized=False, devices=[])
+    assert result["environment"]["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert "applied: this kernel sees no GPU" in result["shown"]
+    assert result["stderr"] == ""
+    fresh.run("import torch")
+    assert fresh.value(SEES) == (False, 0)
+
+
+def test_a_number_means_nvidia_smis_device(fresh: Kernel) -> None:
+    result = choose(fresh, "2,0", status="applied")
+    assert [(d["index"], d["ordinal"]) for d in result["devices"]] == [(2, 0), (0, 1)]
+    fresh.run(TENSOR)
+    uuids = fresh.value("[str(torch.cuda.get_device_properties(i).uuid) for i in (0, 1)]")
+    assert [f"GPU-{uuid}" for uuid in uuids] == [d["uuid"] for d in result["devices"]]
+    table = fresh.value(
+        "[(d.index, d.ordinal, d.visible) for d in __import__('gpumagic').devices()]"
+    )
+    assert table == [(0, 1, True), (1, None, False), (2, 0, True), (3, None, False)]
+
+
+def test_also_where_cudas_order_is_another(kernel: Callable[..., Kernel]) -> None:
+    gpus = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
+    mixed = kernel(Scenario(devices=gpus, cuda_order=[1, 0]))
+    before = mixed.run("%gpu")
+    assert "cuda:?" in before.text
+    assert "fastest first" in before.text
+    choose(mixed, "0", status="applied")
+    mixed.run(TENSOR)
+    assert mixed.value("torch.cuda.get_device_name(0)") == "Tesla T4"
+
+
+def test_in_cudas_own_order_once_it_is_initialised(kernel: Callable[..., Kernel]) -> None:
+    gpus = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
+    mixed = kernel(Scenario(devices=gpus, cuda_order=[1, 0]))
+    mixed.run(TENSOR)
+    assert mixed.value("[d.ordinal for d in __import__('gpumagic').devices()]") == [1, 0]
+
+
+def test_off_after_torch_is_imported_and_back_on(fresh: Kernel) -> None:
+    fresh.run("import torch")
+    choose(fresh, "off", status="applied")
+    assert fresh.value(SEES) == (False, 0)
+    choose(fresh, "on", status="applied", cuda_initialized=False)
+    fresh.run(TENSOR)
+    assert fresh.value(SEES) == (True, 4)
+
+
+def test_asking_torch_is_harmless_with_the_extension(fresh: Kernel) -> None:
+    fresh.run("import torch")
+    assert fresh.value(SEES) == (True, 4)
+    choose(fresh, "off", status="applied", cuda_initialized=False)
+    assert fresh.value(SEES) == (False, 0)
+
+
+def too_late(kernel: Kernel, because: str) -> dict[str, Any]:
+    """``%gpu off`` is too late, says why, and still holds for child processes."""
+    result = choose(kernel, "off", status="too-late", cuda_initialized=True)
+    assert len(result["devices"]) == 4
+    assert "too-late: this kernel still sees 4 GPUs" in result["shown"]
+    assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
+    assert "GpuMagicWarning: Too late for 'off' in this process: " + because in result["stderr"]
+    assert kernel.value("(torch.empty(1, device='cuda').is_cuda)") is True
+    child = kernel.run("!python -c 'import os; print(os.environ[\"CUDA_VISIBLE_DEVICES\"])'")
+    assert child.stdout.strip() == "-1"
+    return result
+
+
+def test_too_late_after_is_available_without_the_extension(kernel: Callable[..., Kernel]) -> None:
+    late = kernel(load=False)
+    late.run("import torch; assert torch.cuda.is_available()")
+    late.run("%load_ext gpumagic")
+    assert late.value("torch.cuda.is_initialized()") is False
+    too_late(late, "CUDA is already initialised, although torch.cuda.is_initialized() is False")
+
+
+def test_too_late_after_a_tensor(fresh: Kernel) -> None:
+    fresh.run(TENSOR)
+    too_late(fresh, "torch has initialised CUDA")
+
+
+def test_too_late_after_a_backward_pass_on_the_cpu(fresh: Kernel) -> None:
+    fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()")
+    assert fresh.value("torch.cuda.is_initialized()") is False
+    too_late(fresh, "CUDA is already initialised, although")
+
+
+def test_too_late_by_something_other_than_torch(fresh: Kernel) -> None:
+    fresh.run("import ctypes; driver = ctypes.CDLL('libcuda.so.1'); assert driver.cuInit(0) == 0")
+    reply = fresh.run("selection = %gpu off -o")
+    assert "a library other than torch has initialised CUDA" in reply.stderr
+    assert fresh.value("selection.status") == "too-late"
+
+
+def test_what_is_already_so_is_not_too_late(fresh: Kernel) -> None:
+    fresh.run(TENSOR)
+    choose(fresh, "on", status="unchanged")
+    choose(fresh, "0-3", status="applied", cuda_initialized=True)
+    choose(fresh, "3,2,1,0", status="too-late")
+
+
+def test_off_then_on_after_cuda_failed_while_hidden(kernel: Callable[..., Kernel]) -> None:
+    trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
+    trapped.run("import torch; assert not torch.cuda.is_available()")
+    trapped.run("%load_ext gpumagic")
+    result = choose(trapped, "1", status="too-late", devices=[])
+    assert "CUDA was asked for while all GPUs were hidden" in result["stderr"]
+    with pytest.raises(AssertionError, match="RuntimeError"):
+        trapped.run(TENSOR)
+    # It stays so, also when the mask no longer hides everything.
+    choose(trapped, "2", status="too-late")
+
+
+def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
+    fresh.run("import torch")
+    choose(fresh, "off", status="applied")
+    fresh.run("torch.ones(2, requires_grad=True).sum().backward()")
+    result = choose(fresh, "on", status="too-late", devices=[])
+    assert "failed, and remembers that" in result["stderr"]
+
+
+def test_reset_is_what_the_kernel_was_started_with(kernel: Callable[..., Kernel]) -> None:
+    started = kernel(env={"CUDA_VISIBLE_DEVICES": "1,3"})
+    started.run("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
+    choose(started, "off", status="applied")
+    result = choose(started, "reset", status="applied")
+    assert result["environment"]["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert [d["index"] for d in result["devices"]] == [1, 3]
+
+
+def test_auto_keeps_to_what_a_scheduler_gave(kernel: Callable[..., Kernel]) -> None:
+    job = kernel(env={"CUDA_VISIBLE_DEVICES": "1,3"})
+    result = choose(job, "auto", status="applied")
+    assert [d["index"] for d in result["devices"]] == [1]
+    reply = job.run("%gpu auto 3", raising=False)
+    assert "3 GPUs are asked for" in reply.shown
+
+
+@pytest.mark.parametrize("spec", ["9", "0,0", "1-", "GPU-zz", "GPU-", "offf", "auto 0", "0 --idel"])
+def test_bad_specs_change_nothing(bad: Kernel, spec: str) -> None:
+    before = bad.value("dict(__import__('os').environ)")
+    reply = bad.run(f"%gpu {spec}", raising=False)
+    assert reply.status == "error"
+    assert reply.stderr.startswith("UsageError: ")
+    assert reply.stderr.count("\n") == 1
+    assert bad.value("dict(__import__('os').environ)") == before
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for all bad specs: they change nothing."""
+    from tests.support.kernels import python_environment
+    from tests.virtual_gpu import environment
+
+    folder = tmp_path_factory.mktemp("kernel")
+    shared = Kernel(python_environment(environment(Scenario(devices=2))), folder)
+    try:
+        shared.run("%load_ext gpumagic")
+        yield shared
+    finally:
+        shared.close()
+
+
+def test_the_nearest_option_is_named(bad: Kernel) -> None:
+    reply = bad.run("%gpu 0 --idel", raising=False)
+    assert "unknown option --idel; did you mean --idle?" in reply.stderr
+
+
+# --- one cell ------------------------------------------------------------------------------------
+
+
+def test_one_cell_under_a_choice(fresh: Kernel) -> None:
+    reply = fresh.run("%%gpu 1\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
+    assert reply.value == "'GPU-'"
+    assert "applied: this kernel sees 1 GPU" in reply.text
+    assert fresh.value("'CUDA_VISIBLE_DEVICES' in os.environ") is False
+
+
+def test_the_choice_is_put_back_when_the_cell_raises(fresh: Kernel) -> None:
+    reply = fresh.run("%%gpu off\nimport os\n\n1 / 0", raising=False)
+    assert reply.error is not None
+    assert reply.error["ename"] == "ZeroDivisionError"
+    assert "line 4" in reply.shown
+    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
+
+
+def test_one_cell_that_awaits(fresh: Kernel) -> None:
+    body = "import asyncio, os\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
+    cell = "%%gpu off\n" + body
+    assert fresh.run(cell).value == "'-1'"
+    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
+
+
+def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh: Kernel) -> None:
+    reply = fresh.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
+    assert reply.value is None
+    assert "its choice of GPUs has become permanent" in reply.stdout
+    assert fresh.value("torch.cuda.device_count()") == 1
+    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+
+
+def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:
+    reply = fresh.run("%%gpu off\n1 +", raising=False)
+    assert reply.error is not None
+    assert reply.error["ename"] == "SyntaxError"
+    assert "applied" not in reply.shown
+
+
+def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
+    fresh.run("%%gpu off -v chosen -q\n41 + 1")
+    assert fresh.value("chosen.status") == "applied"
+    reply = fresh.run("%%gpu 0 -o\n41 + 1")
+    assert "<Selection '0': applied, 1 visible>" in reply.shown
+    assert "42" in reply.shown
+
+
+def test_waiting_for_a_gpu_is_interruptible_and_changes_nothing(
+    kernel: Callable[..., Kernel],
+) -> None:
+    busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=80)]))
+    message = busy.submit("%gpu auto --max-util 5 --wait 60")
+    published = busy.client.get_iopub_msg(timeout=20)
+    while "waiting for GPUs: 0 of 1" not in str(published["content"]):
+        published = busy.client.get_iopub_msg(timeout=20)
+    busy.interrupt()
+    reply = busy.wait(message)
+    assert reply.error is not None
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert busy.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+
+
+def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel]) -> None:
+    busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
+    reply = busy.run("%gpu auto 2 --max-util 5 --wait 0.2", raising=False)
+    assert "only 1 of 2 GPUs fit, 2 asked for (GPU 0: 90 % utilised)" in reply.stderr

@@ -1,0 +1,183 @@
+"""The selection grammar: pure, no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.results import Device, MigInstance, Process
+from gpumagic.visibility import Wants, freest, hides_all, parse, pick, resolve, view
+
+GIB = 2**30
+UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
+FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=8 * GIB) for i, u in enumerate(UUIDS))
+UNEQUAL = tuple(
+    Device(i, uuid=u, name=name)
+    for i, (u, name) in enumerate(zip(UUIDS, ("T4", "H100", "T4", "H100"), strict=True))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("off", "off"),
+        ("none", "off"),
+        ("cpu", "off"),
+        ("OFF", "off"),
+        ("on", "on"),
+        ("all", "on"),
+        ("reset", "reset"),
+        ("auto", "auto"),
+        ("0", "devices"),
+    ],
+)
+def test_words(text: str, kind: str) -> None:
+    assert parse(text).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "uuids"),
+    [
+        ("0", ["GPU-aa11"]),
+        ("0,2", ["GPU-aa11", "GPU-bb33"]),
+        ("2,0", ["GPU-bb33", "GPU-aa11"]),
+        (" 0 , 2 ", ["GPU-aa11", "GPU-bb33"]),
+        ("1-3", ["GPU-aa22", "GPU-bb33", "GPU-cc44"]),
+        ("3,0-1", ["GPU-cc44", "GPU-aa11", "GPU-aa22"]),
+        ("GPU-b", ["GPU-bb33"]),
+        ("gpu-B", ["GPU-bb33"]),
+        ("GPU-aa22,0", ["GPU-aa22", "GPU-aa11"]),
+    ],
+)
+def test_devices(text: str, uuids: list[str]) -> None:
+    assert list(resolve(parse(text), FOUR)) == uuids
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("9", "there is no GPU 9; this machine has GPUs 0, 1, 2 and 3"),
+        ("0,9", "there is no GPU 9"),
+        ("2-4", "there is no GPU 4"),
+        ("0,0", "GPU 0 is named twice"),
+        ("0-2,1", "GPU 1 is named twice"),
+        ("0,GPU-aa11", "GPU-aa11 is named twice"),
+        ("1-", "'1-' is not a range; write, for example, 1-2"),
+        ("-1", "to hide all GPUs write: off"),
+        ("3-1", "runs backwards; write 1-3"),
+        ("GPU-zz", "no UUID begins with 'GPU-zz'; the GPUs are 0: GPU-aa11"),
+        ("GPU-", "is no UUID"),
+        ("GPU-aa", "ambiguous; it begins GPU 0 (GPU-aa11), GPU 1 (GPU-aa22)"),
+        ("offf", "did you mean 'off'?"),
+        ("rest", "did you mean 'reset'?"),
+        ("0,,1", "an empty place between commas"),
+        ("0 1", "separate GPUs by commas: 0,1"),
+        ("auto 0", "to hide all GPUs write: off"),
+        ("auto two", "'auto' takes a number of GPUs, not 'two'"),
+        ("0;1", "'0;1' is not a choice of GPUs"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(parse(text), FOUR)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_without_a_uuid_cannot_be_written() -> None:
+    lost = (Device(0, error="the GPU is lost"),)
+    with pytest.raises(DeviceError, match=r"GPU 0 has no UUID .*the GPU is lost"):
+        resolve(parse("0"), lost)
+
+
+def test_mig_instances_are_found_by_their_uuid() -> None:
+    parts = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
+    devices = (Device(0, uuid="GPU-aa", mig=parts),)
+    assert resolve(parse("MIG-2"), devices) == ("MIG-2b",)
+    assert resolve(parse("mig-1A"), devices) == ("MIG-1a",)
+
+
+# --- auto --------------------------------------------------------------------------------------
+
+BUSY = (
+    Device(0, uuid="GPU-a", memory_free=10 * GIB, utilization=0, processes=()),
+    Device(1, uuid="GPU-b", memory_free=70 * GIB, utilization=80, processes=()),
+    Device(2, uuid="GPU-c", memory_free=70 * GIB, utilization=5, processes=(Process(7, 1),)),
+    Device(3, uuid="GPU-d", memory_free=None, utilization=None, processes=None),
+)
+
+
+def test_auto_takes_the_most_free_memory_then_the_least_utilised() -> None:
+    assert [d.index for d in freest(BUSY, Wants())] == [2, 1, 0, 3]
+    assert pick(BUSY, 2, Wants()) == ("GPU-c", "GPU-b")
+
+
+def test_auto_counts_the_unknown_as_unfit() -> None:
+    assert [d.index for d in freest(BUSY, Wants(min_free=20 * GIB))] == [2, 1]
+    assert [d.index for d in freest(BUSY, Wants(max_util=10))] == [2, 0]
+    assert [d.index for d in freest(BUSY, Wants(idle=True))] == [0]
+
+
+def test_auto_says_what_does_not_fit() -> None:
+    with pytest.raises(DeviceError) as caught:
+        pick(BUSY, 2, Wants(idle=True))
+    assert str(caught.value) == (
+        "only 1 of 4 GPUs fit, 2 asked for (GPU 1: 80 % utilised; GPU 2: 5 % utilised; "
+        "GPU 3: its utilisation is not known); --wait SECONDS waits for them"
+    )
+    with pytest.raises(
+        SpecError, match="9 GPUs are asked for; this machine has GPUs 0, 1, 2 and 3"
+    ):
+        pick(BUSY, 9, Wants())
+
+
+def test_own_memory_does_not_make_a_device_busy() -> None:
+    mine = Device(0, uuid="GPU-a", utilization=0, processes=(Process(1, 5, own=True),))
+    assert pick([mine], 1, Wants(idle=True)) == ("GPU-a",)
+
+
+# --- what a value shows (the table in the CUDA programming guide and torch's parser) -------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "indexes"),
+    [
+        (None, (0, 1, 2, 3)),
+        ("", ()),
+        ("-1", ()),
+        ("NoDevFiles", ()),
+        ("void", ()),
+        ("none", ()),
+        ("all", ()),
+        ("gpu-aa11", ()),
+        ("0,-1,1", (0,)),
+        ("0,2,-1,1", (0, 2)),
+        ("0,0", ()),
+        ("GPU-aa11,GPU-aa11", ()),
+        ("9,0", ()),
+        ("0,9", (0,)),
+        ("1gpu2,2amp", (1, 2)),
+        (" 0, 1 ", (0, 1)),
+        ("0;1", (0,)),
+        ("3,2", (3, 2)),
+        ("GPU-b", (2,)),
+        ("GPU-aa", ()),
+        ("GPU-bb33,GPU-aa11", (2, 0)),
+    ],
+)
+def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
+    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    seen = view(environment, FOUR)
+    assert seen.indexes == indexes
+    assert seen.visible == frozenset(indexes)
+    assert hides_all(environment, FOUR) == (mask is not None and not indexes)
+
+
+def test_numbers_mean_nothing_sure_where_cudas_order_is_not_known() -> None:
+    mask = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert view(mask, UNEQUAL).visible is None
+    assert view(mask | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, UNEQUAL).indexes == (0,)
+    assert view({"CUDA_VISIBLE_DEVICES": "GPU-cc44,GPU-aa11"}, UNEQUAL).indexes == (3, 0)
+    unset = view({}, UNEQUAL)
+    assert unset.visible == {0, 1, 2, 3}
+    assert unset.indexes is None
