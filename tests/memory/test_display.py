@@ -43,20 +43,20 @@ REPORT = MemoryReport(
 )
 
 WIDE = """\
-Device   GPU   Name            Allocated   Reserved                  Peak   Outside     Others       Free      Total
-────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-cuda:0     2   NVIDIA <H100>    12.0 GiB   ██░░░░░░░░ 16.0 GiB   13.0 GiB   512 MiB   3.00 GiB   60.0 GiB   80.0 GiB
-cuda:1     3   NVIDIA <H100>         0 B   ░░░░░░░░░░ 0 B             0 B         –          –          –   80.0 GiB
+Device  GPU  Name           Allocated  Reserved               Peak  Outside    Others      Free     Total
+─────────────────────────────────────────────────────────────────────────────────────────────────────────
+cuda:0    2  NVIDIA <H100>   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  512 MiB  3.00 GiB  60.0 GiB  80.0 GiB
+cuda:1    3  NVIDIA <H100>        0 B  ░░░░░░░░ 0 B            0 B        –         –         –  80.0 GiB
 Since the last report: cuda:0 allocated +256 MiB
-a note"""  # noqa: E501, RUF001
+a note"""  # noqa: E501
 
 NARROW = """\
-Device   Allocated   Reserved                  Free
-───────────────────────────────────────────────────
-cuda:0    12.0 GiB   ██░░░░░░░░ 16.0 GiB   60.0 GiB
-cuda:1         0 B   ░░░░░░░░░░ 0 B               –
+Device  Allocated  Reserved               Peak      Free
+────────────────────────────────────────────────────────
+cuda:0   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  60.0 GiB
+cuda:1        0 B  ░░░░░░░░ 0 B            0 B         –
 Since the last report: cuda:0 allocated +256 MiB
-a note"""  # noqa: RUF001
+a note"""
 
 DELTA = MemoryDelta(
     {
@@ -67,10 +67,10 @@ DELTA = MemoryDelta(
 )
 
 CHANGE = """\
-GPU memory   Allocated   Peak above start    Reserved   Allocated now   Reserved now
-────────────────────────────────────────────────────────────────────────────────────
-cuda:0        +512 MiB          +1.00 GiB   +1.00 GiB        12.0 GiB       14.0 GiB
-cuda:2          -512 B             +512 B         0 B        1.00 KiB       2.00 MiB
+GPU memory  Allocated  Peak above start   Reserved  Allocated now  Reserved now
+───────────────────────────────────────────────────────────────────────────────
+cuda:0       +512 MiB         +1.00 GiB  +1.00 GiB       12.0 GiB      14.0 GiB
+cuda:2         -512 B            +512 B        0 B       1.00 KiB      2.00 MiB
 cuda:2: out of memory, 1 allocation failed
 cuda:2: 2 allocations tried again after emptying the cache"""
 
@@ -113,7 +113,7 @@ def test_a_change() -> None:
 
 def test_a_change_in_a_narrow_terminal() -> None:
     assert as_text(DELTA, 60).splitlines()[2] == (
-        "cuda:0        +512 MiB          +1.00 GiB   +1.00 GiB"
+        "cuda:0       +512 MiB         +1.00 GiB  +1.00 GiB"
     )
 
 

@@ -142,7 +142,8 @@ def test_unloading_gives_torch_its_functions_back(
 def test_unloading_inside_the_cell(run_cell: Any, torch: ModuleType) -> None:
     own = functions(torch)
     ran = run_cell(
-        f"%%gpumem -o -q\nget_ipython().extension_manager.reload_extension('gpumagic')\nx = {bytes_on(0, MIB)}"
+        "%%gpumem -o -q\nget_ipython().extension_manager.reload_extension('gpumagic')\n"
+        f"x = {bytes_on(0, MIB)}"
     )
     assert ran.value.devices[0].allocated == MIB
     assert functions(torch) == own
