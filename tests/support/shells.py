@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,17 +96,26 @@ def registered(ip: InteractiveShell) -> dict[str, object]:
     return {
         "callbacks": callbacks,
         "formatters": formatters,
-        "line magics": dict(ip.magics_manager.magics["line"]),
-        "cell magics": dict(ip.magics_manager.magics["cell"]),
+        "line magics": _foreign(ip.magics_manager.magics["line"]),
+        "cell magics": _foreign(ip.magics_manager.magics["cell"]),
         "transformers": list(ip.input_transformers_post),
         "cleanup transformers": list(ip.input_transformers_cleanup),
         "AST transformers": list(ip.ast_transformers),
-        "configurables": list(ip.configurables),
+        "configurables": [c for c in ip.configurables if not _is_ipythons(type(c))],
         "custom exceptions": ip.custom_exceptions,
         "showtraceback": ip.showtraceback,
         "namespace": {name for name in ip.user_ns if "gpumagic" in name.lower()},
         "attributes": {name for name in vars(ip) if "gpumagic" in name.lower()},
     }
+
+
+def _foreign(magics: Mapping[str, Any]) -> dict[str, Any]:
+    """The magics that are not IPython's own, which it loads when they are first used."""
+    return {name: magic for name, magic in magics.items() if not _is_ipythons(magic)}
+
+
+def _is_ipythons(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("IPython.")
 
 
 def _close(ip: InteractiveShell) -> None:
