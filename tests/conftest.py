@@ -102,22 +102,20 @@ def run_cell(ip: InteractiveShell) -> Callable[..., Ran]:
 
 
 @pytest.fixture
-def child_environment() -> Callable[..., dict[str, str]]:
+def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str, str]]:
     """``child_environment(scenario=None, env=None)``: the environment of a new process.
 
     ``scenario`` is a `tests.virtual_gpu.Scenario` (default: as many devices as this run has, but
     others, so that nobody's memory is mixed up); a variable that ``env`` maps to None is left out.
     """
     from tests.support.kernels import python_environment
-    from tests.virtual_gpu import environment
+    from tests.virtual_gpu import Scenario, environment
 
     def make(scenario: Any = None, env: Mapping[str, str | None] | None = None) -> dict[str, str]:
-        if os.environ.get(device.MARK) == "real":
+        if device.real(request.config):
             whole = dict(os.environ)
-        elif scenario is None:
-            whole = environment(devices=device.DEVICES)
         else:
-            whole = environment(scenario)
+            whole = environment(scenario or Scenario(devices=device.DEVICES))
         for name, value in (env or {}).items():
             if value is None:
                 whole.pop(name, None)

@@ -18,7 +18,10 @@ from rich.table import Table
 from gpumagic.display.units import bytes_, seconds
 from tests.benchmarks.row import Row
 from tests.support.kernels import ROOT
+from tests.virtual_gpu import Scenario, ensure
 
+#: The benchmarks themselves run on so many virtual GPUs; processes of theirs on what they need.
+DEVICES = 4
 RECORD = ROOT / "build" / "bench.json"
 
 
@@ -37,6 +40,7 @@ def main() -> int:
     names = options.parse_args().names
     if unknown := {*names} - {m[6:] for m in modules()}:
         options.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    ensure(Scenario(devices=DEVICES))
     rows: list[Row] = []
     for name in modules():
         if names and name[6:] not in names:
@@ -44,7 +48,8 @@ def main() -> int:
         started = time.perf_counter()
         rows += import_module(f"tests.benchmarks.{name}").rows()
         print(f"{name[6:]}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
-    Console().print(table(rows))
+    # A log has no width: wide enough to read there.
+    Console(width=None if sys.stdout.isatty() else 160).print(table(rows))
     RECORD.parent.mkdir(exist_ok=True)
     RECORD.write_text(
         json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -62,6 +67,7 @@ def table(rows: list[Row]) -> Table:
         shown.add_column(
             header, justify="right" if header in ("ours", "reference", "ratio") else "left"
         )
+    shown.columns[0].no_wrap = True
     shown.add_column("reference, and how measured", overflow="fold")
     verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
     for row in rows:
@@ -92,9 +98,9 @@ def record(rows: list[Row]) -> dict[str, object]:
 def _figure(value: float, unit: str) -> str:
     if unit == "s":
         return seconds(value)
-    if unit == "bytes":
+    if unit in ("B", "bytes"):
         return bytes_(int(value))
-    return f"{value:g} {unit}"
+    return f"{value:.4g} {unit}"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ SOURCES = ROOT / "demo_notebooks"
 RESULTS = ROOT / "build" / "demo"
 
 VIRTUAL_DEVICES = 4
+#: A machine that is shared with others, as most are.
+#: Per GPU: what others hold there in GiB, utilisation in percent, °C, watts.
+_NEIGHBOURS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33, 60))
 
 _VIRTUAL_NOTE = (
     "> Executed on a **virtual GPU**, since this machine has none: torch, its memory allocator, "
@@ -60,11 +63,31 @@ def this_machine() -> Machine:
 
 def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
     """A machine with virtual GPUs (built with the C compiler that is there)."""
-    from tests.virtual_gpu import environment
+    from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
+    neighbours = _NEIGHBOURS[:devices] if devices > 1 else _NEIGHBOURS[-1:]
+    scenario = Scenario(
+        devices=[
+            GPU(
+                "NVIDIA A100-SXM4-80GB",
+                compute_capability=(8, 0),
+                utilization=utilization,
+                temperature=temperature,
+                power=power,
+                power_limit=400,
+            )
+            for _, utilization, temperature, power in neighbours
+        ],
+        # Pids above what Linux gives out: nobody's.
+        processes=[
+            ExternalProcess(index, 2**22 + index, gib * 2**30)
+            for index, (gib, *_) in enumerate(neighbours)
+            if gib
+        ],
+    )
     return Machine(
         f"a virtual machine with {devices} GPU{'' if devices == 1 else 's'}",
-        python_environment(environment(devices=devices)),
+        python_environment(environment(scenario)),
         virtual=True,
     )
 
@@ -87,6 +110,7 @@ def execute(source: Path, machine: Machine, *, timeout: float = 300) -> nbformat
         notebook,
         timeout=int(timeout),
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(SOURCES)}},
     )
     executed: nbformat.NotebookNode = client.execute(env=dict(machine.environment))

@@ -7,46 +7,41 @@ arrange, at the start of a process. So pytest, once started, starts itself again
 from __future__ import annotations
 
 import os
-import sys
-from typing import NoReturn
 
 import pytest
 
-#: Set in a run that is already where it belongs: ``virtual``, ``real`` or ``none``.
-MARK = "GPUMAGIC_TEST_DEVICES"
 #: What most tests see.
 DEVICES = 4
+
+
+def real(config: pytest.Config) -> bool:
+    """Whether this run is for the machine's own GPUs (``--hardware``)."""
+    return bool(config.getoption("hardware") == "real")
 
 
 def under_the_virtual_gpu(config: pytest.Config) -> None:
     """Start this pytest once more, in the same process, on a virtual GPU.
 
-    Does nothing where that has been done, and with ``--hardware``.
+    Does nothing where it already runs on one, and with ``--hardware``.
 
     Raises:
         pytest.UsageError: the virtual GPU cannot be built here; the message says what is missing.
     """
-    if MARK in os.environ or config.getoption("hardware") == "real":
+    if real(config):
         return
-    from tests.virtual_gpu import environment
+    from tests.virtual_gpu import BuildError, Scenario, adopt, exec_under
 
-    try:
-        found = environment(devices=DEVICES)
-    except Exception as error:
-        raise pytest.UsageError(
-            f"The tests run on a virtual GPU, which cannot be built here: {error}\n"
-            "`make test` brings what is needed (a C compiler from a wheel, if there is none)."
-        ) from error
-    _start_again(config, {**found, MARK: "virtual"})
-
-
-def _start_again(config: pytest.Config, environment: dict[str, str]) -> NoReturn:
+    if adopt():
+        return
     # Capturing has begun: give the terminal back before the new process takes it over.
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
-        capture.stop_global_capturing()
-    sys.stdout.flush()
-    sys.stderr.flush()
+        capture.suspend_global_capture(in_=True)
     os.chdir(config.invocation_params.dir)
-    # As it was typed (`pytest …`, `python -X dev -m pytest …`, an editor's runner).
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    try:
+        exec_under(Scenario(devices=DEVICES))
+    except BuildError as error:
+        raise pytest.UsageError(
+            f"The tests run on a virtual GPU, which cannot be built here: {error}\n"
+            "`make test` brings what is needed (also a C compiler, if there is none)."
+        ) from error
