@@ -143,8 +143,8 @@ def _allocator_notes() -> tuple[str, ...]:
     backend = torch_cuda.allocator_backend()
     if backend == "cudaMallocAsync":
         return (
-            "backend:cudaMallocAsync: the driver keeps the counters; freed memory that a stream "
-            "still waits for counts as allocated, and the peak of reserved is an upper bound",
+            "backend:cudaMallocAsync: the driver keeps the counters; memory that waits to be freed "
+            "counts as allocated, peaks of reserved are upper bounds, failures are not counted",
         )
     if backend == "pluggable":
         return ("a pluggable allocator is in use: torch keeps no counters of it",)

@@ -1,0 +1,259 @@
+"""What the report knows on all sorts of machines, and what it must not do to find out."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.memory import memory_report
+from tests.memory.conftest import MIB
+from tests.memory.test_peaks import empty
+from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
+
+GIB = 2**30
+CONTEXT = 500 * MIB
+
+#: In a kernel: what has been touched so far.
+TOUCHED = """\
+import sys
+from gpumagic import driver, torch_cuda
+print([("torch" in sys.modules), driver.state().initialized, torch_cuda.contexts()])
+"""
+
+
+def touched(kernel: Any) -> str:
+    shown: str = kernel.run(TOUCHED).stdout
+    return shown.strip()
+
+
+# --- nothing is touched ----------------------------------------------------------------------
+
+
+def test_from_a_fresh_kernel_to_a_context_on_one_device(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=3))
+
+    # Before torch: the driver's figures alone.
+    shown = fresh.run("%gpumem").text
+    assert "torch is not imported: these are the driver's figures alone" in shown
+    assert "cuda:2" in shown
+    assert fresh.run("%%gpumem\n6 * 7").text == "GPU memory: not measured, torch is not imported"
+    assert touched(fresh) == "[False, False, ()]"
+
+    # torch, and nothing else.
+    fresh.run("import torch")
+    shown = fresh.run("%gpumem -v report").text
+    assert "0 B" in shown
+    reply = fresh.run("%%gpumem\n6 * 7")
+    assert reply.text == "GPU memory: not measured, torch has not used a GPU in this process"
+    assert reply.value == "42"
+    assert touched(fresh) == "[True, False, ()]"
+    assert (
+        fresh.value("[(d.allocated, d.outside, d.context) for d in report.devices.values()]")
+        == [(0, 0, False)] * 3
+    )
+
+    # The first context is made inside the cell: it counts from 0, and is the only one.
+    shown = fresh.run(
+        "%%gpumem -v change\n"
+        "gone = torch.empty(4 * 2**20, dtype=torch.uint8, device='cuda:1'); del gone\n"
+        "kept = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')"
+    ).text
+    assert "cuda:1" in shown
+    assert fresh.value(
+        "{i: (d.allocated, d.peak, d.reserved) for i, d in change.devices.items()}"
+    ) == {1: (MIB, 4 * MIB, 22 * MIB)}
+    fresh.run("%gpumem -v report")
+    fresh.run("%gpumem -q 1")
+    assert touched(fresh) == "[True, True, (1,)]"
+    row = fresh.value("vars(report.devices[1])")
+    assert row["allocated"] == row["allocated_change"] == MIB
+    assert row["reserved"] == 22 * MIB
+    assert row["total"] == 80 * GIB
+    other = fresh.value("vars(report.devices[0])")
+    assert (other["allocated"], other["context"]) == (0, False)
+
+
+def test_torch_imported_inside_the_cell(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=1))
+    fresh.run(
+        "%%gpumem -v change\nimport torch\n"
+        "kept = torch.empty(2**20, dtype=torch.uint8, device='cuda')"
+    )
+    assert fresh.value("change.devices[0].allocated") == MIB
+
+
+# --- whose memory ----------------------------------------------------------------------------
+
+
+def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gpu: World) -> None:
+    kept = empty(torch, 30 * MIB)
+    before = memory_report()
+    assert before.devices[0].outside == CONTEXT
+    assert before.devices[0].others == 0
+    virtual_gpu.add_process(0, pid=4_000_001, memory_bytes=7 * GIB)
+    after = memory_report(before)
+    assert after.devices[0].others == 7 * GIB
+    assert after.devices[1].others == 0
+    assert after.devices[0].outside == CONTEXT
+    assert before.devices[0].free is not None
+    assert after.devices[0].free == before.devices[0].free - 7 * GIB
+    assert after.devices[0].allocated_change == 0
+    del kept
+
+
+def test_host_pids(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=1, host_pids=True, processes=[ExternalProcess(0, 77, 2 * GIB)]))
+    fresh.run("import torch; x = torch.empty(1, device='cuda')\n%gpumem -v report")
+    row = fresh.value("vars(report.devices[0])")
+    assert row["allocated"] == 512
+    assert row["outside"] is None
+    assert row["others"] is None
+    assert row["free"] == 80 * GIB - GPU().reserved - 2 * GIB - CONTEXT - 2 * MIB
+
+
+def test_ordinals_are_those_of_this_kernel(kernel: Any) -> None:
+    gpus = [GPU(memory=(index + 1) * 8 * GIB) for index in range(3)]
+    fresh = kernel(Scenario(devices=gpus), env={"CUDA_VISIBLE_DEVICES": "2,0"})
+    fresh.run("%gpumem -v report")
+    assert fresh.value("{i: (d.index, d.total) for i, d in report.devices.items()}") == {
+        0: (2, 24 * GIB),
+        1: (0, 8 * GIB),
+    }
+    fresh.run("import torch; x = torch.empty(512, dtype=torch.uint8, device='cuda:1')")
+    fresh.run("%gpumem -v report")
+    assert fresh.value(
+        "{i: (d.index, d.allocated, d.outside) for i, d in report.devices.items()}"
+    ) == {0: (2, 0, 0), 1: (0, 512, CONTEXT)}
+
+
+# --- bad weather -----------------------------------------------------------------------------
+
+
+def test_without_a_driver(kernel: Any) -> None:
+    fresh = kernel(Scenario(driver=False, nvml=False))
+    for _ in range(2):
+        shown = fresh.run("%gpumem").text
+        assert shown.startswith("No GPU memory to show: ")
+        assert "\n" not in shown
+        reply = fresh.run("%%gpumem\n6 * 7")
+        assert reply.text.startswith("GPU memory: not measured, torch ")
+        assert "\n" not in reply.text
+        assert reply.value == "42"
+        fresh.run("import torch")  # and once more with it
+
+
+def test_all_devices_hidden(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=2), env={"CUDA_VISIBLE_DEVICES": ""})
+    shown = fresh.run("%gpumem").text
+    assert shown == (
+        "No GPU memory to show: this kernel sees no GPU of this machine; %gpu says why"
+    )
+
+
+def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=2, nvml=False))
+    fresh.run("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')")
+    reply = fresh.run("%gpumem -v report")
+    row = fresh.value("vars(report.devices[1])")
+    assert (row["allocated"], row["reserved"]) == (MIB, 2 * MIB)
+    assert (row["outside"], row["others"]) == (None, None)
+    assert [row["free"], row["total"]] == fresh.value("list(torch.cuda.mem_get_info(1))")
+    assert "NVML" in reply.text
+    other = fresh.value("vars(report.devices[0])")
+    assert (other["context"], other["free"]) == (False, None)
+    fresh.run("%%gpumem -v change\ny = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')")
+    assert fresh.value("change.devices[1].allocated") == MIB
+    assert fresh.value("__import__('gpumagic').torch_cuda.contexts()") == (1,)
+
+
+@pytest.mark.parametrize("code", [3, 4, 15, 18, 999])
+def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int) -> None:
+    kept = empty(torch, MIB)
+    memory_report()
+    calls = [name for name in virtual_gpu.all_calls() if name.startswith("nvml")]
+    assert "nvmlDeviceGetMemoryInfo_v2" in calls
+    for call in calls:
+        virtual_gpu.clear_faults()
+        virtual_gpu.fault(call, code)
+        report = memory_report()
+        row = report.devices[0]
+        assert (row.allocated, row.reserved) == (MIB, 2 * MIB), call
+        assert row.free is not None, call
+        for value in (row.outside, row.others):
+            assert value is None or 0 <= value <= CONTEXT, call
+    del kept
+
+
+def test_unsupported_fields(torch: ModuleType, virtual_gpu: World) -> None:
+    virtual_gpu.set_gpu(0, unsupported=frozenset({"memory", "processes"}))
+    row = memory_report().devices[0]
+    assert (row.outside, row.others) == (None, None)
+    assert (row.free, row.total) == torch.cuda.mem_get_info(0)
+    virtual_gpu.set_gpu(2, unsupported=frozenset({"memory", "processes"}))
+    idle = memory_report().devices[2]
+    assert (idle.free, idle.total, idle.others, idle.context) == (None, None, None, False)
+
+
+def test_a_lost_device(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=2, lost=[1]))
+    reply = fresh.run("%gpumem -v report")
+    assert fresh.value("report.devices[0].free") is not None
+    assert fresh.value("[d.free for i, d in report.devices.items() if i == 1]") in ([], [None])
+    assert "Traceback" not in reply.shown
+
+
+# --- other allocators ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["backend:cudaMallocAsync", "expandable_segments:True"])
+def test_other_allocators(kernel: Any, setting: str) -> None:
+    # The old name of the variable is read by every torch, the new one by torch >= 2.9 first.
+    fresh = kernel(Scenario(devices=1), env={"PYTORCH_CUDA_ALLOC_CONF": setting})
+    fresh.run(
+        "import torch, warnings\n"
+        "def empty(n): return torch.empty(n * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "empty(64)\ntorch.cuda.synchronize()"
+    )
+    reply = fresh.run(
+        "%%gpumem -v change\ngone = empty(32)\ndel gone\ntorch.cuda.synchronize()\nkept = empty(4)"
+    )
+    assert fresh.value("(change.devices[0].allocated, change.devices[0].peak)") == (
+        4 * MIB,
+        32 * MIB,
+    )
+    assert fresh.value("torch.cuda.max_memory_allocated()") == 64 * MIB
+    asynchronous = setting == "backend:cudaMallocAsync"
+    assert ("the driver keeps the counters" in reply.text) is asynchronous
+    fresh.run("%gpumem -v report")
+    assert fresh.value("report.devices[0].allocated") == 4 * MIB
+    assert fresh.value("report.devices[0].peak") == 64 * MIB
+
+
+def test_torch_without_cuda(kernel: Any) -> None:
+    """A CPU build of torch is one whose ``torch._C`` has no CUDA functions: take them away."""
+    fresh = kernel(Scenario(devices=1))
+    fresh.run(
+        "import torch\n"
+        "for name in [n for n in dir(torch._C) if n.startswith('_cuda_')]: delattr(torch._C, name)"
+    )
+    reply = fresh.run("%%gpumem\n6 * 7")
+    assert reply.text == "GPU memory: not measured, this torch has no CUDA support"
+    assert reply.value == "42"
+    shown = fresh.run("%gpumem").text
+    assert "this torch has no CUDA support: these are the driver's figures alone" in shown
+
+
+# --- a terminal ------------------------------------------------------------------------------
+
+
+def test_in_a_terminal(terminal: Any) -> None:
+    plain = terminal(Scenario(devices=1))
+    plain.run("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    shown = plain.run("%gpumem")
+    assert "1.00 MiB" in shown
+    assert "<table" not in shown
+    shown = plain.run("%%gpumem\ny = torch.empty(2**20, dtype=torch.uint8, device='cuda')\n1 + 1")
+    assert "+1.00 MiB" in shown
+    assert "Out[4]: 2" in shown
