@@ -235,7 +235,8 @@ def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]
         DeviceError: not enough devices fit; the message says which do not, and why.
     """
     if count > len(devices):
-        raise SpecError(f"{count} GPUs are asked for; {_existing(devices)}")
+        number = "1 GPU is" if count == 1 else f"{count} GPUs are"
+        raise SpecError(f"{number} asked for; {_existing(devices)}")
     fitting = freest(devices, wants)
     if len(fitting) < count:
         reasons = "; ".join(

@@ -92,7 +92,7 @@ def _power(device: Device) -> str:
 
 _MIG_COLUMNS = (
     Column("GPU", "right"),
-    Column("MIG instance"),
+    Column("MIG instance", rank=1),
     Column("UUID"),
     Column("Memory used / total"),
 )
