@@ -56,8 +56,8 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
 def _nothing_seen(table: DeviceTable) -> str:
     if not len(table):
         return "this machine has no GPU"
-    if any(device.visible is None for device in table):
-        return "which of the GPUs this kernel sees is not known; %gpu lists them"
+    if any(device.visible is not False for device in table):
+        return "CUDA's numbers of the GPUs are not known before it starts; %gpu lists the GPUs"
     return "this kernel sees no GPU of this machine; %gpu says why"
 
 

@@ -50,15 +50,18 @@ def _nested(torch: Any) -> Iterator[Row]:
     }
     for level, (measured, change, peak) in known.items():
         found = measured.devices[0]
-        yield _equal(f"%%gpumem nested, {level}: change", found.allocated, change)
-        yield _equal(f"%%gpumem nested, {level}: peak", found.peak, peak)
-    name = "max_memory_allocated() after them, against before"
-    yield _equal(name, torch.cuda.max_memory_allocated(), own)
+        note = "known allocations"
+        yield Row.equal(
+            f"%%gpumem, {level} of 3 levels: change", found.allocated, change, note=note
+        )
+        yield Row.equal(f"%%gpumem, {level} of 3 levels: peak", found.peak, peak, note=note)
+    yield Row.equal(
+        "max_memory_allocated() after them",
+        torch.cuda.max_memory_allocated(),
+        own,
+        note="before them",
+    )
     torch.cuda.reset_peak_memory_stats()
-
-
-def _equal(name: str, ours: int, known: int, note: str = "") -> Row:
-    return Row(name, ours, known, ours / known, "exactly 1", ours == known, "B", note)
 
 
 def _sampler(torch: Any) -> Iterator[Row]:
@@ -81,11 +84,11 @@ def _sampler(torch: Any) -> Iterator[Row]:
             time.sleep(0.05)
         stop.set()
         sampler.join()
-    yield _equal(
-        "peak of a cell that allocates and frees",
+    yield Row.equal(
+        "%%gpumem, peak of a cell that allocates and frees",
         measured.devices[0].peak,
         400 * MIB,
-        f"a 10 ms sampler saw {(max(seen) - start) / MIB:.0f} MiB of 400 MiB",
+        note=f"known; a thread that polls every 10 ms saw {(max(seen) - start) / MIB:.0f} MiB",
     )
 
 
@@ -119,22 +122,17 @@ def _cost(torch: Any) -> Iterator[Row]:
 
     reference = _seconds(raw)
     devices = f"{len(used)} device{'' if len(used) == 1 else 's'}"
-    note = "two readings of torch's counters a device beside it"
-    for name, seconds in (
-        ("idle", _seconds(idle)),
-        ("after a peak", _seconds(after_a_peak) - _seconds(peak_alone)),
-    ):
-        ratio = seconds / reference
-        yield Row(
-            f"a %%gpumem scope, {devices}, {name}",
-            seconds * 1e6,
-            reference * 1e6,
-            ratio,
-            "shown",
-            None,
-            "µs",
-            note,
-        )
+    note = f"{2 * len(used)} raw readings of the counters, which it needs"
+    yield Row.shown(f"%%gpumem scope, {devices}, idle", _seconds(idle), reference, note=note)
+    busy = _seconds(after_a_peak) - _seconds(peak_alone)
+    yield Row.shown(f"%%gpumem scope, {devices}, after a peak", busy, reference, note=note)
+    flat = _seconds(lambda: [torch.cuda.memory_stats(ordinal) for ordinal in used])
+    yield Row.shown(
+        f"%%gpumem scope, {devices}, idle",
+        _seconds(idle),
+        flat,
+        note="one torch.cuda.memory_stats() a device",
+    )
 
 
 def _seconds(function: Callable[[], None], repeat: int = 7, number: int = 100) -> float:
