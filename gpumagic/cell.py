@@ -119,7 +119,7 @@ def compile_cell(
         last=last_code,
         globals=shell.user_ns,
         locals=shell.user_ns if local_ns is None else local_ns,
-        silent=DisplayHook.semicolon_at_end_of_expression(source),
+        silent=_ends_with_semicolon(source),
         compile_time=time.perf_counter() - started,
     )
 
@@ -158,12 +158,24 @@ def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str
     __tracebackhide__ = True
     transformed = shell.transform_cell(source)
     above = "" if header is None else header + "\n"
-    name = shell.compile.cache(above + transformed, shell.execution_count, raw_code=above + source)
+    name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     with _await_allowed(shell):
         tree = shell.compile.ast_parse("\n" * above.count("\n") + transformed, name)
     tree = shell.transform_ast(tree)
     assert isinstance(tree, ast.Module)
     return tree, name
+
+
+def _ends_with_semicolon(source: str) -> bool:
+    silent: Any = DisplayHook.semicolon_at_end_of_expression
+    return bool(silent(source))
+
+
+def _cell_number(shell: Any) -> int:
+    """The number of the cell that is running; IPython 9 has already counted on by now."""
+    running = getattr(shell.displayhook, "exec_result", None)
+    number = getattr(running, "execution_count", None)
+    return shell.execution_count if number is None else int(number)
 
 
 def _await_allowed(shell: Any) -> AbstractContextManager[Any]:

@@ -59,24 +59,37 @@ class Stopwatch:
 
     def start(self) -> None:
         self._bracket.prepare()
-        self._cpu = _cpu()
-        self._bracket.start()
-        self._started = perf_counter()
+        # A rehearsal warms the marks up, and tells what CPU time they take themselves.
+        self._mark_start()
+        self._mark_stop()
+        self._own = tuple(self._cpu_passed)
+        self._mark_start()
 
     def stop(self) -> Lap:
-        stopped = perf_counter()
-        self._bracket.stop()
-        user, system = _cpu()
-        readings = self._bracket.finish(stopped)
-        finished = max((reading.finished for reading in readings.values()), default=stopped)
+        self._mark_stop()
+        readings = self._bracket.finish(self._stopped)
+        finished = max((reading.finished for reading in readings.values()), default=self._stopped)
+        user, system = self._cpu_passed
         return Lap(
             wall=finished - self._started,
-            host=stopped - self._started,
-            user=user - self._cpu[0],
-            system=system - self._cpu[1],
+            host=self._stopped - self._started,
+            user=max(user - self._own[0], 0.0),
+            system=max(system - self._own[1], 0.0),
             readings=readings,
             notes=self._bracket.notes,
         )
+
+    def _mark_start(self) -> None:
+        # The CPU clock takes a microsecond to read: outside the other two.
+        self._cpu_start = _cpu()
+        self._bracket.start()
+        self._started = perf_counter()
+
+    def _mark_stop(self) -> None:
+        self._stopped = perf_counter()
+        self._bracket.stop()
+        user, system = _cpu()
+        self._cpu_passed = user - self._cpu_start[0], system - self._cpu_start[1]
 
 
 # --- what laps amount to ---------------------------------------------------------------------

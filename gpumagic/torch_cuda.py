@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_streams: dict[int, tuple[Any, ...]] = {}
+
+
 def loaded() -> ModuleType | None:
     """torch if this process has imported it, else None. Never imports it."""
     module = sys.modules.get("torch")
@@ -110,13 +113,10 @@ def current_stream(ordinal: int) -> Any:
     return cast(Any, loaded()).cuda.current_stream(ordinal)
 
 
-def timing_event(ordinal: int) -> Any:
-    """An event that keeps time, already created and recorded once, so that it is warm.
-
-    Only for a device that has a context (`contexts`).
-    """
+def timing_event(stream: Any) -> Any:
+    """An event that keeps time, recorded on ``stream``."""
     event = cast(Any, loaded()).cuda.Event(enable_timing=True)
-    event.record(current_stream(ordinal))
+    event.record(stream)
     return event
 
 
@@ -147,24 +147,28 @@ def allocations(ordinal: int) -> int | None:
         return None
 
 
-def wake_latency(ordinal: int) -> float:
-    """Seconds from a device's last work to an event recorded as soon as a wait for it returns.
+def streams(ordinal: int) -> tuple[Any, ...]:
+    """Every stream that torch has or will have on a device: its default one and its pool's.
 
-    The smallest of three trials, each with a few microseconds of spinning on the device's current
-    stream. Only for a device that has a context.
+    torch hands the 32 streams of each priority's pool out in turn, also to its own C++ code, so a
+    full round finds all and leaves the turn as it was. The first call makes the pools (as the
+    first ``torch.cuda.Stream()`` does). Only for a device that has a context.
     """
-    torch = cast(Any, loaded())
-    with torch.cuda.device(ordinal):
-        done, woken = timing_event(ordinal), timing_event(ordinal)
-        trials = []
-        for _ in range(3):
-            torch.cuda._sleep(100_000)
-            done.record()
-            torch.cuda.synchronize()
-            woken.record()
-            woken.synchronize()
-            trials.append(done.elapsed_time(woken) / 1e3)
-    return float(min(trials))
+    if ordinal not in _streams:
+        cuda = cast(Any, loaded()).cuda
+        found = {0: cuda.default_stream(ordinal)}
+        for priority in (0, -1, -2, -3):
+            for _ in range(32):
+                stream = cuda.Stream(ordinal, priority=priority)
+                found[stream.cuda_stream] = stream
+        _streams[ordinal] = tuple(found.values())
+    return _streams[ordinal]
+
+
+def busy_streams(ordinal: int) -> list[Any]:
+    """The streams of torch's that have unfinished work on a device."""
+    is_idle = cast(Any, loaded())._C._CudaStreamBase.query
+    return [stream for stream in streams(ordinal) if not is_idle(stream)]
 
 
 def no_gpu_reason() -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
-from gpumagic.cell import compile_cell, compile_loop
+from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
 from gpumagic.magics.options import Parser, add_result_options, take_options
@@ -30,8 +31,8 @@ an upper bound: the GPU was idle again when the code returned, so it may have wa
 Wall time ends when everything, GPU work included, is done; host time when the code has returned.
 
 A single run keeps the code's variables and its value; with -n, -r or -w the code becomes the body
-of a function, nothing is kept, and the garbage collector is off. What is not given is {DEFAULT_REPEAT}
-repeats, as many loops as last 0.2 s, and 1 loop of warm-up.
+of a function, nothing is kept, and the garbage collector is off. Unless given: {DEFAULT_REPEAT} repeats, of as
+many loops as last 0.2 s, after 1 loop of warm-up.
 """
 
 _EXAMPLES = """\
@@ -97,28 +98,28 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     source = statement if cell is None else cell
     header = None if cell is None else f"%%cudatime {line}"
-    once = options.loops is None and options.repeat is None and options.warmup is None
-    run_it = _run_once if once else _run_repeatedly
-    return run_it(magics.shell, source, header, local_ns, options)
+    try:
+        if options.loops is options.repeat is options.warmup is None:
+            cell_code = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
+        else:
+            loop = compile_loop(magics.shell, source, header=header, local_ns=local_ns)
+    except SyntaxError as error:
+        # IPython shows every frame of a SyntaxError that a magic raises: the fewer the better.
+        raise error.with_traceback(None) from None
+    if options.loops is options.repeat is options.warmup is None:
+        return _run_once(magics.shell, cell_code, options)
+    return _run_repeatedly(magics.shell, loop, options)
 
 
-def _run_once(
-    shell: Any,
-    source: str,
-    header: str | None,
-    local_ns: dict[str, Any] | None,
-    options: argparse.Namespace,
-) -> Any:
+def _run_once(shell: Any, compiled: CompiledCell, options: argparse.Namespace) -> Any:
     __tracebackhide__ = True
-    compiled = compile_cell(shell, source, header=header, local_ns=local_ns)
     scope = _Once(shell, options, compiled.compile_time)
 
     def finish(value: Any) -> Any:
         if not options.output:
             return value
         if value is not None:
-            from IPython.display import display
-
+            display: Any = import_module("IPython.display").display
             display(value)
         return scope.result
 
@@ -133,6 +134,7 @@ class _Once(AbstractContextManager["_Once"]):
         self._options = options
         self._compile_time = compile_time
         self._stopwatch = Stopwatch()
+        self.result: CudaTiming | None = None
 
     def __enter__(self) -> _Once:
         self._stopwatch.start()
@@ -140,20 +142,17 @@ class _Once(AbstractContextManager["_Once"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
-        lap = self._stopwatch.stop()
-        self.result = summarize([lap], compile_time=self._compile_time, partial=kind is not None)
-        hand_over(self._shell, self.result, self._options)
+        try:
+            lap = self._stopwatch.stop()
+            partial = kind is not None
+            self.result = summarize([lap], compile_time=self._compile_time, partial=partial)
+            hand_over(self._shell, self.result, self._options)
+        except Exception as failure:  # the cell's value or exception must pass, not ours
+            _say(failure)
 
 
-def _run_repeatedly(
-    shell: Any,
-    source: str,
-    header: str | None,
-    local_ns: dict[str, Any] | None,
-    options: argparse.Namespace,
-) -> Any:
+def _run_repeatedly(shell: Any, loop: Loop, options: argparse.Namespace) -> Any:
     __tracebackhide__ = True
-    loop = compile_loop(shell, source, header=header, local_ns=local_ns)
     scope = _Repeated(shell, options, loop)
     if loop.is_async:
 
@@ -187,9 +186,19 @@ class _Repeated(AbstractContextManager["_Repeated"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
-        self._progress.close()
-        result = self.repetition.result(self._compile_time, partial=kind is not None)
+        try:
+            self._progress.close()
+            self._report(partial=kind is not None)
+        except Exception as failure:  # the cell's exception must pass, not ours
+            _say(failure)
+
+    def _report(self, *, partial: bool) -> None:
+        result = self.repetition.result(self._compile_time, partial=partial)
         if result is not None:
             self.returned = hand_over(self._shell, result, self._options)
         elif not self._options.quiet:
             print("%cudatime: stopped before the first repeat was complete")
+
+
+def _say(failure: Exception) -> None:
+    print(f"%cudatime: cannot show the times ({type(failure).__name__}: {failure})")
