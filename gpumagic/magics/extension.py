@@ -62,7 +62,18 @@ class GpuMagic(Magics):
             magic = import_module(f"gpumagic.magics.{name}")
             return magic.run(self, line, cell, local_ns)
         except GpuMagicError as error:
+            if self._came_from_user(error):
+                raise
             raise UsageError(str(error)) from None
+
+    def _came_from_user(self, error: BaseException) -> bool:
+        """Whether the user's own code raised it, inside a cell that the magic ran."""
+        step = error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_globals is self.shell.user_ns:
+                return True
+            step = step.tb_next
+        return False
 
     @_documented("gpu")
     @line_cell_magic
@@ -149,6 +160,10 @@ class Extension:
         if self.magics in shell.configurables:
             shell.configurables.remove(self.magics)
         shell.__dict__.pop("_gpumagic_shown", None)
+        if "gpumagic.gate" in sys.modules:
+            import_module("gpumagic.gate").lift()
+        if "gpumagic.peaks" in sys.modules:
+            import_module("gpumagic.peaks").LEDGER.release()
         if "gpumagic.nvml" in sys.modules:
             import_module("gpumagic.nvml").close()
         if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, inventory, selection
+from gpumagic import driver, gate, inventory, selection
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.options import (
     Parser,
@@ -37,6 +37,8 @@ examples:
   %gpu watch                  the table, again every second until interrupted
   selection = %gpu off -o -q  the result as an object
 
+  %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
+
   %%gpu off                   one cell without a GPU; then what was there before
 """
 
@@ -57,6 +59,12 @@ def parser() -> Parser:
         "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated",
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
+    options.add_argument(
+        "--soft",
+        action="store_true",
+        help="a gate inside the process, for when it is too late and the state must be kept: "
+        "device-agnostic code goes to the CPU, new CUDA tensors are refused; %%gpu on lifts it",
+    )
     auto = options.add_argument_group("auto")
     auto.add_argument(
         "--min-free", type=size, metavar="SIZE", help="at least so much free memory (20GiB)"
@@ -155,6 +163,10 @@ def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
 
 
 def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) -> Selection:
+    if options.soft:
+        return gate.choose(spec, shell.user_ns)
+    if gate.current() is not None and parse(spec).kind in ("on", "reset"):
+        gate.lift()
     with LiveDisplay(shell, quiet=options.quiet) as live:
 
         def progress(waited: float, what: str) -> None:
@@ -225,7 +237,7 @@ def _under(
 ) -> Iterator[None]:
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
-    before = selection.variables()
+    before, gated = selection.variables(), gate.current()
     chosen = _choose(shell, spec, wants, options)
     tell(chosen)
     try:
@@ -235,6 +247,7 @@ def _under(
         yield
     finally:
         selection.restore(before)
+        gate.put_back(gated)
         if not chosen.cuda_initialized and driver.state().initialized and not options.quiet:
             print(
                 "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
