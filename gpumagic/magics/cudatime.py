@@ -48,7 +48,8 @@ examples:
 """
 
 _OPTIONS = "[-n N] [-r R] [-w W] [-o] [-v NAME] [-q]"
-_USAGE = f"%cudatime {_OPTIONS} STATEMENT\n       %%cudatime {_OPTIONS}"
+# argparse formats a usage with %.
+_USAGE = f"%%cudatime {_OPTIONS} STATEMENT\n       %%%%cudatime {_OPTIONS}"
 
 
 def parser() -> Parser:
