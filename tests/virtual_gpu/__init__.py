@@ -1,8 +1,9 @@
-"""A virtual GPU: real torch.cuda, its real allocator and real NVML clients, on a machine that has no GPU.
+"""A virtual GPU: real torch.cuda and real NVML clients, on a machine that has no GPU.
 
-Small C libraries stand in for NVIDIA's runtime, driver, NVML and cuBLAS. `Scenario` says what the machine holds;
-`environment(scenario)` is the environment of a process to run on it; `ensure(scenario)` puts this process there. `World`
-reads and changes a scenario while it runs. In tests, plugin.py gives the fixture `virtual_gpu`.
+Small C libraries stand in for NVIDIA's runtime, driver, NVML and cuBLAS. `Scenario` says what the
+machine holds; `environment(scenario)` is the environment of a process to run on it;
+`ensure(scenario)` puts this process there. `World` reads and changes a scenario while it runs. In
+tests, plugin.py gives the fixture `virtual_gpu`.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ __all__ = [
 
 
 def ensure(scenario: Scenario) -> None:
-    """Returns where this process runs on a virtual GPU; else starts it anew, on `scenario`, with the same command line."""
+    """Puts this process on `scenario`: starts it anew, once, with the same command line."""
     if not adopt():
         exec_under(scenario)
 
 
 def exec_under(scenario: Scenario, command: list[str] | None = None) -> NoReturn:
-    """Replaces this process by `command` (default: itself, from the start) on `scenario`. Call before torch is loaded."""
+    """Replaces this process by `command` (default: itself, from the start) on `scenario`."""
     command = command or [sys.executable, *sys.orig_argv[1:]]
     sys.stdout.flush()
     sys.stderr.flush()

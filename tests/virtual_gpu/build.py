@@ -1,4 +1,4 @@
-"""Compiles the libraries for the installed torch, once: the results are kept in the user's cache directory."""
+"""Compiles the libraries for the installed torch, once, into the user's cache directory."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class _Target:
 
 def cache_root() -> Path:
     """The directory that holds every build."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "virtual-gpu"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "virtual-gpu"
 
 
 def libraries() -> Libraries:
@@ -122,7 +122,10 @@ def _build(directory: Path) -> None:
     if not runtime:
         raise BuildError(f"torch {importlib.metadata.version('torch')} is no CUDA build")
     major = int(runtime.removeprefix("libcudart.so.").split(".")[0])
-    versions = (f"-DVG_CUDART_MAJOR={major}", f"-DVG_CUDART_VERSION={_runtime_version(torch, major)}")
+    versions = (
+        f"-DVG_CUDART_MAJOR={major}",
+        f"-DVG_CUDART_VERSION={_runtime_version(torch, major)}",
+    )
     looked_up = _LOOKED_UP.findall((torch / "lib" / "libc10_cuda.so").read_bytes())
     driver_names = {name.decode() for name in looked_up} | {
         symbol.name
@@ -197,8 +200,11 @@ def _compile(target: _Target, directory: Path) -> None:
 
 
 def _stubs(names: Iterable[str], error: int) -> str:
-    lines = ['#include "state.h"', f"#define STUB(name) VG_EXPORT int name(void); int name(void) "
-             f"{{ static struct vg_call *slot; return vg_unimplemented(&slot, #name, {error}); }}"]
+    lines = [
+        '#include "state.h"',
+        f"#define STUB(name) VG_EXPORT int name(void); int name(void) "
+        f"{{ static struct vg_call *slot; return vg_unimplemented(&slot, #name, {error}); }}",
+    ]
     return "\n".join([*lines, *(f"STUB({name})" for name in names)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What a shared library offers and wants, read from its ELF tables (64-bit little-endian, as Linux on x86-64 and ARM)."""
+"""What a shared library offers and wants, read from its ELF tables (64-bit little-endian)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DT_NEEDED, _DT_SONAME = 1, 14
 
 @dataclass(frozen=True)
 class Import:
-    """An undefined symbol: the library and the version it is bound to, or empty where it has no version."""
+    """An undefined symbol; `library` and `version` are empty where it is bound to none."""
 
     name: str
     library: str

@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture `virtual_gpu`, and a failing run where a call met no more than a stub."""
+"""A pytest plugin: the fixture `virtual_gpu`; a run fails whose calls met only a stub."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Mig:
 
 @dataclass(frozen=True)
 class GPU:
-    """One GPU. Memory in bytes, power in watts, temperature in °C, utilization in percent, clocks in MHz."""
+    """One GPU: bytes, watts, °C, percent, MHz."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     memory: int = 80 * GiB
@@ -75,11 +75,12 @@ class ExternalProcess:
 class Scenario:
     """A virtual machine. Indexes are nvidia-smi's.
 
-    `devices`: how many default GPUs, or the GPUs. `driver`, `nvml`: whether libcuda.so.1 and libnvidia-ml.so.1 can be found.
-    `faults`: error code by call name ("nvml*" for all of a prefix), or (code, after n calls). `slow`: seconds added to a call.
-    `lost`: GPUs that fell off the bus. `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is
-    unset (the fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches that a stream holds
-    before the host waits for room.
+    `devices`: how many default GPUs, or the GPUs. `driver`, `nvml`: whether libcuda.so.1 and
+    libnvidia-ml.so.1 can be found. `faults`: error code by call name ("nvml*" for all of a prefix),
+    or (code, after n calls). `slow`: seconds added to a call. `lost`: GPUs that fell off the bus.
+    `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
+    fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches
+    that a stream holds before the host waits for room.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -117,6 +118,7 @@ class Scenario:
             values["devices"] = [_gpu(gpu) for gpu in values["devices"]]
         processes = values.get("processes", ())
         values["processes"] = [ExternalProcess(**process) for process in processes]
+        values["lost"] = tuple(values.get("lost", ()))
         faults = values.get("faults", {})
         values["faults"] = {k: tuple(v) if isinstance(v, list) else v for k, v in faults.items()}
         return cls(**values)
@@ -155,7 +157,9 @@ class Scenario:
             state.gpus[index].lost = index in self.lost
         for slot, process in enumerate(self.processes):
             fill_external(state.external[slot], process)
-        rules: list[tuple[str, Fault | None, float]] = [(name, f, 0) for name, f in self.faults.items()]
+        rules: list[tuple[str, Fault | None, float]] = [
+            (name, f, 0) for name, f in self.faults.items()
+        ]
         rules += [(name, None, seconds) for name, seconds in self.slow.items()]
         for slot, (name, fault, seconds) in enumerate(rules):
             code, after = fault if isinstance(fault, tuple) else (fault, 0)
@@ -167,7 +171,7 @@ class Scenario:
 def _gpu(values: dict[str, Any]) -> GPU:
     values = dict(values)
     values["unsupported"] = frozenset(values.get("unsupported", ()))
-    values["mig"] = [Mig(**mig) for mig in values.get("mig", ())]
+    values["mig"] = tuple(Mig(**mig) for mig in values.get("mig", ()))
     if "compute_capability" in values:
         major, minor = values["compute_capability"]
         values["compute_capability"] = (major, minor)
@@ -175,7 +179,7 @@ def _gpu(values: dict[str, Any]) -> GPU:
 
 
 def default_uuid(index: int, instance: int | None = None) -> str:
-    """The UUID of the GPU (or of its MIG instance) that was given none: always the same, and no two alike."""
+    """The UUID of a GPU (or MIG instance) that was given none: always the same, no two alike."""
     kind = "GPU" if instance is None else "MIG"
     return f"{kind}-{uuids.uuid5(uuids.NAMESPACE_OID, f'virtual {kind} {index} {instance}')}"
 

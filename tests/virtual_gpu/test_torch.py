@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -10,31 +11,253 @@ import torch
 from . import SLEEP_CYCLES_PER_SECOND, World
 
 pytestmark = pytest.mark.usefixtures("virtual_gpu")
+cuda: Any = torch.cuda
+GIB = 2**30
 
 
-def cycles(seconds: float) -> int:
-    return int(seconds * SLEEP_CYCLES_PER_SECOND)
+def sleep(seconds: float) -> None:
+    cuda._sleep(int(seconds * SLEEP_CYCLES_PER_SECOND))
 
 
-def timed_events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+def timed_events() -> tuple[Any, Any]:
+    start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record()  # made at the first record
     end.record()
-    torch.cuda.synchronize()
+    cuda.synchronize()
     return start, end
 
 
 def test_a_sleep_takes_its_time_on_the_device_and_none_on_the_host() -> None:
     """50 ms of `_sleep` read 50 ms by torch's own events, and the host goes on at once."""
     start, end = timed_events()
-    torch.cuda._sleep(1)
+    sleep(0)
     begin = time.perf_counter()
     start.record()
-    torch.cuda._sleep(cycles(0.05))
+    sleep(0.05)
     end.record()
     host = time.perf_counter() - begin
     assert not end.query()
-    torch.cuda.synchronize()
+    cuda.synchronize()
     assert host < 0.001
     assert start.elapsed_time(end) == pytest.approx(50, rel=0.01)
     assert time.perf_counter() - begin >= 0.05
+
+
+def test_side_streams_overlap() -> None:
+    """Two streams of 30 ms each are done after 30 ms; one stream with both after 60."""
+    first, second = cuda.Stream(), cuda.Stream()
+    cuda.synchronize()
+    begin = time.perf_counter()
+    for stream in (first, second):
+        with cuda.stream(stream):
+            sleep(0.03)
+    cuda.synchronize()
+    assert 0.03 <= time.perf_counter() - begin < 0.05
+    begin = time.perf_counter()
+    sleep(0.03)
+    sleep(0.03)
+    cuda.synchronize()
+    assert 0.06 <= time.perf_counter() - begin < 0.08
+
+
+def test_a_pair_on_one_stream_does_not_see_another() -> None:
+    """Events of the current stream miss a side stream's work, until it waits for that stream."""
+    start, end = timed_events()
+    side = cuda.Stream()
+    start.record()
+    with cuda.stream(side):
+        sleep(0.02)
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) < 5
+    start.record()
+    with cuda.stream(side):
+        sleep(0.02)
+    cuda.current_stream().wait_stream(side)
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(20, rel=0.05)
+
+
+def test_synchronize_waits_for_its_own_device_only() -> None:
+    """Work on device 1 does not hold up a synchronize of device 0."""
+    with cuda.device(1):
+        sleep(0.05)
+    begin = time.perf_counter()
+    cuda.synchronize(0)
+    assert time.perf_counter() - begin < 0.02
+    cuda.synchronize(1)
+    assert time.perf_counter() - begin >= 0.045
+
+
+def test_a_full_queue_makes_the_host_wait() -> None:
+    """A stream holds 1024 launches; one more waits until there is room, as on hardware."""
+    cuda.synchronize()
+    sleep(0.05)
+    begin = time.perf_counter()
+    for _ in range(1000):
+        sleep(0)
+    assert time.perf_counter() - begin < 0.03
+    for _ in range(50):
+        sleep(0)
+    assert time.perf_counter() - begin > 0.03
+    cuda.synchronize()
+
+
+def test_larger_products_take_longer() -> None:
+    """A product is timed by its size: 2 * 8192**3 operations at 400 TFLOP/s are 2.7 ms."""
+    start, end = timed_events()
+    matrix = torch.empty(8192, 8192, dtype=torch.float16, device="cuda")
+    matrix @ matrix  # the first one makes cuBLAS's handle
+    cuda.synchronize()
+    start.record()
+    matrix @ matrix
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(2.75, rel=0.1)
+
+
+def test_allocating_more_than_there_is_raises_torchs_own_error() -> None:
+    """The text is the allocator's, with the capacity of the scenario."""
+    cuda.empty_cache()
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        torch.empty(90 * GIB, dtype=torch.uint8, device="cuda")
+    text = str(raised.value)
+    assert "Tried to allocate 90.00 GiB. GPU 0 has a total capacity of 79.50 GiB" in text
+    assert "reserved by PyTorch but unallocated" in text
+    assert cuda.memory_stats()["num_ooms"] >= 1
+
+
+def test_others_processes_leave_less(virtual_gpu: World) -> None:
+    """What somebody else holds cannot be had, until they end."""
+    cuda.empty_cache()
+    virtual_gpu.add_process(0, 4242, 79 * GIB)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    virtual_gpu.end_process(4242)
+    torch.empty(GIB, dtype=torch.uint8, device="cuda")
+
+
+def test_memory_is_counted_by_driver_and_allocator_alike() -> None:
+    """`mem_get_info` falls by what the allocator reserves, and rises again when it lets go."""
+    cuda.empty_cache()
+    free, total = cuda.mem_get_info()
+    reserved = cuda.memory_reserved()
+    block = torch.empty(3 * GIB, dtype=torch.uint8, device="cuda")
+    assert free - cuda.mem_get_info()[0] == cuda.memory_reserved() - reserved == 3 * GIB
+    del block
+    cuda.empty_cache()
+    assert cuda.mem_get_info() == (free, total)
+
+
+def test_data_comes_back_as_it_went() -> None:
+    """Host to device, device to device, peer to peer and back."""
+    data = torch.arange(1_000_003, dtype=torch.float64)
+    there = data.cuda()
+    assert torch.equal(there.cpu(), data)
+    assert torch.equal(there.clone().cpu(), data)
+    assert torch.equal(there.to("cuda:1").cpu(), data)
+
+
+def test_large_blocks_cost_nothing_until_written() -> None:
+    """Zeros and a clone of 8 GiB commit no host memory."""
+    first = torch.zeros(8 * GIB, dtype=torch.uint8, device="cuda")
+    second = first.clone()
+    assert second[-1].item() == 0
+    with open("/proc/self/statm") as statm:  # noqa: PTH123
+        resident = int(statm.read().split()[1]) * 4096
+    assert resident < 4 * GIB
+    del first, second
+    cuda.empty_cache()
+
+
+def test_pinned_memory() -> None:
+    """torch makes it, knows it, and copies from it without waiting."""
+    pinned = torch.arange(1000.0).pin_memory()
+    assert pinned.is_pinned()
+    assert not torch.arange(3).is_pinned()
+    sleep(0.03)
+    begin = time.perf_counter()
+    there = pinned.to("cuda", non_blocking=True)
+    assert time.perf_counter() - begin < 0.02
+    assert torch.equal(there.cpu(), pinned)
+
+
+def test_a_convolution_runs_without_cudnn() -> None:
+    """cuDNN is NVIDIA's own and finds no GPU: it must be off."""
+    with torch.backends.cudnn.flags(enabled=False):
+        layer = torch.nn.Conv2d(3, 8, 3).cuda()
+        out: Any = layer(torch.randn(2, 3, 16, 16, device="cuda"))
+        out.sum().backward()
+    assert out.shape == (2, 8, 14, 14)
+    assert layer.weight.grad is not None
+
+
+def test_backward_across_devices() -> None:
+    """A graph over two devices leaves each gradient on its own."""
+    first = torch.randn(8, 8, device="cuda:0", requires_grad=True)
+    second = torch.randn(8, 8, device="cuda:1", requires_grad=True)
+    loss: Any = (first.to("cuda:1") @ second).sum()
+    loss.backward()
+    assert first.grad is not None
+    assert first.grad.device.index == 0
+    assert second.grad is not None
+    assert second.grad.device.index == 1
+
+
+def test_a_graph_is_captured_without_running_and_replayed_with_its_time() -> None:
+    """Capturing takes none of the time; a replay takes all of it, with forks in parallel."""
+    start, end = timed_events()
+    source = torch.arange(5.0).cuda()
+    target = torch.empty(5, device="cuda")
+    side = cuda.Stream()
+    graph = cuda.CUDAGraph()
+    begin = time.perf_counter()
+    with cuda.graph(graph):
+        target.copy_(source)
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            sleep(0.5)
+        sleep(0.3)
+        cuda.current_stream().wait_stream(side)
+    cuda.synchronize()
+    assert time.perf_counter() - begin < 0.3
+    start.record()
+    graph.replay()
+    end.record()
+    cuda.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(500, rel=0.01)
+    assert torch.equal(target.cpu(), torch.arange(5.0))
+
+
+def test_synchronizing_while_capturing_is_an_error() -> None:
+    """It fails, the capture with it, and afterwards all goes on."""
+    with (
+        pytest.raises(torch.AcceleratorError, match="error during capture") as raised,
+        cuda.graph(cuda.CUDAGraph()),
+    ):
+        cuda.synchronize()
+    assert "not permitted when stream is capturing" in str(raised.value.__context__)
+    assert not cuda.is_current_stream_capturing()
+    cuda.synchronize()
+    assert torch.ones(2).cuda().cpu().sum() == 2
+
+
+def test_a_failing_call_is_torchs_error(virtual_gpu: World) -> None:
+    """Faults reach the runtime too, and end when they are cleared."""
+    virtual_gpu.fault("cudaDeviceSynchronize", 719, after=1)
+    cuda.synchronize()
+    with pytest.raises(torch.AcceleratorError, match="unspecified launch failure"):
+        cuda.synchronize()
+    virtual_gpu.clear_faults()
+    cuda.synchronize()
+
+
+def test_calls_are_counted(virtual_gpu: World) -> None:
+    """A call is counted under its name, until the reset."""
+    for _ in range(3):
+        cuda.synchronize()
+    assert virtual_gpu.calls("cudaDeviceSynchronize") == 3
+    assert virtual_gpu.calls("cudaDevice*") >= 3
+    virtual_gpu.reset()
+    assert virtual_gpu.calls("cudaDeviceSynchronize") == 0

@@ -41,7 +41,10 @@ class World:
         return _known.get(path) or cls(path)
 
     def fault(self, call: str, code: int, after: int = 0, times: int | None = None) -> None:
-        """Makes `call` ("nvml*": all of a prefix) return `code`: after `after` good calls, `times` times (None: for ever)."""
+        """Makes `call` ("nvml*": all of a prefix) return `code`.
+
+        `after` calls go well first; then `times` of them fail (None: all).
+        """
         self._add_rule(call, code, after, times, 0)
 
     def slow(self, call: str, seconds: float) -> None:
@@ -84,7 +87,7 @@ class World:
                 slot.active = 0
 
     def calls(self, name: str) -> int:
-        """How often a call ("nvml*": all of a prefix) was made since the last reset, by all processes of the scenario."""
+        """How often `name` ("nvml*": all of a prefix) was called since the last reset."""
         prefix = name[:-1] if name.endswith("*") else None
         return sum(
             count
@@ -94,9 +97,7 @@ class World:
 
     def all_calls(self) -> Counter[str]:
         """Every call made since the last reset."""
-        return Counter(
-            {call.name.decode(): call.count for call in self._state.calls if call.count}
-        )
+        return Counter({call.name.decode(): call.count for call in self._state.calls if call.count})
 
     def unimplemented_calls(self) -> Counter[str]:
         """Calls, since the scenario began, that only a generated stub answered."""
@@ -111,7 +112,7 @@ class World:
                 call.unimplemented = call.total = 0
 
     def used(self, index: int, pid: int | None = None) -> int:
-        """Bytes that the processes of the scenario (or one of them) use on GPU `index`, contexts included."""
+        """Bytes that our processes (or one of them) use on GPU `index`, contexts included."""
         return sum(
             sum(process.used[index])
             for process in self._state.processes
@@ -119,7 +120,7 @@ class World:
         )
 
     def reset(self) -> None:
-        """The hardware, faults and external processes are again what the scenario said; the call counters are 0."""
+        """All is again what the scenario said; the call counters are 0."""
         lock = shared.State.lock.offset
         self._map[:lock] = self._begin[:lock]
         after = lock + shared.State.lock.size
@@ -151,9 +152,10 @@ def environment(
     *,
     devices: int | None = None,
 ) -> dict[str, str]:
-    """The environment of a process that is to run in `scenario`; `devices=4` is short for `Scenario(devices=4)`.
+    """The environment of a process that is to run in `scenario` (or in `Scenario(devices=…)`).
 
-    The shared file is removed when this process ends. Where this process puts itself there, by exec, call `adopt` after.
+    The shared file is removed when this process ends. One that puts itself there, by exec, calls
+    `adopt` after.
     """
     if scenario is None:
         scenario = Scenario() if devices is None else Scenario(devices=devices)
@@ -161,7 +163,7 @@ def environment(
     result = dict(os.environ if base is None else base)
     folder = tempfile.mkdtemp(prefix="virtual-gpu-")
     _remove_at_exit(folder)
-    path = os.path.join(folder, "state")
+    path = str(Path(folder) / "state")
     scenario.write(Path(path))
     World(path)
     # NVIDIA's own libraries are only looked for where ours are not.
@@ -174,19 +176,22 @@ def environment(
 
 
 def adopt() -> bool:
-    """Whether this process runs on a virtual GPU; one that put itself there, by exec, removes the shared file at its end."""
+    """Whether this process runs on a virtual GPU.
+
+    One that put itself there, by exec, removes the shared file at its end.
+    """
     path = os.environ.get(STATE)
     if not path:
         return False
     if os.environ.get(_OWNER) == str(os.getpid()):
-        _remove_at_exit(os.path.dirname(path))
+        _remove_at_exit(str(Path(path).parent))
         del os.environ[_OWNER]
     World.current()
     return True
 
 
 def unimplemented_calls() -> Counter[str]:
-    """Calls that only a generated stub answered, over all scenarios that this process began or runs in."""
+    """Calls that only a stub answered, over all scenarios that this process began or runs in."""
     total: Counter[str] = Counter()
     for world in _known.values():
         total += world.unimplemented_calls()
@@ -195,7 +200,9 @@ def unimplemented_calls() -> Counter[str]:
 
 def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
     ours = str(cache_root())
-    others = [path for path in env.get(variable, "").split(":") if path and not path.startswith(ours)]
+    others = [
+        path for path in env.get(variable, "").split(":") if path and not path.startswith(ours)
+    ]
     env[variable] = ":".join(paths + others)
     if not env[variable]:
         del env[variable]

@@ -274,7 +274,6 @@ NEVER(nvmlDeviceGetSerial)
 NEVER(nvmlDeviceGetVbiosVersion)
 NEVER(nvmlDeviceGetBoardPartNumber)
 NEVER(nvmlDeviceGetGpuFabricInfo)
-NEVER(nvmlDeviceGetGpuFabricInfoV)
 NEVER(nvmlDeviceGetNvLinkState)
 NEVER(nvmlDeviceGetNvLinkRemoteDeviceType)
 NEVER(nvmlDeviceGetNvLinkRemotePciInfo)
@@ -362,6 +361,17 @@ VG_EXPORT int nvmlDeviceGetFieldValues(struct handle *handle, int count, void *v
     struct field { unsigned id, scope; long long time, latency; unsigned type; int error; long long value; } *fields = values;
     for (int i = 0; i < count; i++)
         fields[i].error = NOT_SUPPORTED;
+    return 0;
+}
+
+/* The GPU is on no NVLink fabric: state 0. The version's low bits are the structure's size. */
+VG_EXPORT int nvmlDeviceGetGpuFabricInfoV(struct handle *handle, unsigned *result)
+{
+    DEVICE(nvmlDeviceGetGpuFabricInfoV);
+    unsigned size = *result & 0xFFFFFF;
+    if (size < sizeof *result || size > 256)
+        return VERSION_MISMATCH;
+    memset(result + 1, 0, size - sizeof *result);
     return 0;
 }
 

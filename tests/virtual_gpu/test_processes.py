@@ -1,0 +1,475 @@
+"""What needs a process of its own: missing libraries, masks, forks, and processes side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from . import GPU, Mig, Scenario, World, default_uuid, environment
+from .world import STATE
+
+GIB = 2**30
+DRIVER = textwrap.dedent(
+    """
+    import ctypes, json, os
+    def driver():
+        return ctypes.CDLL("libcuda.so.1")
+    def visible(lib):
+        "The UUIDs behind the ordinals, or the error of cuInit."
+        error = lib.cuInit(0)
+        if error:
+            return error
+        n = ctypes.c_int()
+        lib.cuDeviceGetCount(ctypes.byref(n))
+        found = []
+        for i in range(n.value):
+            raw = (ctypes.c_ubyte * 16)()
+            lib.cuDeviceGetUuid_v2(raw, i)
+            found.append(bytes(raw).hex())
+        return found
+    """
+)
+
+
+def start(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> subprocess.Popen[str]:
+    base = environment(scenario) if isinstance(scenario, Scenario) else scenario
+    # The masks of whoever runs the tests are none of ours.
+    whole = {k: v for k, v in base.items() if not k.startswith(("CUDA_", "PYTORCH_"))}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**whole, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> Any:
+    """What the last line that `code` prints says, as JSON."""
+    process = start(scenario, textwrap.dedent(code), **env)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return json.loads(out.splitlines()[-1])
+
+
+def hexes(*indexes: int) -> list[str]:
+    return [default_uuid(i).removeprefix("GPU-").replace("-", "") for i in indexes]
+
+
+def test_no_driver() -> None:
+    """As on a laptop: the library cannot be found, and torch says so in its own words."""
+    found = run(
+        Scenario(driver=False),
+        """
+        import ctypes, json, torch
+        try:
+            ctypes.CDLL("libcuda.so.1")
+            loads = None
+        except OSError as error:
+            loads = str(error)
+        try:
+            torch.zeros(1, device="cuda")
+        except RuntimeError as error:
+            message = str(error)
+        print(json.dumps([loads, torch.cuda.is_available(), message]))
+        """,
+    )
+    assert "libcuda.so.1: cannot open shared object file" in found[0]
+    assert found[1] is False
+    assert found[2].startswith("Found no NVIDIA driver on your system")
+
+
+def test_no_nvml() -> None:
+    """CUDA without NVML: nvidia-ml-py says so, and torch counts through the driver."""
+    found = run(
+        Scenario(devices=3, nvml=False),
+        """
+        import json, pynvml, torch
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            code = error.value
+        print(json.dumps([code, torch.cuda.device_count(), torch.cuda.is_available()]))
+        """,
+    )
+    assert found == [12, 3, True]  # NVML_ERROR_LIBRARY_NOT_FOUND
+
+
+def test_no_device() -> None:
+    """A driver with no GPU: cuInit answers 100, NVML counts none."""
+    found = run(
+        Scenario(devices=0),
+        DRIVER
+        + """
+import pynvml
+pynvml.nvmlInit()
+print(json.dumps([visible(driver()), pynvml.nvmlDeviceGetCount()]))
+""",
+    )
+    assert found == [100, 0]
+
+
+def test_a_driver_too_old() -> None:
+    """A runtime of a later major version than the driver's: torch names the driver's."""
+    message = run(
+        Scenario(cuda_version=11040),
+        """
+        import json, torch
+        try:
+            torch.zeros(1, device="cuda")
+        except RuntimeError as error:
+            print(json.dumps(str(error)))
+        """,
+    )
+    assert "NVIDIA driver on your system is too old (found version 11040)" in message
+
+
+UNIQUE = ["GPU-aaaa1111-0000-4000-8000-000000000000", "GPU-aaab2222-0000-4000-8000-000000000000"]
+UNIQUE += ["GPU-b0000000-0000-4000-8000-000000000000", "GPU-c0000000-0000-4000-8000-000000000000"]
+MASKS: dict[str, list[int]] = {
+    "0,1": [0, 1],
+    "3,1": [3, 1],
+    "": [],
+    "-1": [],
+    "NoDevFiles": [],
+    "void": [],
+    "none": [],
+    "all": [],
+    "gpu-b0000000": [],
+    "0,-1,1": [0],
+    "0,2,-1,1": [0, 2],
+    "0,0": [],
+    "9,0": [],
+    "0,9": [0],
+    "0,9,0": [],
+    "1gpu2,2amp": [1, 2],
+    " 0, 1 ": [0, 1],
+    "0;1": [0],
+    UNIQUE[1]: [1],
+    "GPU-b": [2],
+    "GPU-aaa": [],
+    "GPU-B": [],
+    "GPU-b,GPU-c": [2, 3],
+    "GPU-b, GPU-c": [2],
+    f"GPU-b,{UNIQUE[2]}": [],
+    "GPU-b,0": [2],
+}
+
+
+def test_masks_as_torch_reads_them() -> None:
+    """The driver and torch's own parser (over NVML) agree, and the driver sees the right ones."""
+    found = run(
+        Scenario(devices=[GPU(uuid=uuid) for uuid in UNIQUE]),
+        DRIVER
+        + f"""
+masks = {list(MASKS)!r}
+seen = []
+for mask in masks:  # the driver reads a mask once, so each has its own process
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = mask
+        os.write(write, json.dumps(visible(driver())).encode())
+        os._exit(0)
+    os.wait()
+    seen.append(json.loads(os.read(read, 4096)))
+import torch
+counts = []
+for mask in masks:
+    os.environ["CUDA_VISIBLE_DEVICES"] = mask
+    counts.append(torch.cuda._device_count_nvml())
+print(json.dumps([seen, counts]))
+""",
+    )
+    uuids = [uuid.removeprefix("GPU-").replace("-", "") for uuid in UNIQUE]
+    expected = [[uuids[i] for i in indexes] or 100 for indexes in MASKS.values()]
+    assert dict(zip(MASKS, found[0], strict=True)) == dict(zip(MASKS, expected, strict=True))
+    counts = [len(indexes) for indexes in MASKS.values()]
+    assert dict(zip(MASKS, found[1], strict=True)) == dict(zip(MASKS, counts, strict=True))
+
+
+def test_a_mixed_machine_has_two_orders() -> None:
+    """CUDA counts the fastest first, nvidia-smi by PCI bus; CUDA_DEVICE_ORDER makes them agree."""
+    env = environment(Scenario(devices=[GPU("NVIDIA T4"), GPU()], cuda_order=[1, 0]))
+    show = DRIVER + "print(json.dumps(visible(driver())))"
+    assert run(env, show) == hexes(1, 0)
+    assert run(env, show, CUDA_DEVICE_ORDER="PCI_BUS_ID") == hexes(0, 1)
+    assert run(env, show, CUDA_VISIBLE_DEVICES="0") == hexes(1)
+    assert run(env, show, CUDA_VISIBLE_DEVICES=default_uuid(0)) == hexes(0)
+    mask = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert run(env, show, **mask) == hexes(0)
+
+
+def test_mig_instances() -> None:
+    """A GPU in MIG mode lends its first instance, or the one that the mask names."""
+    scenario = Scenario(devices=[GPU(mig=[Mig(), Mig("2g.20gb", 20 * GIB)]), GPU()])
+    env = environment(scenario)
+    code = """
+        import json, pynvml, torch
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 1)
+        torch.zeros(1, device="cuda")
+        print(json.dumps([
+            torch.cuda.device_count(),
+            torch.cuda.mem_get_info()[1],
+            pynvml.nvmlDeviceGetUUID(mig),
+            pynvml.nvmlDeviceGetMemoryInfo(mig).used > 0,
+        ]))
+    """
+    second = default_uuid(0, 1)
+    assert run(env, code, CUDA_VISIBLE_DEVICES="0") == [1, 10 * GIB, second, False]
+    assert run(env, code, CUDA_VISIBLE_DEVICES=second) == [1, 20 * GIB, second, True]
+
+
+def test_the_choice_freezes_at_cuinit() -> None:
+    """Before, the driver answers 3 and a new mask counts; after, none does."""
+    found = run(
+        Scenario(devices=2),
+        """
+        import ctypes, json, os, torch
+        lib = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        n = ctypes.c_int()
+        torch.cuda.device_count()
+        torch.device("cuda")
+        steps = [lib.cuDeviceGetCount(ctypes.byref(n))]
+        os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        steps += [torch.cuda.is_available(), torch.cuda.is_initialized()]
+        steps += [lib.cuDeviceGetCount(ctypes.byref(n)), n.value]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        steps += [torch.cuda.is_available(), torch.cuda.device_count()]
+        steps += [torch.empty(1, device="cuda").device.index]
+        steps += [str(torch.cuda.get_device_properties(0).uuid)]
+        print(json.dumps(steps))
+        """,
+    )
+    assert found == [3, True, False, 0, 1, True, 0, 0, default_uuid(1).removeprefix("GPU-")]
+
+
+def test_off_to_on_can_be_too_late() -> None:
+    """With no device visible at the first question, the runtime keeps its failure."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import ctypes, json, os, torch
+        before = torch.cuda.is_available()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        lib, n = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        probe = lib.cuDeviceGetCount(ctypes.byref(n))
+        print(json.dumps([before, torch.cuda.is_available(), torch.cuda.device_count(), probe]))
+        """,
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert found == [False, False, 1, 3]
+
+
+def test_contexts_are_made_on_first_use_and_forks_cannot_use_them() -> None:
+    """A count or a property makes none; each costs memory; a forked child gets error 3."""
+    found = run(
+        Scenario(devices=3),
+        """
+        import ctypes, json, os, torch
+        has = lambda: [torch._C._cuda_hasPrimaryContext(i) for i in range(3)]
+        torch.cuda.is_available()
+        torch.cuda.init()
+        torch.cuda.get_device_properties(2)
+        steps = [has()]
+        torch.zeros(1, device="cuda:1")
+        steps.append(has())
+        import pynvml
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(3)]
+        memory = [pynvml.nvmlDeviceGetMemoryInfo(h, version=pynvml.nvmlMemory_v2) for h in handles]
+        steps.append([m.used >> 20 for m in memory])
+        read, write = os.pipe()
+        if os.fork() == 0:
+            n = ctypes.c_int()
+            error = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(n))
+            os.write(write, str(error).encode())
+            os._exit(0)
+        os.wait()
+        steps.append(int(os.read(read, 10)))
+        print(json.dumps(steps))
+        """,
+    )
+    assert found == [[False] * 3, [False, True, False], [0, 502, 0], 3]
+
+
+HOLD = """
+import sys, torch
+block = torch.empty(%d, dtype=torch.uint8, device="cuda")
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
+    """NVML tells one what another holds, until that is gone, however it went."""
+    env = environment(Scenario(devices=1))
+    world = World(env[STATE])
+    first = start(env, HOLD % (70 * GIB))
+    second = start(env, HOLD % (5 * GIB))
+    try:
+        assert first.stdout is not None
+        assert second.stdout is not None
+        assert first.stdout.readline() + second.stdout.readline() == "ready\n" * 2
+        code = """
+            import json, pynvml
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
+            all = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            print(json.dumps([free >> 30, {p.pid: p.usedGpuMemory >> 30 for p in all}]))
+        """
+        free, processes = run(env, code)
+        assert free == 3
+        assert processes[str(first.pid)] == 70
+        assert processes[str(second.pid)] == 5
+        assert world.used(0, first.pid) > 70 * GIB
+        first.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
+            assert time.monotonic() < deadline
+        assert found[0] == 73
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.communicate()
+
+
+def test_exec_gives_back_what_the_old_image_held() -> None:
+    """The same pid with a new program starts with nothing."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import os, sys, torch
+        torch.empty(10 * 2**30, dtype=torch.uint8, device="cuda")
+        code = '''if True:
+            import json, pynvml
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+            print(json.dumps(memory.used))'''
+        os.execv(sys.executable, [sys.executable, "-c", code])
+        """,
+    )
+    assert found == 0
+
+
+def test_a_lost_device_is_an_error_of_cuda_too() -> None:
+    """Work on a GPU that fell off the bus is an unknown error; its neighbour lives on."""
+    found = run(
+        Scenario(devices=2, lost=[1]),
+        """
+        import json, torch
+        try:
+            torch.zeros(1, device="cuda:1")
+        except RuntimeError as error:
+            message = str(error)
+        torch.zeros(1, device="cuda:0").cpu()
+        print(json.dumps(message))
+        """,
+    )
+    assert "CUDA error: unknown error" in found
+
+
+def test_faults_of_the_scenario() -> None:
+    """Given beforehand: cuInit fails at its first call, an NVML call after two good ones."""
+    scenario = Scenario(faults={"cuInit": 999, "nvmlDeviceGetCount_v2": (4, 2)})
+    found = run(
+        scenario,
+        DRIVER
+        + """
+nvml, n = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+nvml.nvmlInit_v2()
+counts = [nvml.nvmlDeviceGetCount_v2(ctypes.byref(n)) for _ in range(4)]
+print(json.dumps([visible(driver()), counts]))
+""",
+    )
+    assert found == [999, [0, 0, 4, 4]]
+
+
+def test_a_model_trains() -> None:
+    """Linear and Adam under autocast, from forward to step; the state is on the device."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import json, torch
+        layers = [torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)]
+        model = torch.nn.Sequential(*layers).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(torch.randn(16, 64, device="cuda")).float().pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        kinds = {str(value.device) for value in states if value.dim()}
+        print(json.dumps([len(states), *kinds, type(loss.item()).__name__]))
+        """,
+    )
+    assert found == [12, "cuda:0", "float"]
+
+
+@pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_other_allocators(backend: str) -> None:
+    """Virtual memory and memory pools: data comes back, memory is counted, too much is an error."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import json, torch
+        data = torch.arange(3_000_000.0)
+        blocks = [data.cuda() for _ in range(5)]
+        good = all(torch.equal(block.cpu(), data) for block in blocks)
+        held = torch.cuda.mem_get_info()
+        try:
+            torch.empty(90 * 2**30, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            full = True
+        del blocks
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        after = torch.cuda.mem_get_info()
+        print(json.dumps([good, full, (after[0] - held[0]) >> 20]))
+        """,
+        PYTORCH_CUDA_ALLOC_CONF=backend,
+    )
+    assert found[:2] == [True, True]
+    assert 50 <= found[2] <= 64
+
+
+def test_a_stub_is_counted_and_strictness_aborts() -> None:
+    """A call that only a stub answers is on record, printed with the trace, fatal when strict."""
+    env = environment(Scenario(devices=1))
+    world = World(env[STATE])
+    code = """if True:
+        import ctypes
+        print(ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled())
+    """
+    out, errors = start(env, code, VIRTUAL_GPU_TRACE="1").communicate(timeout=30)
+    assert out.strip() == "801"
+    assert "cuTensorMapEncodeTiled is not implemented" in errors
+    assert world.unimplemented_calls() == {"cuTensorMapEncodeTiled": 1}
+    strict = start(env, code, VIRTUAL_GPU_STRICT="1")
+    strict.communicate(timeout=30)
+    assert strict.returncode == -signal.SIGABRT
+    world.forget_unimplemented("cuTensorMapEncodeTiled")
+    assert not world.unimplemented_calls()
+
+
+def test_the_command_line() -> None:
+    """It runs a command on as many GPUs as asked for, and hands on its exit status."""
+    code = "import pynvml as n; n.nvmlInit(); raise SystemExit(n.nvmlDeviceGetCount())"
+    command = [sys.executable, "-m", "tests.virtual_gpu", "--devices", "8", "--"]
+    done = subprocess.run([*command, sys.executable, "-c", code], env=os.environ, check=False)
+    assert done.returncode == 8
