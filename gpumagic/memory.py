@@ -10,148 +10,18 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.inventory import devices
+from gpumagic.memory_report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.peaks import LEDGER, Scope
-from gpumagic.results import (
-    Device,
-    DeviceMemory,
-    DeviceMemoryDelta,
-    DeviceTable,
-    MemoryDelta,
-    MemoryReport,
-    Result,
-)
+from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport, Result
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# --- the report ------------------------------------------------------------------------------
-
-
-def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
-    """The memory of each device that this process sees, with the change since ``previous``.
-
-    What torch holds comes from its allocator, everything else from NVML; without NVML, free and
-    total memory come from the CUDA runtime, for devices on which this process has a context.
-    """
-    table = devices(processes=False)
-    seen = {device.ordinal: device for device in table if device.ordinal is not None}
-    held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
-    before = previous.devices if previous is not None else {}
-    rows = {
-        ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
-        for ordinal in sorted({*seen, *held})
-    }
-    if rows:
-        unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
-        return MemoryReport(rows, notes=(*_allocator_notes(), *unreadable, *table.notes))
-    return MemoryReport(error=table.error or _nothing_seen(table))
-
-
-def _nothing_seen(table: DeviceTable) -> str:
-    if not len(table):
-        return "this machine has no GPU"
-    if any(device.visible is not False for device in table):
-        return "CUDA's numbers of the GPUs are not known before it starts; %gpu lists the GPUs"
-    return "this kernel sees no GPU of this machine; %gpu says why"
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What torch's allocator holds on a device; all None if it keeps no counters."""
-
-    allocated: int | None = None
-    reserved: int | None = None
-    peak: int | None = None
-
-
-def _held(ordinal: int) -> _Held:
-    try:
-        stats = torch_cuda.memory_stats(ordinal)
-    except RuntimeError:  # a pluggable allocator without counters
-        return _Held()
-    allocated = stats["allocated_bytes"]["all"]
-    return _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
-
-
-def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
-    """One device's row, from what NVML says of it and what torch holds there."""
-    context = held is not None
-    if held is None:
-        # Without a context torch holds nothing.
-        held = _Held(0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
-    free, total = (device.memory_free, device.memory_total) if device else (None, None)
-    if context and (free is None or total is None):
-        free, total = _by_the_runtime(ordinal)
-    return DeviceMemory(
-        allocated=held.allocated,
-        reserved=held.reserved,
-        peak=held.peak,
-        free=free,
-        total=total,
-        outside=_outside(device.memory_own if device else None, held.reserved),
-        others=device.memory_others if device else None,
-        name=device.name if device else None,
-        index=device.index if device else None,
-        context=context,
-    )
-
-
-def _by_the_runtime(ordinal: int) -> tuple[int | None, int | None]:
-    """Free and total bytes of a device that has a context."""
-    try:
-        return torch_cuda.memory_info(ordinal)
-    except RuntimeError:  # the device is lost
-        return None, None
-
-
-def _outside(own: int | None, reserved: int | None) -> int | None:
-    """What a process holds beyond the allocator: the CUDA context, libraries' workspaces."""
-    if own is None:
-        return None
-    outside = own - (reserved or 0)
-    # NVML looked a moment earlier than the allocator: a negative remainder says nothing.
-    return outside if outside >= 0 else None
-
-
-def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
-    if before is None:
-        return now
-    return replace(
-        now,
-        allocated_change=_minus(now.allocated, before.allocated),
-        reserved_change=_minus(now.reserved, before.reserved),
-    )
-
-
-def _minus(now: int | None, before: int | None) -> int | None:
-    # None before: torch was not there, and held nothing.
-    return None if now is None else now - (before or 0)
-
-
-def _allocator_notes() -> tuple[str, ...]:
-    """What to bear in mind about the allocator's figures."""
-    if torch_cuda.loaded() is None:
-        return ("torch is not imported: these are the driver's figures alone",)
-    if not torch_cuda.built_with_cuda():
-        return ("this torch has no CUDA support: these are the driver's figures alone",)
-    backend = torch_cuda.allocator_backend()
-    if backend == "cudaMallocAsync":
-        return (
-            "backend:cudaMallocAsync: the driver keeps the counters; memory that waits to be freed "
-            "counts as allocated, peaks of reserved are upper bounds, failures are not counted",
-        )
-    if backend == "pluggable":
-        return ("a pluggable allocator is in use: torch keeps no counters of it",)
-    return ()
-
-
-# --- the change ------------------------------------------------------------------------------
+# --- the change ---------------------------------------------------------------------------------
 
 
 class Measurement(Result):
@@ -193,7 +63,7 @@ class Measurement(Result):
         self._result = MemoryDelta(
             changed,
             partial=kind is not None,
-            notes=_allocator_notes() if changed else (),
+            notes=allocator_notes() if changed else (),
             error=self._error or (None if changed else _not_in_use()),
         )
 
@@ -240,6 +110,8 @@ class Measurement(Result):
 
 
 def _one_line(error: BaseException) -> str:
+    if torch_cuda.allocator_backend() == "pluggable":
+        return PLUGGABLE
     lines = str(error).strip().splitlines()
     return f"the allocator's counters cannot be read: {lines[0] if lines else type(error).__name__}"
 
@@ -325,7 +197,7 @@ def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def show(measurement: Measurement) -> None:
         wrapped.memory = measurement.result  # type: ignore[attr-defined]
-        print(f"{name}: {measurement}")
+        print(f"{name}\n{measurement}")
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
         measurement = Measurement()

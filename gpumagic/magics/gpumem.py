@@ -10,8 +10,8 @@ from gpumagic.cell import compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.show import hand_over
-from gpumagic.memory import Measurement, memory_report
-from gpumagic.peaks import LEDGER
+from gpumagic.memory import Measurement
+from gpumagic.memory_report import memory_report
 
 _DESCRIPTION = """\
 GPU memory: what there is now, and what a statement or a cell does to it.
@@ -73,7 +73,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is not None and statement:
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     source = statement + ";" * silent if cell is None else cell
-    header = None if cell is None else f"%%gpumem {line}"
+    header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 
     def finish(value: Any) -> Any:
@@ -98,13 +98,6 @@ class _Reported(Measurement):
         super().__init__()
         self._magics = magics
         self._options = options
-
-    def __enter__(self) -> _Reported:
-        extension = getattr(self._magics.shell, "_gpumagic", None)
-        if extension is not None and LEDGER.release not in extension.undo:
-            extension.undo.append(LEDGER.release)
-        super().__enter__()
-        return self
 
     def __exit__(
         self,

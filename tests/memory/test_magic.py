@@ -128,12 +128,13 @@ def test_nothing_of_ours_is_left_in_the_namespace(run_cell: Any, ip: Any) -> Non
     assert new == {"mine"}
 
 
+@pytest.mark.parametrize("measure", ["%gpumem -q 1", "with __import__('gpumagic').gpumem(): 1"])
 def test_unloading_gives_torch_its_functions_back(
-    run_cell: Any, ip: Any, torch: ModuleType
+    run_cell: Any, ip: Any, torch: ModuleType, measure: str
 ) -> None:
     own = functions(torch)
     run_cell(f"x = {bytes_on(0, 100 * MIB)}\ndel x")
-    run_cell("%gpumem -q 1")
+    run_cell(measure)
     assert functions(torch) != own
     ip.extension_manager.reload_extension("gpumagic")
     assert all(now is own[name] for name, now in functions(torch).items())

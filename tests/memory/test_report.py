@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory import memory_report
+from gpumagic.memory_report import memory_report
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
@@ -237,6 +237,24 @@ def test_other_allocators(kernel: Any, setting: str) -> None:
     fresh.run("%gpumem -v report")
     assert fresh.value("report.devices[0].allocated") == 4 * MIB
     assert fresh.value("report.devices[0].peak") == 64 * MIB
+
+
+def test_a_pluggable_allocator(kernel: Any) -> None:
+    fresh = kernel(Scenario(devices=1))
+    fresh.run(
+        "import torch\n"
+        "memory = torch.cuda.memory\n"
+        "memory.change_current_allocator("
+        "memory.CUDAPluggableAllocator('libc.so.6', 'malloc', 'free'))"
+    )
+    reply = fresh.run("%%gpumem\nx = torch.empty(512, device='cuda')\n6 * 7")
+    said = "a pluggable allocator is in use, of which torch keeps no counters"
+    assert reply.value == "42"
+    assert said in fresh.run("%gpumem -v report").text
+    assert fresh.run("%%gpumem\n6 * 7").text == f"GPU memory: not measured, {said}"
+    row = fresh.value("vars(report.devices[0])")
+    assert (row["allocated"], row["reserved"], row["outside"]) == (None, None, None)
+    assert row["free"] is not None
 
 
 def test_torch_without_cuda(kernel: Any) -> None:
