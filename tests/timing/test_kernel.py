@@ -1,0 +1,156 @@
+"""``%%cudatime`` in real kernels: await, interrupts, Run All, CUDA made inside the cell."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
+
+SLEEP = f"torch.cuda._sleep({int(0.02 * SLEEP_CYCLES_PER_SECOND)})"
+
+
+def test_a_notebook(kernel: Any) -> None:
+    """One kernel from its start: no torch, CUDA made inside, then everything as it should be."""
+    k = kernel(Scenario(devices=3))
+
+    # torch is not imported, and not by us
+    reply = k.run("%%cudatime\n1 + 1")
+    assert "no GPU time: torch is not imported" in reply.text
+    assert reply.value == "2"
+    k.run("import sys; assert 'torch' not in sys.modules")
+
+    # await, which %%time refuses: in the last expression, in a statement, repeated
+    reply = k.run("%%cudatime\nimport asyncio\nx = await asyncio.sleep(0.05, 4)\nx + 1")
+    assert reply.value == "5"
+    assert "Wall" in reply.text
+    assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7)").value == "7"
+    assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7);").value is None
+    k.run("%%cudatime -o -q -v t -n 2 -r 3\ny = await asyncio.sleep(0.02)")
+    assert k.run("t.loops, t.repeat, 0.018 < t.wall.median < 0.2").value == "(2, 3, True)"
+    k.run("assert 'y' not in globals()")
+    reply = k.run("%%cudatime\nawait asyncio.sleep(0)\n\n1 / 0", raising=False)
+    assert reply.error["ename"] == "ZeroDivisionError"
+    assert "Wall" in reply.text
+    assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
+
+    # CUDA comes to be inside the cell: no false figure
+    reply = k.run(f"%%cudatime -v t\nimport torch\ntorch.cuda.init()\n{SLEEP}", timeout=120)
+    assert "CUDA was initialised inside this cell" in reply.text
+    assert k.run("t.gpu").value is None
+    assert k.run("t.wall.median >= 0.02").value == "True"
+    reply = k.run(f"%%cudatime -v t\n{SLEEP}")
+    assert "cuda:0" in reply.text
+    assert k.run("0.98 * 0.02 <= t.gpu.median <= 1.02 * 0.02 + t.host.median").value == "True"
+
+    # the same on another device, and none on one that nobody uses
+    reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
+    assert "inside this cell" in reply.text
+    assert k.run("t.gpu").value is None
+    reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
+    assert k.run("list(t.per_device)").value == "[1]"
+    k.run(f"%cudatime -q -n 2 {SLEEP}")
+    contexts = "[torch._C._cuda_hasPrimaryContext(i) for i in range(3)]"
+    assert k.run(contexts).value == "[True, True, False]"
+
+    # nothing of ours in the namespace
+    names = "[n for n in globals() if 'cudatime' in n or n in ('t0', 'inner', 'it')]"
+    assert k.run(names).value == "[]"
+
+
+def test_interrupts(kernel: Any) -> None:
+    k = kernel(Scenario(devices=1))
+    k.run("import time")
+
+    # a repeated timing: what is complete is shown, the rest of the cells does not run
+    message = k.submit(
+        "%%cudatime -n 1 -r 1000 -w 0\ncount = globals().setdefault('count_', [])\n"
+        "count.append(1)\nprint('run', len(count))\ntime.sleep(0.05)"
+    )
+    k.until(message, "run 3")
+    started = time.monotonic()
+    k.manager.interrupt_kernel()
+    reply = k.wait(message)
+    assert time.monotonic() - started < 5
+    assert reply.status == "error"
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "stopped early" in reply.text
+    assert "Wall" in reply.text
+
+    # before anything is complete
+    message = k.submit("%%cudatime -n 1 -w 0\nprint('begun')\ntime.sleep(60)")
+    k.until(message, "begun")
+    k.manager.interrupt_kernel()
+    reply = k.wait(message)
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "stopped before the first repeat was complete" in reply.stdout
+
+    # a single run
+    message = k.submit("%%cudatime\nprint('begun')\ntime.sleep(60)")
+    k.until(message, "begun")
+    k.manager.interrupt_kernel()
+    reply = k.wait(message)
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "Wall" in reply.text
+
+    # the garbage collector is on again
+    assert k.run("import gc; gc.isenabled()").value == "True"
+
+
+def test_progress_shows_and_goes(kernel: Any) -> None:
+    k = kernel(Scenario(devices=1))
+    k.run("import time")
+    slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.4)"
+    # with tqdm where it is installed, and without
+    for reply in (
+        k.run(slow),
+        k.run("import sys; sys.modules['tqdm.auto'] = None"),
+        k.run(slow),
+    )[::2]:
+        assert "%cudatime" in reply.stderr
+        assert "█" in reply.stderr
+        assert reply.stderr.rstrip("\r").split("\r")[-1].strip() == ""
+    assert k.run("%cudatime -n 1 -r 2 time.sleep(0.01)").stderr == ""
+    assert k.run("%cudatime -q -n 1 -r 4 time.sleep(0.4)").stderr == ""
+
+
+def test_run_all_stops(notebook: Any) -> None:
+    cells = ["%load_ext gpumagic", "%%cudatime\n1 / 0", "print('not reached')"]
+    with pytest.raises(CellExecutionError) as caught:
+        notebook(cells)
+    assert caught.value.ename == "ZeroDivisionError"
+
+
+def test_no_gpu(kernel: Any) -> None:
+    """Wall and CPU time, and one line that says why there is no more."""
+    k = kernel(Scenario(devices=1), {"CUDA_VISIBLE_DEVICES": "-1"})
+    k.run("import torch", timeout=120)
+    reply = k.run("%%cudatime -v t\nsum(range(1000))")
+    assert "no GPU time: no GPU is visible: CUDA_VISIBLE_DEVICES=-1" in reply.text
+    assert reply.value == "499500"
+    assert k.run("t.gpu is None and t.wall.median > 0 and t.bound is None").value == "True"
+
+
+def test_no_driver(kernel: Any) -> None:
+    k = kernel(Scenario(devices=0, driver=False))
+    k.run("import torch", timeout=120)
+    assert "no GPU time: there is no NVIDIA driver" in k.run("%%cudatime\n1").text
+    assert "no GPU time: there is no NVIDIA driver" in k.run("%cudatime -n 10 1").text
+
+
+def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
+    k = kernel(Scenario(devices=1))
+    k.run("import torch", timeout=120)
+    assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
+    k.run("from gpumagic import driver\nassert driver.state().initialized is False")
+
+
+def test_plain_terminal(terminal: Any) -> None:
+    t = terminal(Scenario(devices=1))
+    shown = t.run("%cudatime 6 * 7")
+    assert "Wall" in shown
+    assert "42" in shown
+    assert shown.index("Wall") < shown.index("42")

@@ -1,0 +1,147 @@
+"""Work of known duration is reported with that duration, wherever it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gpumagic
+
+CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
+    "current stream": (lambda w: w.sleep(0.05), {0: 0.05}),
+    "unjoined side stream": (lambda w: w.on_side(0.05), {0: 0.05}),
+    "side stream of high priority": (lambda w: w.on_side(0.05, priority=-1), {0: 0.05}),
+    "side stream longer than the current": (
+        lambda w: (w.sleep(0.03), w.on_side(0.05)),
+        {0: 0.05},
+    ),
+    "current stream longer than a side one": (
+        lambda w: (w.on_side(0.03), w.sleep(0.05)),
+        {0: 0.05},
+    ),
+    "another device": (lambda w: w.sleep(0.05, 1), {1: 0.05}),
+    "two devices": (lambda w: (w.sleep(0.05), w.sleep(0.02, 1)), {0: 0.05, 1: 0.02}),
+    "two devices, the second longer": (
+        lambda w: (w.sleep(0.02), w.sleep(0.05, 1)),
+        {0: 0.02, 1: 0.05},
+    ),
+    "two devices, on side streams": (
+        lambda w: (w.on_side(0.05), w.on_side(0.02, 1)),
+        {0: 0.05, 1: 0.02},
+    ),
+    "another thread": (lambda w: w.from_thread(0.05), {0: 0.05}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_duration(name: str, work: Any) -> None:
+    code, true = CASES[name]
+    with gpumagic.cudatime() as timed:
+        code(work)
+    assert {*timed.per_device} == {*true}
+    for ordinal, seconds in true.items():
+        # The work is queued some time after the start, at most when the host is done.
+        reported = timed.per_device[ordinal].median
+        assert 0.98 * seconds <= reported <= 1.02 * seconds + timed.host.median
+    assert timed.gpu.median == max(sample.median for sample in timed.per_device.values())
+    assert timed.wall.median >= timed.gpu.median
+    assert timed.bound == "gpu"
+    assert not timed.gpu_at_most
+    assert timed.gpu_note is None
+
+
+def test_what_was_queued_before_does_not_count(work: Any) -> None:
+    work.sleep(0.05)
+    with gpumagic.cudatime() as timed:
+        work.sleep(0.01)
+    assert timed.gpu.median <= 0.0102 + timed.host.median
+
+
+def test_an_idle_gpu_is_reported_as_at_most(work: Any) -> None:
+    with gpumagic.cudatime() as timed:
+        work.torch.empty(1, device="cuda")
+        time.sleep(0.02)
+    assert timed.gpu_at_most
+    assert timed.bound is None
+    assert "at most" in timed.gpu_note
+    assert {*timed.per_device} == {0}
+    assert "≤" in str(timed.result)
+
+
+def test_code_that_waits_itself_is_not_called_host_bound(work: Any) -> None:
+    """The GPU is idle when it returns, but was not all the time: nobody knows."""
+    with gpumagic.cudatime() as timed:
+        work.sleep(0.02)
+        work.torch.cuda.synchronize()
+    assert timed.bound is None
+    assert timed.gpu_at_most
+    assert timed.gpu.median >= 0.98 * 0.02
+
+
+def test_no_sign_of_work_is_said(work: Any) -> None:
+    with gpumagic.cudatime() as timed:
+        sum(range(1000))
+    assert timed.gpu_at_most
+    assert "no sign of GPU work" in timed.gpu_note
+
+
+def test_nothing_is_synchronised_while_a_graph_is_captured(work: Any) -> None:
+    torch = work.torch
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), gpumagic.cudatime() as timed:
+        work.sleep(0.001)
+    assert timed.gpu is None
+    assert "captured" in timed.gpu_note
+    with gpumagic.cudatime() as timed:
+        graph.replay()
+    assert timed.gpu.median >= 0.98 * 0.001
+
+
+def test_nested(work: Any) -> None:
+    with gpumagic.cudatime() as outer:
+        work.sleep(0.02)
+        with gpumagic.cudatime() as inner:
+            work.sleep(0.01)
+    assert inner.gpu.median <= 0.0102 + inner.host.median
+    assert outer.gpu.median >= 0.98 * 0.03
+
+
+def test_no_context_is_made(work: Any) -> None:
+    has_context = work.torch._C._cuda_hasPrimaryContext
+    before = [has_context(i) for i in range(4)]
+    with gpumagic.cudatime():
+        work.sleep(0.001)
+    gpumagic.cudatime(lambda: work.sleep(0.001), n=1, r=2)
+    assert [has_context(i) for i in range(4)] == before
+
+
+def test_a_device_that_cannot_be_waited_for(work: Any, virtual_gpu: Any) -> None:
+    """The block's own work is not harmed, and one line says what is missing."""
+    with gpumagic.cudatime() as timed:
+        virtual_gpu.fault("cudaDeviceSynchronize", 719)
+        value = 42
+    virtual_gpu.reset()
+    assert value == 42
+    assert timed.gpu is None
+    assert "cannot be waited for" in timed.gpu_note
+    assert "\n" not in timed.gpu_note
+    assert timed.wall.median > 0
+
+
+def test_repeated(work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: work.sleep(0.002), n=5, r=3, w=2)
+    assert (timing.loops, timing.repeat, timing.warmup) == (5, 3, 2)
+    assert len(timing.gpu.all) == len(timing.wall.all) == 3
+    assert timing.gpu.best >= 0.98 * 0.002
+    assert timing.gpu.median <= 1.02 * 0.002 + timing.host.median
+    assert timing.bound == "gpu"
+    assert timing.timings == list(timing.gpu.all)
+    assert timing.all_runs == [5 * value for value in timing.gpu.all]
+
+
+def test_repeats_do_not_overlap(work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: work.on_side(0.01), n=1, r=3, w=0)
+    assert timing.gpu.worst <= 0.0102 + timing.host.worst
