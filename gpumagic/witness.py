@@ -50,16 +50,19 @@ class Witness:
         self._import: Callable[..., Any] | None = None
         self._watched_import: Callable[..., Any] | None = None
         self._watched_run: Callable[..., Any] | None = None
-        self._looked = False
         self.culprit: Culprit | None = None
 
     def attach(self) -> None:
-        """Start watching."""
+        """Start watching, unless CUDA is initialised already."""
+        # Whatever uses CUDA from Python has imported ctypes; without it nothing need be asked.
+        if "ctypes" in sys.modules and _driver_is_up():
+            self.culprit = Culprit(None)
+            return
         run_code = self._shell.run_code
 
-        async def watched_run(code: CodeType, *arguments: Any, **options: Any) -> Any:
-            outcome = await run_code(code, *arguments, **options)
-            self._after(code)
+        async def watched_run(code: CodeType, result: Any = None, **options: Any) -> Any:
+            outcome = await run_code(code, result, **options)
+            self._after(code, getattr(result, "execution_count", None))
             return outcome
 
         self._watched_run = self._shell.run_code = watched_run
@@ -82,27 +85,20 @@ class Witness:
                 return original(name, globals, locals, fromlist, level)
             finally:
                 # The innermost import ends first, so the first to see it is the nearest.
-                if self._package is None and self._looked and _driver_is_up():
+                if self._package is None and _driver_is_up():
                     self._package = name.partition(".")[0]
 
         return watched_import
 
-    def _after(self, code: CodeType) -> None:
-        first, self._looked = not self._looked, True
+    def _after(self, code: CodeType, cell: int | None) -> None:
         if not _driver_is_up():
             self._package = None
-            return
-        if first:  # the statement that loaded gpumagic: CUDA was up before it
-            self.culprit = Culprit(None)
-            self.detach()
             return
         line = code.co_firstlineno
         text = linecache.getline(code.co_filename, line).strip()
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"
-        self.culprit = Culprit(
-            text or "a statement", self._shell.execution_count, line, self._package
-        )
+        self.culprit = Culprit(text or "a statement", cell, line, self._package)
         self.detach()
 
     def detach(self) -> None:
