@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from tests.support.shells import Ran
     from tests.support.terminal import Terminal
 
-# TEMPORARY: until tests/virtual_gpu stands.
-_READY = (Path(__file__).parent / "virtual_gpu" / "plugin.py").exists()
-pytest_plugins = ["tests.virtual_gpu.plugin"] if _READY else []
+pytest_plugins = ["tests.virtual_gpu.plugin"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,8 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _READY:
-        device.under_the_virtual_gpu(config)
+    device.under_the_virtual_gpu(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,13 +70,8 @@ def _nothing_leaks() -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[None]:
     """Nor warning filters, which pytest puts back itself after each phase of a test."""
-    import sys
-
-    before, torch_was_there = leaks.warning_filters(), "torch" in sys.modules
-    result = yield
-    if torch_was_there or "torch" not in sys.modules:
-        assert leaks.warning_filters() == before, "warning filters left changed"
-    return result
+    with leaks.filters_stay():
+        return (yield)
 
 
 @pytest.fixture

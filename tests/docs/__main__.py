@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 
-from tests.docs.reference import README, updated
+from tests.docs.reference import README, ROOT, updated
 
 
 def main() -> int:
@@ -14,7 +14,14 @@ def main() -> int:
     options.add_argument(
         "--check", action="store_true", help="change nothing; fail on a difference"
     )
-    check = options.parse_args().check
+    options.add_argument("--pictures", action="store_true", help="take the pictures anew")
+    given = options.parse_args()
+    if given.pictures:
+        from tests.docs.pictures import take
+
+        for picture in take():
+            print(picture.relative_to(ROOT))
+    check = given.check
     old = README.read_text(encoding="utf-8")
     new = updated(old)
     if old == new:

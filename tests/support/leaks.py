@@ -70,8 +70,20 @@ def torch_functions() -> dict[str, int]:
     return found
 
 
-def warning_filters() -> list[Any]:
-    return list(warnings.filters)
+@contextmanager
+def filters_stay() -> Iterator[None]:
+    """Assert that the block leaves the warning filters as they were.
+
+    A package that is first imported in the block may have filters of its own.
+    """
+    before, packages = list(warnings.filters), _foreign_packages()
+    yield
+    if _foreign_packages() == packages:
+        assert list(warnings.filters) == before, "warning filters left changed"
+
+
+def _foreign_packages() -> set[str]:
+    return {name.split(".")[0] for name in list(sys.modules)} - {"gpumagic", "tests"}
 
 
 @contextmanager
