@@ -94,7 +94,8 @@ class Witness:
         if not _driver_is_up():
             self._package = None
             return
-        line = code.co_firstlineno
+        # Not co_firstlineno, which is 1 for every module.
+        line = min((line for _, _, line in code.co_lines() if line), default=1)
         text = linecache.getline(code.co_filename, line).strip()
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"

@@ -22,7 +22,7 @@ def culprit(kernel: Kernel) -> str:
     [
         (
             "import torch\n\nx = torch.empty(1, device='cuda')\ny = 1",
-            "CUDA was initialised while cell [{n}] ran `x = torch.empty(1, device='cuda')` (line 3)",
+            "while cell [{n}] ran `x = torch.empty(1, device='cuda')` (line 3)",
         ),
         (
             "import torch\ndef train():\n    torch.ones(1, requires_grad=True).sum().backward()\n"
