@@ -82,7 +82,7 @@ class Outcome:
 
 
 class _Thousand(ast.NodeTransformer):
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:  # noqa: N802
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.copy_location(ast.Constant(2000), node) if node.value == 1000 else node
 
 
