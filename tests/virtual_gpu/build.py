@@ -46,6 +46,11 @@ class Libraries:
         """Directory of libnvidia-ml.so.1."""
         return self.directory / "nvml"
 
+    @property
+    def hide(self) -> Path:
+        """The library for LD_AUDIT that hides NVIDIA's own."""
+        return self.directory / "audit" / "libhide.so"
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -144,6 +149,10 @@ def _build(directory: Path) -> None:
         if soname:
             sources = ("cublas.c", "state.c")
             targets.append(_imported(wanted, soname, sources, (define, *versions), 15))
+    profiler = _needed(wanted, "libcupti.so.")
+    if profiler:
+        targets.append(_imported(wanted, profiler, ("cupti.c", "state.c"), (), 35))
+    targets.append(_Target("libhide.so", "audit", ("hide.c",), (), 0))
     for target in targets:
         _compile(target, directory)
 

@@ -10,11 +10,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import GPU, Mig, Scenario, World, default_uuid, environment
+from .build import libraries
 from .world import STATE
 
 GIB = 2**30
@@ -87,6 +89,22 @@ def test_no_driver() -> None:
     assert "libcuda.so.1: cannot open shared object file" in found[0]
     assert found[1] is False
     assert found[2].startswith("Found no NVIDIA driver on your system")
+
+
+def test_the_machines_own_driver_is_hidden(tmp_path: Path) -> None:
+    """A scenario without a driver has none, on a machine that has one."""
+    (tmp_path / "libcuda.so.1").symlink_to(libraries().driver / "libcuda.so.1")
+    own = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    code = """
+        import ctypes, json
+        try:
+            ctypes.CDLL("libcuda.so.1")
+            print(json.dumps("loaded"))
+        except OSError as error:
+            print(json.dumps(str(error)))
+    """
+    assert run(own, code) == "loaded"
+    assert "cannot open shared object" in run(environment(Scenario(driver=False), own), code)
 
 
 def test_no_nvml() -> None:
@@ -339,7 +357,7 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         deadline = time.monotonic() + 10
         while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
             assert time.monotonic() < deadline
-        assert found[0] == 73
+        assert found[0] == 74
     finally:
         for process in (first, second):
             process.kill()
@@ -419,6 +437,22 @@ def test_a_model_trains() -> None:
         """,
     )
     assert found == [12, "cuda:0", "float"]
+
+
+def test_the_profiler_does_without_the_gpu() -> None:
+    """torch.profiler runs, and reports what the host did."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import json, torch
+        from torch.profiler import ProfilerActivity, profile
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            torch.zeros(3, device="cuda")
+            torch.cuda.synchronize()
+        print(json.dumps(any(event.name == "aten::zeros" for event in seen.events())))
+        """,
+    )
+    assert found is True
 
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])

@@ -18,6 +18,7 @@ from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_f
 
 STATE = "VIRTUAL_GPU_STATE"
 _OWNER = "VIRTUAL_GPU_OWNER"
+_HIDE = "VIRTUAL_GPU_HIDE"
 _known: dict[str, World] = {}
 
 
@@ -166,9 +167,15 @@ def environment(
     path = str(Path(folder) / "state")
     scenario.write(Path(path))
     World(path)
-    # NVIDIA's own libraries are only looked for where ours are not.
     found = [built.driver] * scenario.driver + [built.nvml] * scenario.nvml
     _put_first(result, "LD_LIBRARY_PATH", [str(directory) for directory in found])
+    missing = ["libcuda.so.1"] * (not scenario.driver)
+    missing += ["libnvidia-ml.so.1"] * (not scenario.nvml)
+    hidden = [soname for soname in missing if _machine_has(soname, result)]
+    _put_first(result, "LD_AUDIT", [str(built.hide)] if hidden else [])
+    result.pop(_HIDE, None)
+    if hidden:
+        result[_HIDE] = ":".join(hidden)
     _put_first(result, "LD_PRELOAD", [str(library) for library in built.preload])
     result[STATE] = path
     result[_OWNER] = str(os.getpid())
@@ -196,6 +203,14 @@ def unimplemented_calls() -> Counter[str]:
     for world in _known.values():
         total += world.unimplemented_calls()
     return total
+
+
+def _machine_has(soname: str, env: Mapping[str, str]) -> bool:
+    folders = [*env.get("LD_LIBRARY_PATH", "").split(":"), "/usr/lib", "/usr/lib64", "/lib"]
+    if any((Path(folder) / soname).exists() for folder in folders if folder):
+        return True
+    cache = Path("/etc/ld.so.cache")
+    return cache.exists() and b"\0%b\0" % soname.encode() in cache.read_bytes()
 
 
 def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:

@@ -120,6 +120,8 @@ struct device_properties {
 #endif
 };
 
+_Static_assert(sizeof(struct device_properties) == (VG_CUDART_MAJOR >= 13 ? 1008 : 1032), "as in CUDA's driver_types.h");
+
 struct pointer_attributes {
     int type; /* 0 unregistered, 1 host, 2 device, 3 managed */
     int device;
