@@ -115,11 +115,22 @@ class Witness:
         self._watched_import = self._watched_run = None
 
 
-def _driver_is_up() -> bool:
-    # Imported late: loading an extension is to cost nothing that can wait.
-    from gpumagic.driver import is_initialized
+_asking = False
 
-    return is_initialized()
+
+def _driver_is_up() -> bool:
+    global _asking
+    if _asking or ("ctypes" in sys.modules and not hasattr(sys.modules["ctypes"], "CDLL")):
+        # The question's own imports are watched too, and ctypes may be the one half imported.
+        return False
+    _asking = True
+    try:
+        # Imported late: loading an extension is to cost nothing that can wait.
+        from gpumagic.driver import is_initialized
+
+        return is_initialized()
+    finally:
+        _asking = False
 
 
 _witness: Witness | None = None
