@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -120,27 +119,27 @@ def _cost(torch: Any) -> Iterator[Row]:
         for ordinal in used:
             torch.empty(1, device=f"cuda:{ordinal}")
 
-    reference = _seconds(raw)
-    devices = f"{len(used)} device{'' if len(used) == 1 else 's'}"
+    def flat() -> None:
+        for ordinal in used:
+            torch.cuda.memory_stats(ordinal)
+
+    took = _in_turns(raw, idle, after_a_peak, peak_alone, flat)
+    name = f"%%gpumem scope, {len(used)} device{'' if len(used) == 1 else 's'}"
     note = f"{2 * len(used)} raw readings of the counters, which it needs"
-    yield Row.shown(f"%%gpumem scope, {devices}, idle", _seconds(idle), reference, note=note)
-    busy = _seconds(after_a_peak) - _seconds(peak_alone)
-    yield Row.shown(f"%%gpumem scope, {devices}, after a peak", busy, reference, note=note)
-    flat = _seconds(lambda: [torch.cuda.memory_stats(ordinal) for ordinal in used])
-    yield Row.shown(
-        f"%%gpumem scope, {devices}, idle",
-        _seconds(idle),
-        flat,
-        note="one torch.cuda.memory_stats() a device",
-    )
+    yield Row.shown(f"{name}, idle", took[idle], took[raw], note=note)
+    busy = took[after_a_peak] - took[peak_alone]
+    yield Row.shown(f"{name}, after a peak", busy, took[raw], note=note)
+    note = "one torch.cuda.memory_stats() a device"
+    yield Row.shown(f"{name}, idle", took[idle], took[flat], note=note)
 
 
-def _seconds(function: Callable[[], None], repeat: int = 7, number: int = 100) -> float:
-    """Median seconds of a call."""
-    samples = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        for _ in range(number):
-            function()
-        samples.append((time.perf_counter() - started) / number)
-    return statistics.median(samples)
+def _in_turns(*functions: Callable[[], None], turns: int = 40) -> dict[Callable[[], None], float]:
+    """Seconds of a call of each: the best of many turns of 10 calls."""
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(turns):
+        for function in functions:
+            started = time.perf_counter()
+            for _ in range(10):
+                function()
+            best[function] = min(best[function], (time.perf_counter() - started) / 10)
+    return best
