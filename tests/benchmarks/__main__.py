@@ -71,7 +71,7 @@ def table(rows: list[Row]) -> Table:
     shown.add_column("reference, and how measured", overflow="fold")
     verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
     for row in rows:
-        ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"  # noqa: RUF001
+        ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"
         shown.add_row(
             row.name,
             _figure(row.ours, row.unit),

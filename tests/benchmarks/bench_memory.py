@@ -94,10 +94,12 @@ def _sampler(torch: Any) -> Iterator[Row]:
 def _cost(torch: Any) -> Iterator[Row]:
     from gpumagic import torch_cuda
     from gpumagic.memory import Measurement
+    from gpumagic.peaks import LEDGER
 
     for ordinal in range(torch.cuda.device_count()):
         torch.empty(1, device=f"cuda:{ordinal}")
     used = torch_cuda.contexts()
+    LEDGER.release()  # so that this is torch's own function
     read = torch._C._cuda_memoryStats
 
     def raw() -> None:
