@@ -5,7 +5,8 @@
     Exception
     └── GpuMagicError          every error that gpumagic raises on purpose; one clear line
         ├── SpecError          a device specification, or an option's value, that means nothing here
-        └── DeviceError        the devices, or their driver, cannot do what was asked
+        ├── DeviceError        the devices, or their driver, cannot do what was asked
+        └── RestartError       the kernel cannot be restarted in place; nothing was changed
     UserWarning
     └── GpuMagicWarning        what was asked for did not, or may not, take effect
 
@@ -26,6 +27,10 @@ class SpecError(GpuMagicError, ValueError):
 
 class DeviceError(GpuMagicError, RuntimeError):
     """The devices, or their driver, cannot do what was asked."""
+
+
+class RestartError(GpuMagicError, RuntimeError):
+    """The kernel cannot be restarted in place; nothing was changed."""
 
 
 class GpuMagicWarning(UserWarning):

@@ -95,6 +95,20 @@ def started_with() -> dict[str, str | None]:
     return {name: _started_with.get(name) for name in VARIABLES}
 
 
+def start_from(values: Mapping[str, str | None]) -> None:
+    """Take these for the variables of the start: this process goes on for an earlier one."""
+    for name, value in values.items():
+        _started_with.pop(name, None)
+        if value is not None:
+            _started_with[name] = value
+
+
+def restarted(text: str) -> Selection:
+    """What became of a choice for whose sake this process was started."""
+    found = _verify(visibility.parse(text), variables(), inventory.devices(processes=False))
+    return found if found.status == "too-late" else replace(found, status="restarted")
+
+
 def _read_start() -> dict[str, str]:
     """The environment of this process's start; where the system does not keep it, the present one.
 

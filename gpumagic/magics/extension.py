@@ -134,6 +134,12 @@ class Extension:
             from gpumagic.selection import note_hiding
 
             note_hiding()
+        if "GPUMAGIC_RESTARTED" in os.environ:
+            import_module("gpumagic.magics.restarting").resume(shell)
+
+    def own_variables(self) -> set[str]:
+        """The environment variables that were set by loading."""
+        return {NVML_CHECK} if self.set_nvml_check else set()
 
     def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:
         from gpumagic.magics.show import format_result

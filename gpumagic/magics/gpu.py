@@ -7,11 +7,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
 from gpumagic import driver, gate, inventory, selection
 from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics import restarting
 from gpumagic.magics.options import (
     Parser,
     add_result_options,
@@ -37,12 +39,14 @@ examples:
   %gpu watch                  the table, again every second until interrupted
   selection = %gpu off -o -q  the result as an object
 
+  %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
 """
 
 
+@cache
 def parser() -> Parser:
     """The options of ``%gpu``."""
     options = Parser(
@@ -64,6 +68,18 @@ def parser() -> Parser:
         action="store_true",
         help="a gate inside the process, for when it is too late and the state must be kept: "
         "device-agnostic code goes to the CPU, new CUDA tensors are refused; %%gpu on lifts it",
+    )
+    again = options.add_argument_group("restart")
+    again.add_argument(
+        "--restart",
+        action="store_true",
+        help="if it is too late, restart the kernel in place: variables are lost, the next cells "
+        "run in the new state; must be the last line of its cell",
+    )
+    again.add_argument(
+        "--force",
+        action="store_true",
+        help="restart although running threads or child processes would be lost",
     )
     auto = options.add_argument_group("auto")
     auto.add_argument(
@@ -129,7 +145,14 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, table, options, silent=silent)
     if spec == "watch":
         return _watch(shell, options)
+    before = selection.variables()
     chosen = _choose(shell, spec, wants, options)
+    if options.restart and chosen.status == "too-late":
+        try:
+            restarting.begin(magics, spec, options, silent=silent)
+        except BaseException:
+            selection.restore(before)
+            raise
     _warn(chosen)
     return hand_over(shell, chosen, options, silent=silent)
 

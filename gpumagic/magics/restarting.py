@@ -1,0 +1,116 @@
+"""``%gpu SPEC --restart``: asked for in one process, reported by the one that replaces it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import sys
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from gpumagic import restart, selection
+from gpumagic.errors import RestartError
+from gpumagic.magics.show import hand_over
+
+
+def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    """Restart the kernel under the variables that have just been written.
+
+    Raises:
+        RestartError: refused; the kernel goes on as it was.
+    """
+    shell = magics.shell
+    restart.check(shell, force=options.force)
+    payload = {
+        "spec": spec,
+        "started_with": selection.started_with(),
+        "options": {"output": options.output, "variable": options.variable},
+        "quiet": options.quiet or silent,
+        "target": _target(shell),
+        "torch": "torch" in sys.modules,
+    }
+    environment = {**os.environ, **_set(selection.variables())}
+    for name in _unset(selection.variables()) | magics.shell._gpumagic.own_variables():
+        environment.pop(name, None)
+    restart.restart(shell, environment, payload, force=options.force)
+
+
+def _set(variables: dict[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+def _unset(variables: dict[str, str | None]) -> set[str]:
+    return {name for name, value in variables.items() if value is None}
+
+
+def _target(shell: Any) -> str | None:
+    """The variable that the cell assigns the magic's result to, if it does.
+
+    Raises:
+        RestartError: the cell does something else with or after the magic, which would be lost.
+    """
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        source = kernel.get_parent("shell").get("content", {}).get("code", "")
+    else:
+        source = shell.history_manager.input_hist_raw[-1]
+    frames = _frames_of_user(shell)
+    try:
+        statements = ast.parse(shell.transform_cell(source)).body
+    except SyntaxError:  # top-level await in a way that only IPython compiles
+        statements = []
+    last = statements[-1] if statements else None
+    if len(frames) == 1 and last is not None and last.lineno <= frames[0] <= (last.end_lineno or 0):
+        value = getattr(last, "value", None)
+        direct = isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
+            "get_ipython().run_line_magic"
+        )
+        if direct and isinstance(last, ast.Expr):
+            return None
+        if direct and isinstance(last, ast.Assign) and len(last.targets) == 1:
+            target = last.targets[0]
+            if isinstance(target, ast.Name):
+                return target.id
+    raise RestartError(
+        "what follows a restart in the same cell would not be run: make %gpu … --restart the last "
+        "line of its cell, not inside a block or a function"
+    )
+
+
+def _frames_of_user(shell: Any) -> list[int]:
+    """The lines at which the user's own code is being run: one, if the magic stands in a cell."""
+    lines = []
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is shell.user_ns:
+            lines.append(frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return lines
+
+
+def resume(shell: Any) -> None:
+    """Take over from the process that this one has replaced, if it has."""
+    restart.resume(shell, lambda resumed: _report(shell, resumed))
+
+
+def _report(shell: Any, resumed: restart.Resumed) -> Any:
+    payload = resumed.payload
+    selection.start_from(payload["started_with"])
+    chosen = selection.restarted(payload["spec"])
+    chosen = replace(chosen, notes=(*_notes(resumed), *chosen.notes))
+    options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
+    value = hand_over(shell, chosen, options)
+    if payload["target"] is not None:
+        shell.user_ns[payload["target"]] = value
+        return None
+    return value
+
+
+def _notes(resumed: restart.Resumed) -> list[str]:
+    lost = ", ".join(resumed.lost)
+    return [
+        f"The kernel was restarted in place in {resumed.seconds:.1f} s; numbering, inputs and "
+        "working folder go on.",
+        f"Lost: {lost}." if lost else "No variable was lost.",
+    ]

@@ -1,0 +1,65 @@
+"""The last acts of a process that is to be replaced: files flushed, streams given back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+def lost(shell: Any) -> list[str]:
+    """What the new process will not have, a phrase each: ``3 variables``."""
+    found = [_number(len(variables(shell)), "variable")]
+    comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", {})
+    found.append(_number(len(comms), "widget or its comm", "widgets and their comms"))
+    return [phrase for phrase in found if phrase]
+
+
+def variables(shell: Any) -> dict[str, Any]:
+    """The user's own variables: what ``%who`` lists, modules and functions included."""
+    hidden = shell.user_ns_hidden
+    return {
+        name: value
+        for name, value in shell.user_ns.items()
+        if not name.startswith("_") and not (name in hidden and hidden[name] is value)
+    }
+
+
+def _number(count: int, one: str, many: str | None = None) -> str:
+    return "" if not count else f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def flush_files() -> None:
+    """Write out what files still hold in memory, which the end of an interpreter would do."""
+    for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+        for each in gc.get_objects():
+            if issubclass(type(each), kind):
+                with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+                    each.flush()
+    ctypes.CDLL(None).fflush(None)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+@contextmanager
+def streams_given_back() -> Iterator[None]:
+    """The descriptors 1 and 2 as they were before ipykernel put pipes in their place."""
+    replaced: dict[int, int] = {}
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            original: int | None = getattr(stream, "_original_stdstream_copy", None)
+            if original is not None:
+                descriptor: int = stream._original_stdstream_fd  # type: ignore[union-attr]
+                replaced[descriptor] = os.dup(descriptor)
+                os.dup2(original, descriptor)
+        yield
+    finally:
+        for descriptor, pipe in replaced.items():
+            os.dup2(pipe, descriptor)
+            os.close(pipe)

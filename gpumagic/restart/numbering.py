@@ -1,0 +1,58 @@
+"""What a shell counts and remembers by itself: prompt numbers, inputs, its history session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def save(shell: Any) -> dict[str, Any]:
+    """The state of ``shell`` during the cell that asks for a restart; plain data."""
+    history = shell.history_manager
+    history.writeout_cache()
+    return {
+        "execution_count": shell.execution_count,
+        # IPython 9.10 counts a cell before it runs it, older ones afterwards.
+        "next": shell.displayhook.prompt_count + 1,
+        "parsed": list(history.input_hist_parsed),
+        "raw": list(history.input_hist_raw),
+        "recent": [getattr(history, name) for name in _RECENT],
+        "session": history.session_number if history.enabled else None,
+        "folders": list(history.dir_hist),
+        "folder": str(Path.cwd()),
+    }
+
+
+_RECENT = ("_i00", "_i", "_ii", "_iii")
+
+
+def restore(shell: Any, state: dict[str, Any]) -> None:
+    """Go on within the cell in which `save` was called; `finish` ends it."""
+    history = shell.history_manager
+    shell.execution_count = state["execution_count"]
+    history.input_hist_parsed[:] = state["parsed"]
+    history.input_hist_raw[:] = state["raw"]
+    history.dir_hist[:] = state["folders"]
+    inputs = {f"_i{n}": text for n, text in enumerate(state["raw"]) if n}
+    for name, text in zip(_RECENT, state["recent"], strict=True):
+        setattr(history, name, text)
+    latest = dict(zip(_RECENT[1:], state["recent"][1:], strict=True))
+    shell.push({**inputs, **latest}, interactive=False)
+    _continue_session(history, state["session"])
+    if Path(state["folder"]).is_dir():
+        os.chdir(state["folder"])
+
+
+def finish(shell: Any, state: dict[str, Any], *, counted: bool = True) -> None:
+    """End the cell; ``counted`` if it has a prompt number of its own."""
+    shell.execution_count = state["next"] if counted else state["execution_count"]
+
+
+def _continue_session(history: Any, session: int | None) -> None:
+    """Write on into the old session of the history database; the new one is as if never begun."""
+    if session is None or not history.enabled or history.session_number == session:
+        return
+    begun, history.session_number = history.session_number, session
+    with history.db:
+        history.db.execute("DELETE FROM sessions WHERE session == ?", (begun,))
