@@ -26,6 +26,9 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _NAMES = ("gpu", "cudatime", "gpumem")
 
+#: The class that every result is, by name: the module is imported when there is a result.
+_RESULT = ("gpumagic.results.base", "Result")
+
 
 def _documented(name: str) -> Callable[[Any], Any]:
     """Give a magic its help, generated from its parser when somebody asks (``%gpu?``)."""
@@ -122,9 +125,7 @@ class Extension:
         }
         shell.register_magics(self.magics)
         shell.input_transformers_post.append(self.transformer)
-        shell.display_formatter.mimebundle_formatter.for_type_by_name(
-            "gpumagic.results", "Result", self._format
-        )
+        shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self._format)
         if self.set_nvml_check:
             os.environ[NVML_CHECK] = "1"
         witness.attach(shell)
@@ -153,8 +154,8 @@ class Extension:
         if self.transformer in shell.input_transformers_post:
             shell.input_transformers_post.remove(self.transformer)
         formatter = shell.display_formatter.mimebundle_formatter
-        formatter.deferred_printers.pop(("gpumagic.results", "Result"), None)
-        for type_ in [t for t in formatter.type_printers if t.__module__ == "gpumagic.results"]:
+        formatter.deferred_printers.pop(_RESULT, None)
+        for type_ in [t for t in formatter.type_printers if t.__module__ == _RESULT[0]]:
             formatter.pop(type_)
         for kind, magics in self.replaced.items():
             for name, before in magics.items():

@@ -1,0 +1,42 @@
+"""What the magics return: frozen dataclasses, data only.
+
+Units are bytes, seconds, percent, degrees Celsius and watts. What the hardware or the driver cannot
+report is ``None``, never 0. How a result looks is the business of ``gpumagic.display``; results
+only know that they can be shown.
+"""
+
+from __future__ import annotations
+
+from gpumagic.results.base import Result
+from gpumagic.results.devices import (
+    Device,
+    DeviceTable,
+    MigInstance,
+    Process,
+    Selection,
+    Status,
+)
+from gpumagic.results.memory import (
+    DeviceMemory,
+    DeviceMemoryDelta,
+    MemoryDelta,
+    MemoryReport,
+)
+from gpumagic.results.timing import Bound, CudaTiming, Sample
+
+__all__ = [
+    "Bound",
+    "CudaTiming",
+    "Device",
+    "DeviceMemory",
+    "DeviceMemoryDelta",
+    "DeviceTable",
+    "MemoryDelta",
+    "MemoryReport",
+    "MigInstance",
+    "Process",
+    "Result",
+    "Sample",
+    "Selection",
+    "Status",
+]

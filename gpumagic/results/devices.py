@@ -1,0 +1,143 @@
+"""The devices of the machine, and what became of a choice among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, overload
+
+from gpumagic.results.base import Result, plain
+
+if TYPE_CHECKING:
+    import pandas
+
+Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds memory on a device, as NVML reports it."""
+
+    pid: int
+    #: Bytes of device memory, or None where the driver does not say (WDDM, MIG without permission).
+    memory: int | None = None
+    #: ``"compute"`` or ``"graphics"``.
+    kind: str = "compute"
+    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
+    user: str | None = None
+    command: str | None = None
+    #: True for the process that asked; None where NVML's pids cannot be compared with ours.
+    own: bool | None = None
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    """A MIG instance of a device."""
+
+    uuid: str
+    name: str | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One physical GPU. Bytes, percent, degrees Celsius, watts; None where not reported."""
+
+    #: nvidia-smi's index.
+    index: int
+    #: The CUDA ordinal (``cuda:N``) in this process, or None if the device is hidden or the
+    #: ordinal is not known (see ``visible``).
+    ordinal: int | None = None
+    uuid: str | None = None
+    name: str | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    memory_free: int | None = None
+    #: Percent of the last sampling period in which a kernel ran (NVML: 1/6 to 1 second).
+    utilization: int | None = None
+    temperature: int | None = None
+    power: float | None = None
+    power_limit: float | None = None
+    #: None where NVML does not list processes.
+    processes: tuple[Process, ...] | None = None
+    #: True if this process can use the device, False if it is hidden, None where not known.
+    visible: bool | None = None
+    #: Bytes of device memory that this process holds, or None where not known.
+    memory_own: int | None = None
+    #: Bytes that other processes hold, or None where not known.
+    memory_others: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    mig: tuple[MigInstance, ...] = ()
+    #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class DeviceTable(Result, Sequence[Device]):
+    """The devices of the machine, and what this process sees of them: a sequence of `Device`."""
+
+    devices: tuple[Device, ...] = ()
+    #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
+    cuda_initialized: bool | None = None
+    #: CUDA has failed in this process, which remembers that and sees no device any more.
+    cuda_failed: bool = False
+    driver_version: str | None = None
+    #: The newest CUDA that the driver supports, for example ``(13, 0)``.
+    cuda_version: tuple[int, int] | None = None
+    #: Why there is no table, if there is none: one line.
+    error: str | None = None
+    #: Whether processes are to be shown.
+    show_processes: bool = False
+    #: Further remarks, a line each.
+    notes: tuple[str, ...] = ()
+
+    @overload
+    def __getitem__(self, key: int) -> Device: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Device, ...]: ...
+    def __getitem__(self, key: int | slice) -> Device | tuple[Device, ...]:
+        return self.devices[key]
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self.devices)
+
+    def __repr__(self) -> str:
+        return f"<DeviceTable: {len(self)} device{'' if len(self) == 1 else 's'}>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a row a device and a column a field (needs pandas)."""
+        import pandas
+
+        rows = [plain(device) for device in self.devices]
+        columns = [f.name for f in dataclasses.fields(Device)]
+        return pandas.DataFrame(rows, columns=columns).set_index("index")
+
+
+@dataclass(frozen=True)
+class Selection(Result):
+    """What became of a choice of devices: verified, never hoped."""
+
+    #: The spec as the user typed it.
+    requested: str
+    #: The variables as they now stand in this process; None for one that is not set.
+    environment: Mapping[str, str | None]
+    status: Status
+    #: The devices that this process sees after the act, in CUDA's order. When it is too late these
+    #: are the ones that are really visible, not the ones asked for.
+    devices: tuple[Device, ...] = ()
+    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
+    cuda_initialized: bool | None = None
+    #: One line on what was found, and what can be done; None where there is nothing to add.
+    message: str | None = None
+    #: Further remarks, a line each.
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"

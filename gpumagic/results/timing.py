@@ -1,0 +1,131 @@
+"""How long a cell took."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpumagic.results.base import Result
+
+Bound = Literal["gpu", "host"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Times of one quantity in seconds: one value a repeat, the mean over that repeat's loops."""
+
+    all: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.all:
+            raise ValueError("a Sample needs at least one value")
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.all)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.all) / len(self.all)
+
+    @property
+    def stdev(self) -> float:
+        """Population standard deviation, as IPython's ``TimeitResult`` computes it."""
+        mean = self.mean
+        return math.sqrt(math.fsum((x - mean) ** 2 for x in self.all) / len(self.all))
+
+    @property
+    def best(self) -> float:
+        return min(self.all)
+
+    @property
+    def worst(self) -> float:
+        return max(self.all)
+
+    def quantile(self, q: float) -> float:
+        """The ``q``-quantile (0 to 1), interpolated linearly."""
+        ordered = sorted(self.all)
+        position = q * (len(ordered) - 1)
+        low = math.floor(position)
+        high = math.ceil(position)
+        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+    @property
+    def iqr(self) -> float:
+        """Interquartile range."""
+        return self.quantile(0.75) - self.quantile(0.25)
+
+    def __repr__(self) -> str:
+        return f"<Sample: median {self.median:.6g} s of {len(self.all)}>"
+
+
+@dataclass(frozen=True)
+class CudaTiming(Result):
+    """How long a cell took: on the GPU by CUDA events, on the wall, on the CPU. Seconds."""
+
+    #: From the start of the cell until the last device had finished, by CUDA events; None where
+    #: there is no GPU time, and ``gpu_note`` says why.
+    gpu: Sample | None
+    #: From the start of the cell until everything, GPU work included, had finished.
+    wall: Sample
+    #: CPU time of this process, user and system, all threads.
+    cpu: Sample
+    per_device: Mapping[int, Sample] = field(default_factory=dict)
+    loops: int = 1
+    repeat: int = 1
+    warmup: int = 0
+    #: Seconds spent in compiling the cell, before the clock was started.
+    compile_time: float = 0.0
+    #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
+    bound: Bound | None = None
+    #: From the start of the cell until its Python code returned, GPU work possibly unfinished.
+    host: Sample | None = None
+    cpu_user: Sample | None = None
+    cpu_system: Sample | None = None
+    #: True if the run ended by an exception or an interrupt, so that the figures are partial.
+    partial: bool = False
+    #: True if the GPU was already idle when the code returned: it may have been idle in between
+    #: too, waiting for the host, so that ``gpu`` is an upper bound.
+    gpu_at_most: bool = False
+    #: Why there is no GPU time, or what to bear in mind about it; one line.
+    gpu_note: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        gpu = "-" if self.gpu is None else f"{self.gpu.median:.6g} s"
+        return f"<CudaTiming: gpu {gpu}, wall {self.wall.median:.6g} s>"
+
+    # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
+
+    @property
+    def _timed(self) -> Sample:
+        return self.wall if self.gpu is None else self.gpu
+
+    @property
+    def timings(self) -> list[float]:
+        """Seconds per loop, one value a repeat."""
+        return list(self._timed.all)
+
+    @property
+    def all_runs(self) -> list[float]:
+        """Seconds of all loops of a repeat, one value a repeat."""
+        return [value * self.loops for value in self._timed.all]
+
+    @property
+    def best(self) -> float:
+        return self._timed.best
+
+    @property
+    def worst(self) -> float:
+        return self._timed.worst
+
+    @property
+    def average(self) -> float:
+        return self._timed.mean
+
+    @property
+    def stdev(self) -> float:
+        return self._timed.stdev
