@@ -9,12 +9,15 @@ whole device tells whether one of them took longer. No context is ever made.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any
 
 from gpumagic import torch_cuda
 
 #: Seconds in which an idle device passes a mark. One that takes longer was at work.
 _SETTLE = 20e-6
+#: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
+_SPIN = 5e-3
 #: Seconds that a wait for a device may take after all of torch's streams are done: more than a
 #: busy machine takes to go on with a thread. Longer, and a stream of another library was at work.
 _FOREIGN = 10e-3
@@ -63,7 +66,7 @@ class _Clock:
 
     def read(self, host_stop: float) -> Reading:
         for event in (self.stop, *self.others):
-            event.synchronize()
+            _wait_for(event)
         known = perf_counter()
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
@@ -75,6 +78,15 @@ class _Clock:
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         seconds = max(self.start.elapsed_time(end) for end in ends) / 1e3
         return Reading(seconds, self.idle, worked, host_stop if self.idle else finished)
+
+
+def _wait_for(event: Any) -> None:
+    """Wait as exactly as the wait so far is long, and open to Ctrl-C, which CUDA's own is not."""
+    begun = perf_counter()
+    while not event.query():
+        waited = perf_counter() - begun
+        if waited > _SPIN:
+            sleep(waited / 1000)
 
 
 class Bracket:

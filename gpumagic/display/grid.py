@@ -35,6 +35,8 @@ class Grid:
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+    #: Whether the columns' headers are shown.
+    header: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def _table(grid: Grid) -> str:
         f"<th{_style(f'text-align:{column.align}')}>{escape(column.header)}</th>"
         for column in grid.columns
     )
+    head = f"<thead><tr>{head}</tr></thead>" if grid.header else ""
     body = "".join(
         "<tr>"
         + "".join(
@@ -59,7 +60,7 @@ def _table(grid: Grid) -> str:
     )
     return (
         '<table style="margin:.3em 0;font-variant-numeric:tabular-nums">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"{head}<tbody>{body}</tbody></table>"
     )
 
 

@@ -61,7 +61,7 @@ def _table(grid: Grid, width: int) -> Text:
     8 devices.
     """
     columns = [
-        [Text(column.header, "bold"), *(_cell(row[i]) for row in grid.rows)]
+        [Text(column.header if grid.header else "", "bold"), *(_cell(row[i]) for row in grid.rows)]
         for i, column in enumerate(grid.columns)
     ]
     widths = [max(cell.cell_len for cell in column) for column in columns]
@@ -79,5 +79,7 @@ def _table(grid: Grid, width: int) -> Text:
             cell.truncate(widths[i], overflow="ellipsis")
             cell.align(grid.columns[i].align, widths[i])
     lines = [Text(_GAP).join(columns[i][row] for i in kept) for row in range(len(grid.rows) + 1)]
+    if not grid.header:
+        return Text("\n").join(lines[1:])
     lines.insert(1, Text("─" * lines[0].cell_len))
     return Text("\n").join(lines)

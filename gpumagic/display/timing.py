@@ -39,22 +39,13 @@ def _device_names(result: CudaTiming) -> list[str]:
 
 
 def _single(result: CudaTiming) -> list[Block]:
-    figures = [
-        (name, _bounded(result, name) + seconds(sample.median if sample else None), style)
-        for name, sample, style in _rows(result)
-    ]
-    names = max(len(name) for name, _, _ in figures)
-    width = max(len(figure) for _, figure, _ in figures)
-    return [
-        Line(
-            (
-                Cell(f"{name:<{names}}  ", "" if style == "strong" else style),
-                Cell(f"{figure:>{width}}", style),
-                Cell(f"   {_remark(result, name)}".rstrip(), "dim"),
-            )
-        )
-        for name, figure, style in figures
-    ]
+    columns = (Column("what"), Column("time", "right"), Column("remark", rank=1))
+    rows = []
+    for name, sample, style in _rows(result):
+        figure = _bounded(result, name) + seconds(sample.median if sample else None)
+        label = Cell(name, "dim" if style == "dim" else "")
+        rows.append((label, Cell(figure, style), Cell(_remark(result, name), "dim")))
+    return [Grid(columns, rows, header=False)]
 
 
 def _remark(result: CudaTiming, name: str) -> str:

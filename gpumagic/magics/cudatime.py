@@ -31,8 +31,8 @@ an upper bound: the GPU was idle again when the code returned, so it may have wa
 Wall time ends when everything, GPU work included, is done; host time when the code has returned.
 
 A single run keeps the code's variables and its value; with -n, -r or -w the code becomes the body
-of a function, nothing is kept, and the garbage collector is off. Unless given: {DEFAULT_REPEAT} repeats, of as
-many loops as last 0.2 s, after 1 loop of warm-up.
+of a function, nothing is kept, and the garbage collector is off. What is not given is
+{DEFAULT_REPEAT} repeats, as many loops as last 0.2 s, and 1 loop of warm-up.
 """
 
 _EXAMPLES = """\
@@ -148,6 +148,9 @@ class _Once(AbstractContextManager["_Once"]):
             partial = kind is not None
             self.result = summarize([lap], compile_time=self._compile_time, partial=partial)
             hand_over(self._shell, self.result, self._options)
+        except KeyboardInterrupt:
+            print("%cudatime: interrupted while waiting for the GPU: no times")
+            raise
         except Exception as failure:  # the cell's value or exception must pass, not ours
             _say(failure)
 

@@ -61,6 +61,13 @@ def test_a_notebook(kernel: Any) -> None:
     assert k.run(names).value == "[]"
 
 
+def _ready(k: Any) -> None:
+    """Right after an error a kernel refuses requests for a moment, as those of a Run All."""
+    deadline = time.monotonic() + 10
+    while k.run("0", raising=False).status != "ok":
+        assert time.monotonic() < deadline
+
+
 def test_interrupts(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import time")
@@ -81,6 +88,7 @@ def test_interrupts(kernel: Any) -> None:
     assert "Wall" in reply.text
 
     # before anything is complete
+    _ready(k)
     message = k.submit("%%cudatime -n 1 -w 0\nprint('begun')\ntime.sleep(60)")
     k.until(message, "begun")
     k.manager.interrupt_kernel()
@@ -89,6 +97,7 @@ def test_interrupts(kernel: Any) -> None:
     assert "stopped before the first repeat was complete" in reply.stdout
 
     # a single run
+    _ready(k)
     message = k.submit("%%cudatime\nprint('begun')\ntime.sleep(60)")
     k.until(message, "begun")
     k.manager.interrupt_kernel()
@@ -96,7 +105,22 @@ def test_interrupts(kernel: Any) -> None:
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "Wall" in reply.text
 
+    # while our own wait for the GPU lasts
+    _ready(k)
+    k.run("import torch; torch.empty(1, device='cuda')", timeout=120)
+    minute = f"torch.cuda._sleep({60 * SLEEP_CYCLES_PER_SECOND})"
+    message = k.submit(f"%%cudatime\n{minute}\nprint('queued')")
+    k.until(message, "queued")
+    time.sleep(0.2)
+    started = time.monotonic()
+    k.manager.interrupt_kernel()
+    reply = k.wait(message)
+    assert time.monotonic() - started < 5
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted while waiting for the GPU" in reply.stdout
+
     # the garbage collector is on again
+    _ready(k)
     assert k.run("import gc; gc.isenabled()").value == "True"
 
 

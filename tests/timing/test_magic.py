@@ -143,10 +143,10 @@ def test_a_single_run_in_text() -> None:
         )
     )
     assert shown.splitlines() == [
-        "GPU   50.0 ms   cuda:0",
+        "GPU   50.0 ms  cuda:0",
         "Wall  50.2 ms",
-        "CPU   20.0 µs   user 15.0 µs, sys 5.00 µs",
-        "Host  30.0 µs   until the code returned",
+        "CPU   20.0 µs  user 15.0 µs, sys 5.00 µs",
+        "Host  30.0 µs  until the code returned",
     ]
 
 
