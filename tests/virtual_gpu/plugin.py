@@ -15,12 +15,14 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
-def virtual_gpu() -> Iterator[World]:
+def virtual_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """The world of this process, to change; afterwards it is as it was."""
     try:
         world = World.current()
     except LookupError:
         pytest.skip("not on the virtual GPU")
+    # torch 2.6 sets it when it initializes CUDA, and leaves it set.
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     world.reset()
     yield world
     world.reset()

@@ -266,6 +266,7 @@ def test_the_choice_freezes_at_cuinit() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         steps += [torch.cuda.is_available(), torch.cuda.device_count()]
         steps += [torch.empty(1, device="cuda").device.index]
+        os.environ["CUDA_VISIBLE_DEVICES"] = "1"  # torch 2.6 looks at it before it asks CUDA
         steps += [str(torch.cuda.get_device_properties(0).uuid)]
         print(json.dumps(steps))
         """,
@@ -437,6 +438,27 @@ def test_a_model_trains() -> None:
         """,
     )
     assert found == [12, "cuda:0", "float"]
+
+
+def test_synchronizing_while_capturing_is_an_error() -> None:
+    """It fails, the capture with it, and afterwards all goes on."""
+    found = run(
+        Scenario(devices=1),
+        """
+        import json, torch
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                torch.cuda.synchronize()
+        except RuntimeError as error:
+            messages = [str(error.__context__), str(error)]
+        capturing = torch.cuda.is_current_stream_capturing()
+        torch.cuda.synchronize()
+        print(json.dumps([*messages, capturing, torch.ones(2).cuda().cpu().sum().item()]))
+        """,
+    )
+    assert "operation not permitted when stream is capturing" in found[0]
+    assert "operation failed due to a previous error during capture" in found[1]
+    assert found[2:] == [False, 2]
 
 
 def test_the_profiler_does_without_the_gpu() -> None:

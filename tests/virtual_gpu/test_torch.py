@@ -230,24 +230,11 @@ def test_a_graph_is_captured_without_running_and_replayed_with_its_time() -> Non
     assert torch.equal(target.cpu(), torch.arange(5.0))
 
 
-def test_synchronizing_while_capturing_is_an_error() -> None:
-    """It fails, the capture with it, and afterwards all goes on."""
-    with (
-        pytest.raises(torch.AcceleratorError, match="error during capture") as raised,
-        cuda.graph(cuda.CUDAGraph()),
-    ):
-        cuda.synchronize()
-    assert "not permitted when stream is capturing" in str(raised.value.__context__)
-    assert not cuda.is_current_stream_capturing()
-    cuda.synchronize()
-    assert torch.ones(2).cuda().cpu().sum() == 2
-
-
 def test_a_failing_call_is_torchs_error(virtual_gpu: World) -> None:
     """Faults reach the runtime too, and end when they are cleared."""
     virtual_gpu.fault("cudaDeviceSynchronize", 719, after=1)
     cuda.synchronize()
-    with pytest.raises(torch.AcceleratorError, match="unspecified launch failure"):
+    with pytest.raises(RuntimeError, match="unspecified launch failure"):
         cuda.synchronize()
     virtual_gpu.clear_faults()
     cuda.synchronize()
