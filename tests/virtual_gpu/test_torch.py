@@ -131,11 +131,11 @@ def test_allocating_more_than_there_is_raises_torchs_own_error() -> None:
 def test_others_processes_leave_less(virtual_gpu: World) -> None:
     """What somebody else holds cannot be had, until they end."""
     cuda.empty_cache()
-    virtual_gpu.add_process(0, 4242, 79 * GIB)
+    virtual_gpu.add_process(0, 4242, 77 * GIB)
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(GIB, dtype=torch.uint8, device="cuda")
+        torch.empty(4 * GIB, dtype=torch.uint8, device="cuda")
     virtual_gpu.end_process(4242)
-    torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    torch.empty(4 * GIB, dtype=torch.uint8, device="cuda")
 
 
 def test_memory_is_counted_by_driver_and_allocator_alike() -> None:
