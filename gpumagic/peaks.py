@@ -18,6 +18,7 @@ very scope in which torch was first imported.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any, NamedTuple
@@ -76,6 +77,13 @@ def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dic
                 yield (*above, key), value
             else:
                 yield from _peaked(value, (*above, key))
+
+
+def _at(stats: dict[Any, Any], path: Path) -> dict[str, int]:
+    """The counter at ``path``; for one that is gone (of a private pool), one that nobody misses."""
+    for key in path:
+        stats = stats.get(key, {})
+    return stats or {"peak": sys.maxsize}
 
 
 class Ledger:
@@ -150,6 +158,7 @@ class Ledger:
         self._fold_into_scopes(ordinal, stats)
         held = self._user.setdefault(ordinal, {})
         for path, counter in _peaked(stats):
+            # Where the peak is the current value, a reset loses nothing.
             if counter["peak"] > max(counter["current"], held.get(path, 0)):
                 held[path] = counter["peak"]
 
@@ -158,12 +167,11 @@ class Ledger:
             scope.folded[ordinal] = max(_peak(stats), scope.folded.get(ordinal, 0))
 
     def _catch_up(self, ordinal: int, stats: dict[str, Any]) -> None:
-        """Drop the user's peaks that torch's counters have reached again."""
-        held = self._user.get(ordinal)
-        if held:
-            for path, counter in _peaked(stats):
-                if counter["peak"] >= held.get(path, 0):
-                    held.pop(path, None)
+        """Drop the user's peaks if torch's counters have reached them all again."""
+        held = self._user.get(ordinal, {})
+        # Stops at the first that is still higher: an idle scope costs hardly more than its reading.
+        if all(_at(stats, path)["peak"] >= peak for path, peak in held.items()):
+            self._user.pop(ordinal, None)
 
     # --- torch's functions -----------------------------------------------------------------------
 
@@ -195,7 +203,6 @@ class Ledger:
 
     def _tidy(self) -> None:
         """Give torch its functions back if there is nothing that they would hide."""
-        self._user = {ordinal: held for ordinal, held in self._user.items() if held}
         if self._scopes or self._user or not self._wrapped:
             return
         home = torch_cuda.c_functions()
@@ -209,10 +216,9 @@ class Ledger:
         with self._lock:
             stats = original(ordinal)
             self._catch_up(ordinal, stats)
-            held = self._user.get(ordinal)
-            if held:
-                for path, counter in _peaked(stats):
-                    counter["peak"] = max(counter["peak"], held.get(path, 0))
+            for path, peak in self._user.get(ordinal, {}).items():
+                counter = _at(stats, path)
+                counter["peak"] = max(counter["peak"], peak)
             self._tidy()
             return stats
 
