@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.kernels import Kernel
 
-pytestmark = pytest.mark.hardware
+pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 
 Figure = Callable[[str, Any], None]
 #: What the driver itself answers, without being initialised by the question.

@@ -13,7 +13,7 @@ import pytest
 import gpumagic
 from gpumagic.peaks import LEDGER
 
-pytestmark = pytest.mark.hardware
+pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 
 Figure = Callable[[str, Any], None]
 MIB = 2**20
