@@ -231,22 +231,26 @@ def test_mig_instances() -> None:
     """A GPU in MIG mode lends its first instance, or the one that the mask names."""
     scenario = Scenario(devices=[GPU(mig=[Mig(), Mig("2g.20gb", 20 * GIB)]), GPU()])
     env = environment(scenario)
+    first, second = (default_uuid(0, i).removeprefix("MIG-").replace("-", "") for i in range(2))
+    show = DRIVER + "print(json.dumps(visible(driver())))"
+    assert run(env, show, CUDA_VISIBLE_DEVICES="0") == [first]
+    assert run(env, show, CUDA_VISIBLE_DEVICES="MIG-" + default_uuid(0) + "/2/0") == [second]
     code = """
         import json, pynvml, torch
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 1)
+        migs = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i) for i in range(2)]
         torch.zeros(1, device="cuda")
         print(json.dumps([
             torch.cuda.device_count(),
             torch.cuda.mem_get_info()[1],
-            pynvml.nvmlDeviceGetUUID(mig),
-            pynvml.nvmlDeviceGetMemoryInfo(mig).used > 0,
+            [pynvml.nvmlDeviceGetUUID(mig) for mig in migs],
+            [pynvml.nvmlDeviceGetMemoryInfo(mig).used > 0 for mig in migs],
         ]))
     """
-    second = default_uuid(0, 1)
-    assert run(env, code, CUDA_VISIBLE_DEVICES="0") == [1, 10 * GIB, second, False]
-    assert run(env, code, CUDA_VISIBLE_DEVICES=second) == [1, 20 * GIB, second, True]
+    uuids = [default_uuid(0, 0), default_uuid(0, 1)]
+    found = run(env, code, CUDA_VISIBLE_DEVICES=uuids[1])
+    assert found == [1, 20 * GIB, uuids, [False, True]]
 
 
 def test_the_choice_freezes_at_cuinit() -> None:
