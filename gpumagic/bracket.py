@@ -14,8 +14,6 @@ from typing import Any
 
 from gpumagic import torch_cuda
 
-#: Seconds in which an idle device passes a mark. One that takes longer was at work.
-_SETTLE = 20e-6
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3
 #: Seconds that a wait for a device may take after all of torch's streams are done: more than a
@@ -46,6 +44,7 @@ class _Clock:
         self.stream = torch_cuda.current_stream(ordinal)
         self.start = torch_cuda.timing_event(self.stream)
         self.stop = torch_cuda.timing_event(self.stream)
+        self.idle = True
 
     def prepare(self) -> None:
         torch_cuda.streams(self.ordinal)
@@ -53,18 +52,21 @@ class _Clock:
         self.stream = torch_cuda.current_stream(self.ordinal)
         torch_cuda.synchronize(self.ordinal)
 
-    def mark_busy_streams(self) -> None:
-        """Set the second mark on the other streams too; the current one has it."""
-        self.others = [
-            torch_cuda.timing_event(stream) for stream in torch_cuda.busy_streams(self.ordinal)
-        ]
-        # An idle device takes a moment to pass the mark.
-        deadline = perf_counter() + _SETTLE
-        while not (passed := self.stop.query()) and perf_counter() < deadline:
-            pass
-        self.idle = passed and all(event.query() for event in self.others)
+    def mark_current_stream(self) -> None:
+        """Set the second mark where it counts most, and see whether there is work before it."""
+        stream = torch_cuda.current_stream(self.ordinal)
+        self.idle = stream.query()
+        self.stop.record(stream)
 
-    def read(self, host_stop: float) -> Reading:
+    def mark_busy_streams(self) -> None:
+        """Set the second mark on the other streams too."""
+        # With nothing before it, the mark itself is what keeps the current stream busy.
+        own = torch_cuda.current_stream(self.ordinal) if self.idle else None
+        busy = [stream for stream in torch_cuda.busy_streams(self.ordinal) if stream != own]
+        self.others = [torch_cuda.timing_event(stream) for stream in busy]
+        self.idle = self.idle and not busy
+
+    def read(self, host_start: float, host_stop: float) -> Reading:
         for event in (self.stop, *self.others):
             _wait_for(event)
         known = perf_counter()
@@ -77,7 +79,10 @@ class _Clock:
             self.idle = False
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         seconds = max(self.start.elapsed_time(end) for end in ends) / 1e3
-        return Reading(seconds, self.idle, worked, host_stop if self.idle else finished)
+        if self.idle:  # the marks themselves took time too
+            finished = host_stop
+            seconds = min(seconds, host_stop - host_start)
+        return Reading(seconds, self.idle, worked, finished)
 
 
 def _wait_for(event: Any) -> None:
@@ -141,11 +146,11 @@ class Bracket:
         try:
             # The current device first here: its mark is the one that short code is timed by.
             for clock in reversed(self._running):
-                clock.stop.record(torch_cuda.current_stream(clock.ordinal))
+                clock.mark_current_stream()
         except RuntimeError as error:
             self._give_up(error)
 
-    def finish(self, host_stop: float) -> dict[int, Reading]:
+    def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
         """Wait for all devices, and read what each did."""
         if self.notes:
             return {}
@@ -153,15 +158,17 @@ class Bracket:
             ordinals = self._measurable()
             if self.notes:  # a capture has begun meanwhile
                 return {}
-            return self._read(ordinals, host_stop)
+            return self._read(ordinals, host_start, host_stop)
         except RuntimeError as error:
             self._give_up(error)
             return {}
 
-    def _read(self, ordinals: tuple[int, ...], host_stop: float) -> dict[int, Reading]:
+    def _read(
+        self, ordinals: tuple[int, ...], host_start: float, host_stop: float
+    ) -> dict[int, Reading]:
         for clock in self._running:
             clock.mark_busy_streams()
-        readings = {clock.ordinal: clock.read(host_stop) for clock in self._running}
+        readings = {clock.ordinal: clock.read(host_start, host_stop) for clock in self._running}
         for ordinal in ordinals:
             if ordinal not in readings:  # its context was made after the start
                 torch_cuda.synchronize(ordinal)

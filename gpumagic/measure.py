@@ -67,7 +67,7 @@ class Stopwatch:
 
     def stop(self) -> Lap:
         self._mark_stop()
-        readings = self._bracket.finish(self._stopped)
+        readings = self._bracket.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         user, system = self._cpu_passed
         return Lap(
@@ -167,14 +167,13 @@ def _gpu(laps: Sequence[Lap]) -> _Gpu:
         note = "CUDA was initialised during the first repeat: it has no GPU time"
         devices = {i: [lap.readings[i].seconds or 0.0 for lap in complete] for i in worked}
     seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]
-    idle = sum(all(lap.readings[i].idle for i in worked) for lap in complete)
     later = sum(
         gpu - lap.host >= _CLEARLY_LATER * gpu for gpu, lap in zip(seconds, complete, strict=True)
     )
-    at_most = 2 * idle > len(complete)
-    bound: Bound | None = "gpu" if not at_most and 2 * later > len(complete) else None
+    bound: Bound | None = "gpu" if 2 * later > len(complete) else None
+    at_most = bound is None
     if at_most and note is None:
-        note = "at most: the GPU was already idle when the code returned, so gaps are included"
+        note = "at most: the GPU was done as soon as the code was, and may have waited in between"
     return _Gpu(seconds, devices, bound, at_most, note)
 
 

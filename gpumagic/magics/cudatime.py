@@ -27,7 +27,7 @@ Time code on the GPU, on the wall and on the CPU.
 
 GPU time is taken by CUDA events on every device that is in use, and includes side streams and
 other threads: from the start of the code until the device's last work is done. A figure with ≤ is
-an upper bound: the GPU was idle again when the code returned, so it may have waited in between.
+an upper bound: the GPU was done as soon as the code was, so it may have waited in between.
 Wall time ends when everything, GPU work included, is done; host time when the code has returned.
 
 A single run keeps the code's variables and its value; with -n, -r or -w the code becomes the body

@@ -87,8 +87,8 @@ class CudaTiming(Result):
     cpu_system: Sample | None = None
     #: True if the run ended by an exception or an interrupt, so that the figures are partial.
     partial: bool = False
-    #: True if the GPU was already idle when the code returned: it may have been idle in between
-    #: too, waiting for the host, so that ``gpu`` is an upper bound.
+    #: True if the GPU was done as soon as the code had returned, or nearly: it may have been idle
+    #: in between too, waiting for the host, so that ``gpu`` is an upper bound.
     gpu_at_most: bool = False
     #: Why there is no GPU time, or what to bear in mind about it; one line.
     gpu_note: str | None = None

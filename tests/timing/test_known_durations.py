@@ -68,6 +68,7 @@ def test_an_idle_gpu_is_reported_as_at_most(work: Any) -> None:
     assert timed.bound is None
     assert "at most" in timed.gpu_note
     assert {*timed.per_device} == {0}
+    assert timed.gpu.median <= timed.wall.median
     assert "≤" in str(timed.result)
 
 
