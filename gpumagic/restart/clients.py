@@ -106,22 +106,28 @@ def _unread(connection: socket.socket) -> bool:
 async def back(app: Any, before: Mapping[str, Arrived], patience: float = 5.0) -> None:
     """Wait until as many clients are connected, and have subscribed, as ``before``.
 
-    A client that does not come back within ``patience`` seconds is not waited for.
+    A client that does not come back within ``patience`` seconds is not waited for; nor, for longer
+    than a second, one that does not read what is published: it subscribes when it next reads.
     """
     deadline = time.monotonic() + patience
-    while not _all_back(channels(app), before) and time.monotonic() < deadline:
+    while not _all_back(now := channels(app), before) and time.monotonic() < deadline:
         await asyncio.sleep(_INTERVAL)
-    exact = channels(app)["iopub"].received is not None and before["iopub"].received is not None
-    # The last step, from the socket's buffer to the subscription, is this process's own.
-    await asyncio.sleep(2 * _INTERVAL if exact else _SUBSCRIBING)
+    wanted = before["iopub"].received
+    if wanted is None or now["iopub"].received is None:
+        await asyncio.sleep(_SUBSCRIBING)
+        return
+    deadline = time.monotonic() + 1
+    # A client that comes back sends what it sent at first: a greeting, a handshake, subscriptions.
+    while (channels(app)["iopub"].received or 0) < wanted and time.monotonic() < deadline:
+        await asyncio.sleep(_INTERVAL)
+    # The last step, from the connection to the subscription, is this process's own.
+    await asyncio.sleep(2 * _INTERVAL)
 
 
 def _all_back(now: Mapping[str, Arrived], before: Mapping[str, Arrived]) -> bool:
-    if any(now[name].pending or now[name].connections < before[name].connections for name in now):
-        return False
-    wanted, arrived = before["iopub"].received, now["iopub"].received
-    # A client that comes back sends what it sent at first: a greeting, a handshake, subscriptions.
-    return wanted is None or arrived is None or arrived >= wanted
+    return not any(
+        now[name].pending or now[name].connections < before[name].connections for name in now
+    )
 
 
 async def send(stream: Any, message: list[bytes], patience: float = 20.0) -> bool:
