@@ -162,7 +162,8 @@ def environment(
         scenario = Scenario() if devices is None else Scenario(devices=devices)
     built = libraries()
     result = dict(os.environ if base is None else base)
-    folder = tempfile.mkdtemp(prefix="virtual-gpu-")
+    _remove_orphans()
+    folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
     _remove_at_exit(folder)
     path = str(Path(folder) / "state")
     scenario.write(Path(path))
@@ -221,6 +222,19 @@ def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
     env[variable] = ":".join(paths + others)
     if not env[variable]:
         del env[variable]
+
+
+def _remove_orphans() -> None:
+    """A process that was killed could not remove its shared files."""
+    for folder in Path(tempfile.gettempdir()).glob("virtual-gpu-*-*"):
+        owner = folder.name.split("-")[2]
+        if owner.isdigit():
+            try:
+                os.kill(int(owner), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)
+            except PermissionError:
+                pass
 
 
 def _remove_at_exit(folder: str) -> None:
