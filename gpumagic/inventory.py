@@ -97,7 +97,7 @@ def _compose(
     for fields in readings:
         index = fields["index"]
         fields["ordinal"] = ordinals.get(index)
-        fields["visible"] = None if visible is None else index in visible
+        fields["visible"] = visible.get(index)
         listed: tuple[Process, ...] | None = fields.get("processes")
         if listed:
             marked = own or not state.initialized
@@ -111,47 +111,47 @@ def _compose(
 
 def _seen(
     readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
-) -> tuple[dict[int, int], frozenset[int] | None]:
-    """Each visible index's CUDA ordinal, and the visible indexes (None where not known).
+) -> tuple[dict[int, int], dict[int, bool]]:
+    """Each visible index's CUDA ordinal, and whether an index is visible, as far as it is known.
 
     From the driver once it is initialised, since the variables no longer count then; before, from
     the variables.
     """
+    indexes = [fields["index"] for fields in readings]
     if state.failed:
-        return {}, frozenset()
+        return {}, dict.fromkeys(indexes, False)
     if state.initialized is False:
-        plain = [
-            Device(
-                fields["index"],
-                uuid=fields.get("uuid"),
-                name=fields.get("name"),
-                compute_capability=fields.get("compute_capability"),
-                mig=fields.get("mig", ()),
-            )
-            for fields in readings
-        ]
-        seen = visibility.view(environment, plain)
+        seen = visibility.view(environment, [_identity(fields) for fields in readings])
         ordinals = {} if seen.indexes is None else _numbered(seen.indexes)
-        return ordinals, seen.visible
+        known = seen.visible
+        return ordinals, {} if known is None else {index: index in known for index in indexes}
     if state.uuids is None:
-        return {}, None
-    index_of = {}
-    for fields in readings:
-        for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ()))):
-            if uuid is not None:
-                index_of[uuid[4:].lower()] = fields["index"]
-    indexes = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
-    if None in indexes:  # a device that NVML does not name: nothing can be matched for sure
-        return {}, None
-    known = [index for index in indexes if index is not None]
-    return _numbered(known), frozenset(known)
+        return {}, {}
+    index_of = {
+        uuid[4:].lower(): fields["index"]
+        for fields in readings
+        for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ())))
+        if uuid is not None
+    }
+    found = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
+    ordinals = _numbered(found)
+    visible = dict.fromkeys(ordinals, True)
+    if None not in found:  # otherwise one that is not named by NVML may be any of the rest
+        visible |= {index: index in ordinals for index in indexes}
+    return ordinals, visible
 
 
-def _numbered(indexes: Sequence[int]) -> dict[int, int]:
+def _identity(fields: Mapping[str, Any]) -> Device:
+    names = ("index", "uuid", "name", "compute_capability", "mig")
+    return Device(**{name: fields[name] for name in names if name in fields})
+
+
+def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
     """Index to ordinal; a device with several visible MIG instances counts by its first."""
     ordinals: dict[int, int] = {}
     for ordinal, index in enumerate(indexes):
-        ordinals.setdefault(index, ordinal)
+        if index is not None:
+            ordinals.setdefault(index, ordinal)
     return ordinals
 
 

@@ -32,7 +32,6 @@ class _Handle:
         self.error: str | None = None
         self.fixed: dict[str, Any] = {}
         self.may_have_mig = True
-        self.has_memory_v2 = True
 
 
 class Session:
@@ -131,7 +130,7 @@ class Session:
 
     def _measure(self, handle: Any, about: _Handle, fields: dict[str, Any]) -> None:
         nvml, ask = self._nvml, self._ask
-        memory = self._memory(handle, about)
+        memory = self._memory(handle)
         if memory is not None:
             fields["memory_total"] = memory.total
             fields["memory_used"] = memory.used
@@ -148,17 +147,11 @@ class Session:
         if about.may_have_mig:
             fields["mig"] = self._mig(handle, about)
 
-    def _memory(self, handle: Any, about: _Handle) -> Any:
+    def _memory(self, handle: Any) -> Any:
         """Version 2, which does not count the driver's own reserve as used; else version 1."""
         nvml = self._nvml
-        if about.has_memory_v2:
-            memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
-            if memory is not None:
-                return memory
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        # Once version 1 has answered where version 2 did not, version 2 need not be tried again.
-        about.has_memory_v2 = memory is None
-        return memory
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+        return self._ask(nvml.nvmlDeviceGetMemoryInfo, handle) if memory is None else memory
 
     def _processes(self, handle: Any) -> tuple[Process, ...] | None:
         nvml = self._nvml
