@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
-    import torch
+    from torch import device as _Device
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
@@ -191,7 +191,7 @@ def no_gpu_reason() -> str:
     return "CUDA is not in use in this process"
 
 
-def device() -> torch._C.device:
+def device() -> _Device:
     """The device for device-agnostic code: CUDA (or ROCm) if there is one, else MPS, XPU or CPU.
 
     Imports torch. With ``%load_ext gpumagic`` the question does not initialise the driver, so that
@@ -202,9 +202,9 @@ def device() -> torch._C.device:
     """
     torch = require()
     if torch.cuda.is_available():
-        return cast("torch._C.device", torch.device("cuda"))
+        return cast("_Device", torch.device("cuda"))
     for kind in ("mps", "xpu"):
         backend = getattr(torch, kind, None)
         if backend is not None and backend.is_available():
-            return cast("torch._C.device", torch.device(kind))
-    return cast("torch._C.device", torch.device("cpu"))
+            return cast("_Device", torch.device(kind))
+    return cast("_Device", torch.device("cpu"))

@@ -72,8 +72,9 @@ class GpuMagic(Magics):
     def _came_from_user(self, error: BaseException) -> bool:
         """Whether the user's own code raised it, inside a cell that the magic ran."""
         step = error.__traceback__
+        user_ns = None if self.shell is None else self.shell.user_ns
         while step is not None:
-            if step.tb_frame.f_globals is self.shell.user_ns:
+            if step.tb_frame.f_globals is user_ns:
                 return True
             step = step.tb_next
         return False
