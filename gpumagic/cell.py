@@ -21,8 +21,8 @@ from IPython.core.displayhook import DisplayHook
 
 from gpumagic.loop import Loop, as_function, take_function
 
-#: The cell magics whose body may hold a top-level ``await``.
-AWAITING_MAGICS = ("gpu", "cudatime", "gpumem")
+#: The cell magics whose body is Python.
+CELL_MAGICS = ("gpu", "cudatime", "gpumem")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CompiledCell:
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
 
-        For a cell that awaits, a coroutine that does so; `await_cell_magics` has put an ``await``
+        For a cell that awaits, a coroutine that does so; `CellMagicBodies` has put an ``await``
         before the call of the magic.
         """
         __tracebackhide__ = True
@@ -156,14 +156,20 @@ def compile_loop(
 def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
     """The transformed tree, its lines counted from the header's, and its file name."""
     __tracebackhide__ = True
+    tree, name = _read(shell, source, header)
+    tree = shell.transform_ast(tree)
+    assert isinstance(tree, ast.Module)
+    return tree, name
+
+
+def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+    """`_parse` before the user's AST transformers."""
+    __tracebackhide__ = True
     transformed = shell.transform_cell(source)
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     with _await_allowed(shell):
-        tree = shell.compile.ast_parse("\n" * above.count("\n") + transformed, name)
-    tree = shell.transform_ast(tree)
-    assert isinstance(tree, ast.Module)
-    return tree, name
+        return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
 
 def _ends_with_semicolon(source: str) -> bool:
@@ -188,34 +194,35 @@ def _is_coroutine(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-class AwaitCellMagics:
-    """An IPython input transformer: ``await`` before a cell magic of ours whose body awaits.
+class CellMagicBodies:
+    """An IPython input transformer that treats the bodies of our cell magics as code, not text.
 
-    IPython runs a cell in its event loop only if the cell's own code awaits, and a cell magic's
-    body is a string to it. For such a body the magic returns a coroutine
-    (`CompiledCell.run_within`).
+    - ``await`` is put before the call of a magic whose body awaits: IPython runs a cell in its
+      event loop only if the cell's own code awaits, and a cell magic's body is a string to it. For
+      such a body the magic returns a coroutine (`CompiledCell.run_within`).
+    - A body that does not parse fails here, as a cell that does not parse: IPython shows the line
+      and no traceback, and nothing is run.
     """
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in AWAITING_MAGICS)
+        self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in CELL_MAGICS)
 
     def __call__(self, lines: list[str]) -> list[str]:
-        if not lines or not lines[0].startswith(self._prefixes) or not self.shell.autoawait:
+        if not lines or not lines[0].startswith(self._prefixes):
             return lines
-        # The body, found in the call's own arguments.
         call = ast.parse("".join(lines)).body[0]
         if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
             return lines
-        body = ast.literal_eval(call.value.args[2])
-        if "await" in body or "async" in body:
-            return ["await " + lines[0], *lines[1:]] if self._awaits(body) else lines
-        return lines
+        name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
+        return ["await " + lines[0], *lines[1:]] if self._awaits(name, line, body) else lines
 
-    def _awaits(self, body: str) -> bool:
-        try:
-            flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            code = compile(self.shell.transform_cell(body), "<cell>", "exec", flags)
-        except SyntaxError:
-            return False  # reported when the magic compiles the body
-        return _is_coroutine(code)
+    def _awaits(self, name: str, line: str, body: str) -> bool:
+        """Whether the body awaits at its top level.
+
+        Raises:
+            SyntaxError: it does not parse.
+        """
+        tree, path = _read(self.shell, body, f"%%{name} {line}")
+        with _await_allowed(self.shell):
+            return _is_coroutine(self.shell.compile(tree, path, "exec"))

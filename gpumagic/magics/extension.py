@@ -109,11 +109,11 @@ class Extension:
     """What one shell has of gpumagic, and how to take it back."""
 
     def __init__(self, shell: Any) -> None:
-        from gpumagic.cell import AwaitCellMagics
+        from gpumagic.cell import CellMagicBodies
 
         self.shell = shell
         self.magics = GpuMagic(shell=shell)
-        self.transformer = AwaitCellMagics(shell)
+        self.transformer = CellMagicBodies(shell)
         self.set_nvml_check = NVML_CHECK not in os.environ
         #: Called, last first, by `unload`: each undoes one change made after loading.
         self.undo: list[Callable[[], None]] = []

@@ -235,6 +235,8 @@ def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:
     assert reply.error is not None
     assert reply.error["ename"] == "SyntaxError"
     assert "applied" not in reply.shown
+    assert "line 2" in reply.shown
+    assert "gpumagic" not in reply.shown  # as for any cell: the line, and no traceback
 
 
 def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
