@@ -23,6 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "driver": {"errors"},
     "restart": {"errors"},
     "torch_cuda": {"errors"},
+    "keep": {"errors", "torch_cuda"},
     "nvml": {"results", "errors"},
     "cell": {"errors"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
@@ -45,6 +46,7 @@ OWNERS = {
     "rich": {"display"},
     "pandas": {"results"},
     "matplotlib": {"display"},
+    "cloudpickle": {"keep"},
 }
 
 

@@ -40,6 +40,7 @@ examples:
   selection = %gpu off -o -q  the result as an object
 
   %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
+  %gpu off --restart --keep model optimizer
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
@@ -77,9 +78,18 @@ def parser() -> Parser:
         "run in the new state; must be the last line of its cell",
     )
     again.add_argument(
+        "--keep",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="bring these variables back after the restart, or all; CUDA tensors come back on the "
+        "same GPU if it is still visible, else on the CPU (needs cloudpickle)",
+    )
+    again.add_argument(
         "--force",
         action="store_true",
-        help="restart although running threads or child processes would be lost",
+        help="restart although running threads, child processes, or variables that cannot be kept "
+        "would be lost",
     )
     auto = options.add_argument_group("auto")
     auto.add_argument(
@@ -145,6 +155,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, table, options, silent=silent)
     if spec == "watch":
         return _watch(shell, options)
+    if options.keep and not options.restart:
+        raise SpecError("--keep goes with --restart; for example: %gpu off --restart --keep model")
     before = selection.variables()
     chosen = _choose(shell, spec, wants, options)
     if options.restart and chosen.status == "too-late":

@@ -6,12 +6,16 @@ import argparse
 import ast
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
-from gpumagic import restart, selection
+from gpumagic import driver, keep, restart, selection, torch_cuda
+from gpumagic.display.units import bytes_
 from gpumagic.errors import RestartError
-from gpumagic.magics.show import hand_over
+from gpumagic.magics.show import LiveDisplay, hand_over
+from gpumagic.restart import handover
+from gpumagic.restart.leaving import variables
 
 
 def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) -> NoReturn:
@@ -22,26 +26,68 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
     """
     shell = magics.shell
     restart.check(shell, force=options.force)
-    payload = {
+    payload: dict[str, Any] = {
         "spec": spec,
         "started_with": selection.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
-        "torch": "torch" in sys.modules,
     }
-    environment = {**os.environ, **_set(selection.variables())}
-    for name in _unset(selection.variables()) | magics.shell._gpumagic.own_variables():
+    files: list[IO[bytes]] = []
+    if options.keep:
+        files = _keep(shell, options, payload)
+    try:
+        restart.restart(
+            shell,
+            _environment(shell),
+            payload,
+            files=files,
+            kept=payload.get("kept", ()),
+            force=options.force,
+        )
+    finally:
+        for file in files:
+            file.close()
+
+
+def _environment(shell: Any) -> dict[str, str]:
+    """The environment of the new process: the present one, under the choice just made."""
+    environment = dict(os.environ)
+    for name, value in selection.variables().items():
         environment.pop(name, None)
-    restart.restart(shell, environment, payload, force=options.force)
+        if value is not None:
+            environment[name] = value
+    for name in shell._gpumagic.own_variables():
+        environment.pop(name, None)
+    return environment
 
 
-def _set(variables: dict[str, str | None]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if value is not None}
+def _keep(shell: Any, options: argparse.Namespace, payload: dict[str, Any]) -> list[IO[bytes]]:
+    """Write the variables that are to be kept; what became of them goes into ``payload``.
 
+    Raises:
+        RestartError: some cannot be kept, and ``--force`` was not given.
+    """
+    present = variables(shell)
+    names = [name for word in options.keep for name in word.split(",") if name]
+    if names == ["all"]:
+        names = list(present)
+    unknown = [name for name in names if name not in shell.user_ns]
+    if unknown:
+        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
+    chosen = keep.plan(shell.user_ns, names)
+    if chosen.failures and not options.force:
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in chosen.failures.items())
+        raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
+    payload["kept"] = [*chosen.names, *chosen.needed]
+    payload["not_kept"] = chosen.failures
+    payload["uuids"] = driver.state().uuids or ()
+    with LiveDisplay(shell, quiet=payload["quiet"]) as live:
 
-def _unset(variables: dict[str, str | None]) -> set[str]:
-    return {name for name, value in variables.items() if value is None}
+        def progress(written: int, expected: int) -> None:
+            live.text(f"keeping variables: {bytes_(written)} of {bytes_(expected)}")
+
+        return keep.save(shell.user_ns, chosen, handover.create, progress)
 
 
 def _target(shell: Any) -> str | None:
@@ -98,7 +144,10 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     payload = resumed.payload
     selection.start_from(payload["started_with"])
     chosen = selection.restarted(payload["spec"])
-    chosen = replace(chosen, notes=(*_notes(resumed), *chosen.notes))
+    notes = _notes(resumed)
+    if resumed.files:
+        notes += _bring_back(shell, resumed)
+    chosen = replace(chosen, notes=(*notes, *chosen.notes))
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     value = hand_over(shell, chosen, options)
     if payload["target"] is not None:
@@ -114,3 +163,37 @@ def _notes(resumed: restart.Resumed) -> list[str]:
         "working folder go on.",
         f"Lost: {lost}." if lost else "No variable was lost.",
     ]
+
+
+def _bring_back(shell: Any, resumed: restart.Resumed) -> list[str]:
+    """Bring the kept variables back, and say what became of them."""
+    payload, moved = resumed.payload, set[str]()
+
+    def location(storage: Any, where: str) -> Any:
+        kind, _, ordinal = where.partition(":")
+        if kind != "cuda":
+            return storage
+        target = _same_device(payload["uuids"], int(ordinal or 0))
+        moved.add(f"{where} → {target}")
+        return storage if target == "cpu" else storage.cuda(int(target[5:]))
+
+    try:
+        failures = keep.restore(shell.user_ns, resumed.files, location)
+    except Exception as error:
+        return [f"The kept variables could not be brought back: {type(error).__name__}: {error}"]
+    back = [name for name in payload["kept"] if name not in failures]
+    notes = [f"Kept: {', '.join(back)}."] if back else []
+    notes += [f"Tensors moved: {', '.join(sorted(moved))}."] if moved else []
+    for name, reason in {**payload["not_kept"], **failures}.items():
+        notes.append(f"Not kept: {name} ({reason}).")
+    return notes
+
+
+def _same_device(uuids: Sequence[str], ordinal: int) -> str:
+    """Where the old process's ``cuda:ordinal`` is now: ``cuda:N``, or ``cpu`` if it is hidden."""
+    torch = torch_cuda.require()
+    if not torch.cuda.is_available() or ordinal >= len(uuids):
+        return "cpu"
+    torch.cuda.init()
+    now = driver.state().uuids or ()
+    return f"cuda:{now.index(uuids[ordinal])}" if uuids[ordinal] in now else "cpu"

@@ -14,7 +14,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -33,8 +33,8 @@ class Resumed:
     payload: dict[str, Any]
     #: ``time.time()`` when the restart was asked for.
     asked: float
-    #: The file that `restart` was given, at its beginning; closed after the report.
-    file: IO[bytes] | None
+    #: The files that `restart` was given, at their beginning; closed after the report.
+    files: list[IO[bytes]]
     #: What was lost, a phrase each.
     lost: list[str]
 
@@ -110,12 +110,14 @@ def restart(
     environment: Mapping[str, str],
     payload: dict[str, Any],
     *,
-    file: IO[bytes] | None = None,
+    files: Sequence[IO[bytes]] = (),
+    kept: Collection[str] = (),
     force: bool = False,
 ) -> NoReturn:
     """Replace this process by a fresh one with ``environment``; see `resume` for what follows.
 
-    ``payload`` is pickled; ``file`` (of `handover.create`) is handed on as it is.
+    ``payload`` is pickled; ``files`` (of `handover.create`) are handed on as they are; ``kept`` are
+    the variables that will not be lost.
 
     Raises:
         RestartError: it was not possible; everything is as it was.
@@ -126,9 +128,9 @@ def restart(
     state: dict[str, Any] = {
         "payload": payload,
         "asked": asked,
-        "lost": leaving.lost(shell),
+        "lost": leaving.lost(shell, kept),
         "numbering": numbering.save(shell),
-        "file": None if file is None else handover.address(file),
+        "files": [handover.address(file) for file in files],
     }
     with contextlib.ExitStack() as undo:
         letter = undo.enter_context(handover.create())

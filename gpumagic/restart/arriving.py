@@ -16,7 +16,7 @@ def resume(shell: Any, state: dict[str, Any], report: Report) -> None:
     """Go on where the old process stopped."""
     from gpumagic.restart import Resumed
 
-    resumed = Resumed(state["payload"], state["asked"], state["file"], state["lost"])
+    resumed = Resumed(state["payload"], state["asked"], state["files"], state["lost"])
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         numbering.restore(shell, state["numbering"])
@@ -44,8 +44,8 @@ def _tell(shell: Any, resumed: Resumed, report: Report) -> None:
         shell.showtraceback()
         raise _ReportError from None
     finally:
-        if resumed.file is not None:
-            resumed.file.close()
+        for file in resumed.files:
+            file.close()
 
 
 def _begin(shell: Any, state: dict[str, Any], resumed: Resumed, report: Report) -> None:

@@ -32,7 +32,7 @@ def address(file: IO[bytes]) -> str:
 def take() -> dict[str, Any] | None:
     """What was left to this process, once; None if nothing was, or if it is not meant for it.
 
-    A file whose address was left under ``file`` is there, open; ``waiting`` is what follows.
+    Files whose addresses were left under ``files`` are there, open; ``waiting`` is what follows.
     """
     given = os.environ.pop(VARIABLE, None)
     letter = None if given is None else _open(given)
@@ -44,8 +44,8 @@ def take() -> dict[str, Any] | None:
             state["waiting"] = pickle.load(letter)
         except EOFError:
             state["waiting"] = []
-    if state["file"] is not None:
-        state["file"] = _open(state["file"])
+    files = [_open(given) for given in state["files"]]
+    state["files"] = [file for file in files if file is not None]
     return state
 
 

@@ -7,14 +7,14 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 
-def lost(shell: Any) -> list[str]:
+def lost(shell: Any, kept: Collection[str] = ()) -> list[str]:
     """What the new process will not have, a phrase each: ``3 variables``."""
-    found = [_number(len(variables(shell)), "variable")]
+    found = [_number(len(variables(shell).keys() - {*kept}), "variable")]
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", {})
     found.append(_number(len(comms), "widget or its comm", "widgets and their comms"))
     return [phrase for phrase in found if phrase]
