@@ -43,6 +43,36 @@ class Counters(NamedTuple):
     reserved: int = 0
     ooms: int = 0
     retries: int = 0
+    #: Bytes ever handed out and ever taken back, and the number of blocks ever handed out.
+    given: int = 0
+    taken: int = 0
+    blocks: int = 0
+
+
+#: The counters that a user's reset of the accumulated statistics sets to 0.
+_TOTALS = ("ooms", "retries", "given", "taken", "blocks")
+
+
+class Stretch(NamedTuple):
+    """What `Ledger.turn` found on one device: the counters at both ends and the peak between."""
+
+    start: Counters
+    end: Counters
+    #: The highest allocated bytes.
+    peak: int
+
+    def delta(self) -> DeviceMemoryDelta:
+        """The same as a result."""
+        start, end = self.start, self.end
+        return DeviceMemoryDelta(
+            allocated=end.allocated - start.allocated,
+            reserved=end.reserved - start.reserved,
+            peak=self.peak - start.allocated,
+            allocated_now=end.allocated,
+            reserved_now=end.reserved,
+            ooms=end.ooms - start.ooms,
+            retries=end.retries - start.retries,
+        )
 
 
 class Scope:
@@ -56,11 +86,15 @@ class Scope:
 
 
 def _counters(stats: dict[str, Any]) -> Counters:
+    allocated = stats["allocated_bytes"]["all"]
     return Counters(
-        allocated=stats["allocated_bytes"]["all"]["current"],
+        allocated=allocated["current"],
         reserved=stats["reserved_bytes"]["all"]["current"],
         ooms=stats["num_ooms"],
         retries=stats["num_alloc_retries"],
+        given=allocated["allocated"],
+        taken=allocated["freed"],
+        blocks=stats["allocation"]["all"]["allocated"],
     )
 
 
@@ -125,25 +159,33 @@ class Ledger:
         """
         with self._lock:
             try:
-                return {i: self._difference(scope, i) for i in torch_cuda.contexts()}
+                return {
+                    i: self._stretch(scope, i, self._read(i)).delta() for i in torch_cuda.contexts()
+                }
             finally:
                 # Not list.remove, which would be right only as long as scopes compare by identity.
                 self._scopes = [s for s in self._scopes if s is not scope]
                 self._tidy()
 
-    def _difference(self, scope: Scope, ordinal: int) -> DeviceMemoryDelta:
-        stats = self._read(ordinal)
+    def turn(self, scope: Scope) -> dict[int, Stretch]:
+        """End a scope and begin it anew in the same instant, by one reading a device."""
+        with self._lock:
+            self._wrap()  # torch may have been imported since
+            turned: dict[int, Stretch] = {}
+            for ordinal in torch_cuda.contexts():
+                stats = self._read(ordinal)
+                stretch = turned[ordinal] = self._stretch(scope, ordinal, stats)
+                if _peak(stats) > stretch.end.allocated:
+                    self._fold(ordinal, stats)
+                    self._call("_cuda_resetPeakMemoryStats", ordinal)
+                scope.start[ordinal] = stretch.end
+                scope.folded.pop(ordinal, None)
+            return turned
+
+    def _stretch(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Stretch:
         self._catch_up(ordinal, stats)
-        now, start = _counters(stats), scope.start.get(ordinal, Counters())
-        return DeviceMemoryDelta(
-            allocated=now.allocated - start.allocated,
-            reserved=now.reserved - start.reserved,
-            peak=max(_peak(stats), scope.folded.get(ordinal, 0)) - start.allocated,
-            allocated_now=now.allocated,
-            reserved_now=now.reserved,
-            ooms=now.ooms - start.ooms,
-            retries=now.retries - start.retries,
-        )
+        peak = max(_peak(stats), scope.folded.get(ordinal, 0))
+        return Stretch(scope.start.get(ordinal, Counters()), _counters(stats), peak)
 
     def release(self) -> None:
         """Forget the user's peaks and give torch its functions back (when the last scope ends)."""
@@ -240,9 +282,8 @@ class Ledger:
             if before is not None:
                 for scope in self._scopes:
                     start = scope.start.get(ordinal, Counters())
-                    scope.start[ordinal] = start._replace(
-                        ooms=start.ooms - before.ooms, retries=start.retries - before.retries
-                    )
+                    shifted = {n: getattr(start, n) - getattr(before, n) for n in _TOTALS}
+                    scope.start[ordinal] = start._replace(**shifted)
             return result
 
 
