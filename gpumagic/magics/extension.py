@@ -129,6 +129,8 @@ class Extension:
         shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self._format)
         if self.set_nvml_check:
             os.environ[NVML_CHECK] = "1"
+        if "GPUMAGIC_RESTARTED" in os.environ:
+            import_module("gpumagic.magics.restarting").resume(shell)
         witness.attach(shell)
         self.undo.append(witness.detach)
         if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -136,8 +138,6 @@ class Extension:
             from gpumagic.selection import note_hiding
 
             note_hiding()
-        if "GPUMAGIC_RESTARTED" in os.environ:
-            import_module("gpumagic.magics.restarting").resume(shell)
 
     def own_variables(self) -> set[str]:
         """The environment variables that were set by loading."""
