@@ -214,7 +214,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
             status, message = "too-late", _too_late(spec, state, seen)
     elif state.initialized is None:
         status = "too-late"
-        message = f"The CUDA driver does not say what it shows; {_EVEN_SO}"
+        message = f"The CUDA driver does not say what it shows; {_remedy(spec)}"
     elif _memory.hidden_under_torch and wanted.visible:
         status, message = _ask_runtime(spec, len(wanted.visible), status)
         driver.runtime_failed = status == "too-late"
@@ -271,7 +271,12 @@ def _frozen_differs(
     return list(wanted.indexes) != [device.index for device in seen]
 
 
-_EVEN_SO = "restart the kernel and choose before anything uses CUDA"
+def _remedy(spec: Spec) -> str:
+    """What to do when it is too late."""
+    by_hand = "restart the kernel and choose before anything uses CUDA"
+    if os.name == "nt":  # it cannot replace a running process
+        return by_hand
+    return f"%gpu {spec.text} --restart (a fresh kernel in place of this one), or {by_hand}"
 
 
 def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> str:
@@ -281,7 +286,7 @@ def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> 
         shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
     return (
         f"Too late for '{spec.text}' in this process: {_frozen_by()}, and it still sees {shows}. "
-        f"To change that, {_EVEN_SO}"
+        f"To change that: {_remedy(spec)}"
     )
 
 
@@ -317,11 +322,11 @@ def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str
     if count is None:
         return "too-late", (
             f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
-            f"torch was loaded, and a copy of this process gave no answer; to be sure, {_EVEN_SO}"
+            f"torch was loaded, and a copy of this process gave no answer; to be sure: {_remedy(spec)}"
         )
     return "too-late", (
         f"Too late for '{spec.text}' in this process: CUDA was asked for while all GPUs were "
-        f"hidden, failed, and remembers that. To change that, {_EVEN_SO}"
+        f"hidden, failed, and remembers that. To change that: {_remedy(spec)}"
     )
 
 
