@@ -322,7 +322,8 @@ def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str
     if count is None:
         return "too-late", (
             f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
-            f"torch was loaded, and a copy of this process gave no answer; to be sure: {_remedy(spec)}"
+            "torch was loaded, and a copy of this process gave no answer; to be sure: "
+            f"{_remedy(spec)}"
         )
     return "too-late", (
         f"Too late for '{spec.text}' in this process: CUDA was asked for while all GPUs were "
