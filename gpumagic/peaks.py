@@ -163,9 +163,7 @@ class Ledger:
                     i: self._stretch(scope, i, self._read(i)).delta() for i in torch_cuda.contexts()
                 }
             finally:
-                # Not list.remove, which would be right only as long as scopes compare by identity.
-                self._scopes = [s for s in self._scopes if s is not scope]
-                self._tidy()
+                self.drop(scope)
 
     def turn(self, scope: Scope) -> dict[int, Stretch]:
         """End a scope and begin it anew in the same instant, by one reading a device."""
@@ -181,6 +179,13 @@ class Ledger:
                 scope.start[ordinal] = stretch.end
                 scope.folded.pop(ordinal, None)
             return turned
+
+    def drop(self, scope: Scope) -> None:
+        """End a scope that nobody asks about any more. Reads nothing, and cannot fail."""
+        with self._lock:
+            # Not list.remove, which would be right only as long as scopes compare by identity.
+            self._scopes = [s for s in self._scopes if s is not scope]
+            self._tidy()
 
     def _stretch(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Stretch:
         self._catch_up(ordinal, stats)

@@ -100,6 +100,23 @@ def memory_info(ordinal: int) -> tuple[int, int]:
     return int(free), int(total)
 
 
+def memory_limit(ordinal: int) -> int | None:
+    """Bytes that torch may take from a device, by its size and the user's memory fraction.
+
+    Only for a device that has a context (`contexts`). None where the device does not answer.
+    """
+    torch = cast(Any, loaded())
+    try:
+        total = torch.cuda.get_device_properties(ordinal).total_memory
+    except RuntimeError:  # the device is lost
+        return None
+    try:
+        fraction = torch._C._cuda_getMemoryFraction(ordinal)
+    except RuntimeError:  # a pluggable allocator has none
+        fraction = 1.0
+    return int(total * fraction)
+
+
 # --- events and waiting ----------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ only know that they can be shown.
 from __future__ import annotations
 
 from gpumagic.results.base import Result
+from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
 from gpumagic.results.devices import (
     Device,
     DeviceTable,
@@ -16,6 +17,7 @@ from gpumagic.results.devices import (
     Selection,
     Status,
 )
+from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import (
     DeviceMemory,
     DeviceMemoryDelta,
@@ -26,11 +28,17 @@ from gpumagic.results.timing import Bound, CudaTiming, Sample
 
 __all__ = [
     "Bound",
+    "CellHolding",
+    "CellHoldings",
+    "CellLog",
+    "CellMemory",
     "CudaTiming",
     "Device",
     "DeviceMemory",
     "DeviceMemoryDelta",
     "DeviceTable",
+    "LineMemory",
+    "LineReport",
     "MemoryDelta",
     "MemoryReport",
     "MigInstance",
@@ -38,5 +46,6 @@ __all__ = [
     "Result",
     "Sample",
     "Selection",
+    "SourceLines",
     "Status",
 ]
