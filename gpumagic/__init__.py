@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpumagic.doctor import diagnose
     from gpumagic.errors import (
         DeviceError,
         GpuMagicError,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         DeviceTable,
         MemoryDelta,
         MemoryReport,
+        Diagnosis,
+        Finding,
         Process,
         Sample,
         Selection,
@@ -43,6 +46,7 @@ _HOMES = {
     "devices": "inventory",
     "select": "selection",
     "cudatime": "timing",
+    "diagnose": "doctor",
     "gpumem": "memory",
     "device": "torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
@@ -57,6 +61,8 @@ _HOMES = {
             "MemoryReport",
             "Process",
             "Sample",
+            "Diagnosis",
+            "Finding",
             "Selection",
         ),
         "results",
@@ -75,6 +81,8 @@ __all__ = [
     "MemoryDelta",
     "MemoryReport",
     "Process",
+    "Diagnosis",
+    "Finding",
     "Sample",
     "Selection",
     "SpecError",
@@ -88,6 +96,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    "diagnose",
     """Import a public name when it is first used (PEP 562)."""
     home = _HOMES.get(name)
     if home is None:

@@ -69,6 +69,20 @@ def installed() -> bool:
     return True
 
 
+def cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver supports, as it says itself; initialises nothing.
+
+    ``cuDriverGetVersion`` is documented to need no ``cuInit``.
+    """
+    version = ctypes.c_int()
+    if not installed():
+        return None
+    library = _loaded_library() or ctypes.CDLL(_LIBRARY)
+    if library.cuDriverGetVersion(ctypes.byref(version)) != _SUCCESS:
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
 def is_initialized() -> bool:
     """Whether the driver is initialised in this process; the cheapest of the questions.
 

@@ -167,13 +167,14 @@ def _own_is_known(readings: Sequence[dict[str, Any]], holding: set[int], pid: in
         for fields in readings
         if any(process.pid == pid for process in fields.get("processes") or ())
     }
-    if listed and _in_first_pid_namespace():
+    if listed and in_first_pid_namespace():
         return True
     return bool(listed) and listed == holding
 
 
 @cache
-def _in_first_pid_namespace() -> bool:
+def in_first_pid_namespace() -> bool:
+    """Whether this process is in the kernel's first pid namespace, not in a container's."""
     if not sys.platform.startswith("linux"):
         return True
     try:
@@ -226,7 +227,7 @@ def _looked_up(process: Process) -> Process:
     """The process with its user and command line, as far as they can be read."""
     import psutil
 
-    if process.own is None or not (_in_first_pid_namespace() or _uses_cuda(process.pid)):
+    if process.own is None or not (in_first_pid_namespace() or _uses_cuda(process.pid)):
         return process
     try:
         found = psutil.Process(process.pid)

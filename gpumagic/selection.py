@@ -8,8 +8,6 @@ earlier failure, its answer in a forked copy of this process.
 from __future__ import annotations
 
 import os
-import select as _select
-import signal
 import sys
 import time
 import warnings
@@ -17,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpumagic import driver, inventory, torch_cuda, visibility, witness
+from gpumagic import driver, inventory, runtime, torch_cuda, visibility, witness
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
@@ -93,6 +91,11 @@ def _write(change: Mapping[str, str | None]) -> None:
 def started_with() -> dict[str, str | None]:
     """The variables that this process was started with."""
     return {name: _started_with.get(name) for name in VARIABLES}
+
+
+def environment_at_start() -> Mapping[str, str]:
+    """Every variable that this process was started with (see `started_with`)."""
+    return dict(_started_with)
 
 
 def start_from(values: Mapping[str, str | None]) -> None:
@@ -316,7 +319,7 @@ def _frozen_state() -> str:
 
 def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str | None]:
     """Whether torch's CUDA runtime can still start: it may have failed while all was hidden."""
-    count = _count_in_fork()
+    count = runtime.in_fork().count
     if count == expected:
         return status, None
     if count is None:
@@ -329,34 +332,3 @@ def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str
         f"Too late for '{spec.text}' in this process: CUDA was asked for while all GPUs were "
         f"hidden, failed, and remembers that. To change that: {_remedy(spec)}"
     )
-
-
-def _count_in_fork(timeout: float = 30.0) -> int | None:
-    """How many devices torch's runtime finds, in a forked copy of this process.
-
-    The copy inherits what the runtime remembers, and starting CUDA in it leaves this process as it
-    is. None where it gives no answer.
-    """
-    torch = torch_cuda.loaded()
-    if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
-        return None
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        # Python 3.12 warns of threads that a fork leaves behind; the copy calls one C function.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        try:
-            warnings.simplefilter("ignore")
-            os.write(writer, b"%d" % torch._C._cuda_getDeviceCount())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    try:
-        ready, _, _ = _select.select([reader], [], [], timeout)
-        answer = os.read(reader, 16) if ready else b""
-    finally:
-        os.close(reader)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return int(answer) if answer else None

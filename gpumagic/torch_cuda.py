@@ -86,6 +86,18 @@ def c_functions() -> Any:
     return torch._C if built_with_cuda() else None
 
 
+def allocator_settings() -> str | None:
+    """What torch's allocator took from its variable, as text; None where it does not say."""
+    ask = getattr(c_functions(), "_accelerator_getAllocatorSettings", None)  # not in torch 2.6
+    return None if ask is None else str(ask())
+
+
+def in_bad_fork() -> bool:
+    """Whether this is the forked child of a process in which torch had initialised CUDA."""
+    ask = getattr(c_functions(), "_cuda_isInBadFork", None)
+    return ask is not None and bool(ask())
+
+
 def allocator_backend() -> str | None:
     """``native``, ``cudaMallocAsync`` or ``pluggable``; None where CUDA is not initialised."""
     return str(cast(Any, loaded())._C._cuda_getAllocatorBackend()) if initialized() else None

@@ -101,7 +101,7 @@ def _item(item: str, text: str) -> Sequence[int | str]:
         raise SpecError(f"{item!r} is not a range; write, for example, {number}-{int(number) + 1}")
     if re.fullmatch(r"\d+( \d+)+", item):
         raise SpecError(f"separate GPUs by commas: {item.replace(' ', ',')}")
-    near = difflib.get_close_matches(item.lower(), [*_WORDS, "auto", "watch", "ps"], n=1)
+    near = difflib.get_close_matches(item.lower(), [*_WORDS, "auto", "watch", "ps", "doctor"], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise SpecError(
         f"{item!r} is not a choice of GPUs; {hint}"

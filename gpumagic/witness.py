@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -51,6 +52,8 @@ class Witness:
         self._watched_import: Callable[..., Any] | None = None
         self._watched_run: Callable[..., Any] | None = None
         self.culprit: Culprit | None = None
+        #: The environment right after CUDA was initialised, if that was seen.
+        self.environment: dict[str, str] | None = None
 
     def attach(self) -> None:
         """Start watching, unless CUDA is initialised already."""
@@ -100,6 +103,7 @@ class Witness:
         if len(text) > _LONGEST:
             text = text[: _LONGEST - 1] + "…"
         self.culprit = Culprit(text or "a statement", cell, line, self._package)
+        self.environment = dict(os.environ)
         self.detach()
 
     def detach(self) -> None:
@@ -120,8 +124,9 @@ _asking = False
 
 def _driver_is_up() -> bool:
     global _asking
-    if _asking or ("ctypes" in sys.modules and not hasattr(sys.modules["ctypes"], "CDLL")):
-        # The question's own imports are watched too, and ctypes may be the one half imported.
+    half = (("ctypes", "CDLL"), ("gpumagic.driver", "is_initialized"))
+    if _asking or any(m in sys.modules and not hasattr(sys.modules[m], name) for m, name in half):
+        # The question's own imports are watched too, and one of these may be the half imported.
         return False
     _asking = True
     try:
@@ -155,3 +160,8 @@ def detach() -> None:
 def culprit() -> Culprit | None:
     """Who initialised CUDA in this process, if it was seen."""
     return None if _witness is None else _witness.culprit
+
+
+def environment_then() -> Mapping[str, str] | None:
+    """The environment right after CUDA was initialised; None where that was not seen."""
+    return None if _witness is None else _witness.environment

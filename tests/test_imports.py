@@ -22,13 +22,25 @@ ROOMS: dict[str, set[str]] = {
     "visibility": {"results", "errors"},
     "driver": {"errors"},
     "restart": {"errors"},
-    "torch_cuda": {"errors"},
+    "torch_cuda": {"errors", "driver"},
+    "torch_build": set(),
+    "runtime": {"errors", "torch_cuda", "torch_build"},
+    "threads": {"results", "errors", "visibility", "torch_cuda"},
+    "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
     "nvml": {"results", "errors"},
-    "cell": {"errors"},
+    "loop": {"errors"},
+    "cell": {"errors", "loop"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
-    "selection": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "inventory"},
-    "timing": {"results", "errors", "torch_cuda"},
+    "selection": {
+        *("results", "errors", "visibility", "driver", "nvml", "torch_cuda"),
+        *("runtime", "inventory", "witness"),
+    },
+    "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
+    "kernelspec": {"errors", "visibility", "inventory"},
+    "bracket": {"errors", "torch_cuda"},
+    "measure": {"results", "errors", "torch_cuda", "bracket", "loop"},
+    "timing": {"results", "errors", "torch_cuda", "loop", "measure"},
     "peaks": {"results", "errors", "torch_cuda"},
     "memory_report": {"results", "errors", "torch_cuda", "inventory"},
     "memory": {"results", "errors", "torch_cuda", "peaks", "memory_report"},
@@ -38,8 +50,12 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
+ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
+ROOMS["doctor"] |= {"inventory", "selection", "threads", "witness", "gate"}
+ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
+ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 OWNERS = {
-    "torch": {"torch_cuda"},
+    "torch": {"torch_cuda", "torch_build"},
     "pynvml": {"nvml"},
     "IPython": {"magics", "cell"},
     "traitlets": {"magics"},
@@ -181,4 +197,11 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
     assert found["threads"] == 0
     assert not found["driver"]
     ours = {name for name in found["modules"] if name.startswith("gpumagic")}
-    assert ours <= {"gpumagic", "gpumagic.magics", "gpumagic.magics.extension", "gpumagic.cell"}
+    assert ours <= {
+        "gpumagic",
+        "gpumagic.magics",
+        "gpumagic.magics.extension",
+        "gpumagic.cell",
+        "gpumagic.loop",
+        "gpumagic.witness",
+    }

@@ -10,7 +10,15 @@ from functools import singledispatch
 from typing import Any
 
 from gpumagic.display.grid import Block
-from gpumagic.results import CudaTiming, DeviceTable, MemoryDelta, MemoryReport, Selection
+from gpumagic.results import (
+    CudaTiming,
+    DeviceTable,
+    Diagnosis,
+    Explanation,
+    MemoryDelta,
+    MemoryReport,
+    Selection,
+)
 
 
 @singledispatch
@@ -62,6 +70,20 @@ def as_text(result: Any, width: int | None = None) -> str:
 
 
 def as_html(result: Any) -> str:
+@describe.register
+def _(result: Diagnosis) -> list[Block]:
+    from gpumagic.display.diagnosis import diagnosis
+
+    return diagnosis(result)
+
+
+@describe.register
+def _(result: Explanation) -> list[Block]:
+    from gpumagic.display.diagnosis import explanation
+
+    return explanation(result)
+
+
     """``result`` as HTML that follows the notebook's light or dark theme."""
     from gpumagic.display.html import render
 

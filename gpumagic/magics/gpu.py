@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, gate, inventory, selection
+from gpumagic import driver, gate, inventory, selection, threads
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import restarting
 from gpumagic.magics.options import (
@@ -37,6 +37,8 @@ examples:
   %gpu auto 2 --min-free 20GiB --max-util 10 --wait 600
   %gpu on                     show all; %gpu reset: what the kernel was started with
   %gpu watch                  the table, again every second until interrupted
+  %gpu doctor                 why torch can, or cannot, use the GPU here; what to do about it
+  %gpu off --threads 4        compute on the CPU, with 4 threads
   selection = %gpu off -o -q  the result as an object
 
   %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
@@ -45,6 +47,10 @@ examples:
 
   %%gpu off                   one cell without a GPU; then what was there before
 """
+
+
+#: What is no choice of GPUs.
+_VERBS = ("", "ps", "watch", "doctor")
 
 
 @cache
@@ -61,7 +67,8 @@ def parser() -> Parser:
         nargs="*",
         metavar="SPEC",
         help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
-        "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated",
+        "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated; "
+        "doctor: a report on why the GPU is, or is not, usable",
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
     options.add_argument(
@@ -69,6 +76,12 @@ def parser() -> Parser:
         action="store_true",
         help="a gate inside the process, for when it is too late and the state must be kept: "
         "device-agnostic code goes to the CPU, new CUDA tensors are refused; %%gpu on lifts it",
+    )
+    options.add_argument(
+        "--threads",
+        type=_count,
+        metavar="N",
+        help="let torch compute with N CPU threads; %%gpu on and reset take that back",
     )
     again = options.add_argument_group("restart")
     again.add_argument(
@@ -134,6 +147,12 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1
     if not 0 <= value < float("inf"):
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads")
+    return int(text)
+
+
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
@@ -156,11 +175,17 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if spec == "watch":
         return _watch(shell, options)
     if options.keep and not options.restart:
+    if options.threads is not None and spec in _VERBS:
+        raise SpecError("--threads goes with a choice of GPUs; for example: %gpu off --threads 4")
         raise SpecError("--keep goes with --restart; for example: %gpu off --restart --keep model")
     before = selection.variables()
     chosen = _choose(shell, spec, wants, options)
     if options.restart and chosen.status == "too-late":
         try:
+    if spec == "doctor":
+        from gpumagic.doctor import diagnose
+
+        return hand_over(shell, diagnose(), options, silent=silent)
             restarting.begin(magics, spec, options, silent=silent)
         except BaseException:
             selection.restore(before)
@@ -180,6 +205,7 @@ def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
             ("--wait", options.wait > 0),
         )
         if value
+    chosen = threads.noted(chosen, options.threads)
     ]
     if used and not auto:
         raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
@@ -243,7 +269,7 @@ def _run_cell(
     shell: Any, spec: str, wants: Wants, options: argparse.Namespace, cell: str, header: str
 ) -> Any:
     __tracebackhide__ = True
-    if spec in ("", "ps", "watch"):
+    if spec in _VERBS:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
     parse(spec)
     compiled = cells.compile_cell(shell, cell, header=header)
@@ -272,9 +298,8 @@ def _under(
 ) -> Iterator[None]:
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
-    before, gated = selection.variables(), gate.current()
+    before, gated, computing = selection.variables(), gate.current(), threads.number()
     chosen = _choose(shell, spec, wants, options)
-    tell(chosen)
     try:
         _warn(chosen)
         if not options.quiet:
@@ -288,3 +313,7 @@ def _under(
                 "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
                 "this kernel; the variables are put back for processes started from here."
             )
+        chosen = threads.noted(chosen, options.threads)
+        tell(chosen)
+        if options.threads is not None:
+            threads.put_back(computing)

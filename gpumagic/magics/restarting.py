@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
-from gpumagic import driver, keep, restart, selection, torch_cuda
+from gpumagic import driver, keep, restart, selection, threads, torch_cuda
 from gpumagic.display.units import bytes_
 from gpumagic.errors import RestartError
 from gpumagic.magics.show import LiveDisplay, hand_over
@@ -32,6 +32,7 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
+        "threads": options.threads,
     }
     files: list[IO[bytes]] = []
     if options.keep:
@@ -148,6 +149,7 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     if resumed.files:
         notes += _bring_back(shell, resumed)
     chosen = replace(chosen, notes=(*notes, *chosen.notes))
+    chosen = threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     value = hand_over(shell, chosen, options)
     if payload["target"] is not None:

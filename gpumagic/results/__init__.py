@@ -18,6 +18,7 @@ from gpumagic.results.devices import (
     Status,
 )
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
+from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
 from gpumagic.results.memory import (
     DeviceMemory,
     DeviceMemoryDelta,
@@ -40,6 +41,10 @@ __all__ = [
     "LineMemory",
     "LineReport",
     "MemoryDelta",
+    "Diagnosis",
+    "Explanation",
+    "Finding",
+    "Health",
     "MemoryReport",
     "MigInstance",
     "Process",

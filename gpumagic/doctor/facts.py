@@ -1,0 +1,240 @@
+"""Everything that the doctor reads, gathered once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+
+from gpumagic import driver, gate, inventory, nvml, runtime, selection, threads, torch_cuda, witness
+from gpumagic.driver import DriverState
+from gpumagic.errors import DeviceError
+from gpumagic.results import DeviceTable
+from gpumagic.runtime import Build, Start
+from gpumagic.threads import Cores
+
+#: The packages that bring, or once brought, a module named pynvml.
+NVML_PACKAGES = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed package that brings, or may bring, the module ``pynvml``."""
+
+    name: str
+    version: str
+    #: Whether the module's file is in its list of files.
+    owns_module: bool
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA compiler."""
+
+    path: str
+    version: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was read of the machine, of torch and of this process."""
+
+    build: Build
+    #: Whether torch is loaded in this process; else it was asked in a child process.
+    torch_loaded: bool
+    start: Start
+    table: DeviceTable
+    state: DriverState
+    driver_installed: bool
+    driver_cuda: tuple[int, int] | None = None
+    #: Version of the kernel's part of the driver.
+    kernel_module: str | None = None
+    #: Version of the driver's libraries, from the name of NVML's file.
+    library: str | None = None
+    nvml_error: str | None = None
+    nvml_code: int | None = None
+    packages: tuple[Package, ...] = ()
+    module_file: str | None = None
+    toolkit: Toolkit | None = None
+    #: Name and permission (may read and write) of each device file.
+    device_files: Mapping[str, bool] = field(default_factory=dict)
+    #: What says that this is a container.
+    container: tuple[str, ...] = ()
+    wsl: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    environment_at_start: Mapping[str, str] = field(default_factory=dict)
+    #: Right after CUDA was initialised, where that was seen.
+    environment_then: Mapping[str, str] | None = None
+    #: What torch's allocator took from its variable; None where it does not say.
+    allocator_settings: str | None = None
+    culprit: str | None = None
+    gate: str | None = None
+    gate_allows: tuple[int, ...] = ()
+    bad_fork: bool = False
+    threads: int | None = None
+    cores: Cores = field(default_factory=lambda: Cores(1, 1))
+
+
+def gather() -> Facts:
+    """Read everything. Initialises no CUDA in this process and imports no torch."""
+    state = driver.state()
+    table = inventory.devices(processes=False)
+    build, start = _torch(state)
+    closed, culprit = gate.current(), witness.culprit()
+    nvml_error, nvml_code = _nvml()
+    return Facts(
+        build=build,
+        torch_loaded=torch_cuda.loaded() is not None,
+        start=start,
+        table=table,
+        state=state,
+        driver_installed=driver.installed(),
+        driver_cuda=table.cuda_version or driver.cuda_version(),
+        kernel_module=_kernel_module(),
+        library=_library(),
+        nvml_error=nvml_error,
+        nvml_code=nvml_code,
+        packages=_packages(),
+        module_file=_module_file(),
+        toolkit=_toolkit(),
+        device_files=device_files(),
+        container=_container(),
+        wsl=_wsl(),
+        environment=dict(os.environ),
+        environment_at_start=selection.environment_at_start(),
+        environment_then=witness.environment_then(),
+        allocator_settings=torch_cuda.allocator_settings(),
+        culprit=None if culprit is None else str(culprit),
+        gate=None if closed is None else closed.spec,
+        gate_allows=() if closed is None else closed.allowed,
+        bad_fork=torch_cuda.in_bad_fork(),
+        threads=threads.number(),
+        cores=threads.cores(),
+    )
+
+
+def _torch(state: DriverState) -> tuple[Build, Start]:
+    """torch's build, and how its CUDA starts: in this process only where it has started already."""
+    here = runtime.build_here()
+    if here is None:
+        return runtime.in_child(_same_devices(state))
+    if torch_cuda.in_bad_fork():
+        return here, Start(count=0)
+    if state.initialized:
+        return here, runtime.here()
+    return here, runtime.in_fork()
+
+
+def _same_devices(state: DriverState) -> dict[str, str]:
+    """Variables that show a child what is frozen in this process, whatever was written since."""
+    if not state.initialized or state.uuids is None or "MIG-" in os.environ.get(_MASK, ""):
+        return {}
+    return {_MASK: ",".join(state.uuids) or "-1"}
+
+
+_MASK = "CUDA_VISIBLE_DEVICES"
+
+
+def _nvml() -> tuple[str | None, int | None]:
+    try:
+        nvml.session()
+    except DeviceError as error:
+        return str(error), getattr(error.__cause__, "value", None)
+    return None, None
+
+
+_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
+
+
+def _kernel_module() -> str | None:
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
+    except OSError:
+        return None
+    match = _VERSION.search(first)
+    return match[0] if match else None
+
+
+def _library() -> str | None:
+    """The version in the name of the file behind the NVML library that this process has loaded."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    match = re.search(r"/libnvidia-ml\.so\.(\d{3,}(?:\.\d+)+)", maps)
+    return match[1] if match else None
+
+
+def _packages() -> tuple[Package, ...]:
+    found = []
+    for name in NVML_PACKAGES:
+        try:
+            package = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        files = {str(path) for path in package.files or ()}
+        owns = bool(files & {"pynvml.py", "pynvml/__init__.py"})
+        found.append(Package(name, package.version, owns))
+    return tuple(found)
+
+
+def _module_file() -> str | None:
+    try:
+        spec = util.find_spec("pynvml")
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else spec.origin
+
+
+def _toolkit() -> Toolkit | None:
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    homes = [Path(folder) / "bin" for folder in (*folders, "/usr/local/cuda") if folder]
+    path = shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, homes)))
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return Toolkit(path)
+    match = re.search(r"release (\d+)\.(\d+)", done.stdout)
+    return Toolkit(path, (int(match[1]), int(match[2])) if match else None)
+
+
+def device_files(root: Path = Path("/dev")) -> dict[str, bool]:
+    """The driver's device files, and whether this process may read and write each."""
+    if not sys.platform.startswith("linux"):
+        return {}
+    found = sorted([*root.glob("nvidia*"), *root.glob("dxg")])
+    return {str(p): os.access(p, os.R_OK | os.W_OK) for p in found if not p.is_dir()}
+
+
+def _container() -> tuple[str, ...]:
+    if not sys.platform.startswith("linux"):
+        return ()
+    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if Path(path).exists()]
+    try:
+        groups = Path("/proc/1/cgroup").read_text()
+    except OSError:
+        groups = ""
+    words = ("docker", "kubepods", "containerd", "libpod", "lxc")
+    signs += [f"control group of process 1: {word}" for word in words if word in groups][:1]
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        signs.append("KUBERNETES_SERVICE_HOST is set")
+    if not inventory.in_first_pid_namespace():
+        signs.append("a pid namespace of its own")
+    return tuple(signs)
+
+
+def _wsl() -> bool:
+    try:
+        return "microsoft" in Path("/proc/version").read_text().lower()
+    except OSError:
+        return False

@@ -1,0 +1,180 @@
+"""What the machine has: driver, devices and their files, container, NVML."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+from gpumagic.doctor.facts import Facts
+from gpumagic.results import Finding
+
+_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)
+
+
+def driver(facts: Facts) -> Finding:
+    """Whether there is a driver, and which."""
+    if facts.driver_installed:
+        versions = [
+            f"version {facts.table.driver_version} (NVML)" if facts.table.driver_version else "",
+            f"kernel module {facts.kernel_module} (/proc/driver/nvidia/version)"
+            if facts.kernel_module
+            else "",
+        ]
+        said = ", ".join(filter(None, versions)) or "of unknown version"
+        return Finding("driver", "ok", f"{said}; its library can be loaded")
+    if sys.platform == "darwin":
+        return Finding(
+            "driver", "bad", "macOS has no CUDA; torch computes on 'mps' here", None, _NO_DRIVER
+        )
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    return Finding(
+        "driver",
+        "bad",
+        f"none: {library} cannot be loaded"
+        + (
+            f", although kernel module {facts.kernel_module} is loaded"
+            if facts.kernel_module
+            else ""
+        ),
+        "start the container with its GPUs (docker run --gpus all, NVIDIA Container Toolkit)"
+        if facts.container
+        else "install the NVIDIA driver",
+        _NO_DRIVER,
+    )
+
+
+_NO_DRIVER = "there is no NVIDIA driver"
+
+
+def cuda(facts: Facts) -> Finding:
+    """The CUDA version that the driver supports."""
+    version = facts.driver_cuda
+    if version is None:
+        return Finding("CUDA of the driver", "unknown", "the driver does not say")
+    source = "NVML" if facts.table.cuda_version else "cuDriverGetVersion"
+    return Finding("CUDA of the driver", "ok", f"up to {version[0]}.{version[1]}, as {source} says")
+
+
+def devices(facts: Facts) -> Iterator[Finding]:
+    """Whether the machine has GPUs, and whether each can be read."""
+    if not facts.driver_installed:
+        return
+    if not facts.table and facts.table.error is None:
+        yield Finding(
+            "GPUs",
+            "bad",
+            "NVML answers, and lists none",
+            "in a container: start it with its GPUs; else see whether lspci lists one",
+            "the machine, or the container, has no GPU",
+        )
+    for device in facts.table:
+        if device.error is not None:
+            lost = "lost" in device.error
+            yield Finding(
+                f"GPU {device.index}",
+                "bad",
+                f"{device.error} (NVML)",
+                "hide it from CUDA with %gpu and the numbers of the others" if lost else None,
+                f"GPU {device.index} does not answer",
+            )
+    parts = {d.index: len(d.mig) for d in facts.table if d.mig}
+    if parts:
+        listed = ", ".join(f"GPU {i} into {n} instance{'s' * (n > 1)}" for i, n in parts.items())
+        yield Finding("MIG", "ok", f"divided: {listed}; choose one with %gpu MIG-…")
+
+
+def device_files(facts: Facts) -> Iterator[Finding]:
+    """Whether this process may open the driver's device files."""
+    if not sys.platform.startswith("linux"):
+        return
+    files = facts.device_files
+    if not files:
+        if facts.driver_installed:
+            yield Finding("device files", "unknown", "there is no /dev/nvidia*")
+        return
+    closed = [name for name, permitted in files.items() if not permitted]
+    if closed:
+        numbered = {name for name in files if re.fullmatch(r"/dev/nvidia\d+", name)}
+        needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg"} & set(closed)
+        yield Finding(
+            "device files",
+            "bad" if needed or (numbered and numbered <= set(closed)) else "warn",
+            f"no permission to read and write {', '.join(closed)}",
+            f"see who may: ls -l {closed[0]}; usually a group, such as video, to be a member of",
+            "the driver's device files are closed to this user",
+        )
+    elif "/dev/nvidiactl" in files and not any(name.endswith("-uvm") for name in files):
+        yield Finding(
+            "device files",
+            "warn",
+            f"{', '.join(files)} can be opened, but there is no /dev/nvidia-uvm, which CUDA needs",
+            "as root: nvidia-modprobe -u -c=0",
+            "/dev/nvidia-uvm is missing",
+        )
+    else:
+        yield Finding("device files", "ok", f"{', '.join(files)} can be read and written")
+
+
+def container(facts: Facts) -> Iterator[Finding]:
+    """Whether this is a container, and what it was given."""
+    if facts.wsl:
+        yield Finding("WSL", "ok", "Windows' driver is used; NVML lists no processes here")
+    if not facts.container:
+        return
+    evidence = f"yes, it seems: {', '.join(facts.container)}"
+    given = facts.environment_at_start.get("NVIDIA_VISIBLE_DEVICES")
+    able = facts.environment_at_start.get("NVIDIA_DRIVER_CAPABILITIES")
+    # Values as documented for the NVIDIA Container Toolkit ("Docker Specialized Configurations").
+    if given in ("void", "none", ""):
+        yield Finding(
+            "container",
+            "warn",
+            f"{evidence}; NVIDIA_VISIBLE_DEVICES={given}",
+            "start the container with its GPUs (docker run --gpus all)",
+            f"the container was started with NVIDIA_VISIBLE_DEVICES={given}",
+        )
+    elif able and not {"all", "compute"} & set(able.split(",")):
+        yield Finding(
+            "container",
+            "warn",
+            f"{evidence}; NVIDIA_DRIVER_CAPABILITIES={able}, without compute",
+            "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+            "the container was started without the capability 'compute'",
+        )
+    else:
+        yield Finding("container", "ok", evidence)
+
+
+def nvml(facts: Facts) -> Iterator[Finding]:
+    """Whether NVML answers. CUDA does not need it, but a mismatch there is one of the driver."""
+    if not facts.driver_installed and facts.nvml_error is not None:
+        return
+    if facts.nvml_error is None:
+        number = len(facts.table)
+        yield Finding("NVML", "ok", f"answers, and lists {number} GPU{'' if number == 1 else 's'}")
+    elif facts.nvml_code == _MISMATCH:
+        parts = ", ".join(
+            f"{name} {version}"
+            for name, version in (
+                ("kernel module", facts.kernel_module),
+                ("library", facts.library),
+            )
+            if version
+        )
+        yield Finding(
+            "NVML",
+            "bad",
+            f"{facts.nvml_error} (error 18{f'; {parts}' if parts else ''})",
+            "reboot; or unload and load the kernel module: sudo rmmod nvidia_uvm nvidia_drm "
+            "nvidia_modeset nvidia, then sudo modprobe nvidia",
+            "the driver was upgraded, and its kernel module and libraries do not match",
+        )
+    else:
+        yield Finding(
+            "NVML",
+            "warn",
+            facts.nvml_error,
+            "torch does without it; the table of %gpu shows less",
+            facts.nvml_error if facts.nvml_code is not None else None,
+        )

@@ -1,0 +1,57 @@
+"""The verdict: what torch can use here, or why it cannot. Only what was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpumagic.doctor.build import runs_on
+from gpumagic.doctor.facts import Facts
+from gpumagic.results import Finding
+
+
+def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
+    """How many GPUs torch can use, and the sentence that says so."""
+    if facts.state.failed or (facts.gate is not None and not facts.gate_allows):
+        number: int | None = 0
+    elif not facts.build.compiled:
+        number = 0 if facts.build.error is None or "not installed" in facts.build.error else None
+    else:
+        number = facts.start.count
+    if number is None:
+        if facts.build.error is not None:
+            return None, f"torch cannot use a GPU here, because {_because(facts, findings)}."
+        reason = facts.start.said or "CUDA could not be tried"
+        return None, f"Whether torch can use a GPU here is not known: {reason}."
+    unfit = _unfit(facts, number)
+    if facts.gate_allows and number:
+        number = len(facts.gate_allows)
+        return number, f"torch can use {_gpus(number)} here: the gate keeps the others out."
+    if number > unfit:
+        more = f"; for {_gpus(unfit)} more it has no kernels" if unfit else ""
+        return number - unfit, f"torch can use {_gpus(number - unfit)} here{more}."
+    return 0, f"torch cannot use a GPU here, because {_because(facts, findings)}."
+
+
+def _because(facts: Facts, findings: Sequence[Finding]) -> str:
+    """The first cause in the order of dependence; the graver first."""
+    for status in ("bad", "warn", "ok", "unknown"):
+        for found in findings:
+            if found.status == status and found.cause is not None:
+                return found.cause.rstrip(".")
+    return facts.start.said or "CUDA finds no device"
+
+
+def _unfit(facts: Facts, number: int) -> int:
+    """How many of the visible devices torch has no kernels for, as far as that is known."""
+    visible = [device for device in facts.table if device.visible]
+    if len(visible) != number or not facts.build.architectures or facts.build.hip is not None:
+        return 0
+    return sum(
+        device.compute_capability is not None
+        and not runs_on(device.compute_capability, facts.build.architectures)
+        for device in visible
+    )
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"

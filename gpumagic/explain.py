@@ -1,0 +1,184 @@
+"""Why a cell failed: from the text of its exception to one line that says what to do.
+
+Cheap, unlike the whole of the doctor: a line rests on the finding that it names, looked up alone.
+`EXPLAINERS` is open to others that know what an exception means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gpumagic import driver, inventory, runtime, witness
+from gpumagic.doctor import build, process
+from gpumagic.results import Explanation, Result
+
+_MORE = "%gpu doctor tells more"
+
+
+def explain(error: BaseException) -> Result | None:
+    """What there is to say on an exception, or None. The exception is not kept."""
+    for explainer in EXPLAINERS:
+        found = explainer(error)
+        if found is not None:
+            return found
+    return None
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it came from or was raised in the handling of."""
+    seen: set[int] = set()
+    pending: list[BaseException] = [error]
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        pending += [e for e in (current.__context__, current.__cause__) if e is not None]
+        pending += getattr(current, "exceptions", ())  # an exception group's
+
+
+def _cuda(error: BaseException) -> Explanation | None:
+    """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
+    text = "\n".join(str(each) for each in chain(error))
+    for pattern, line in _LINES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return Explanation(line())
+    return None
+
+
+#: Asked in turn; the first that knows the exception answers.
+EXPLAINERS: list[Callable[[BaseException], Result | None]] = [_cuda]
+
+
+# --- what is looked up -------------------------------------------------------------------------
+
+
+def _no_kernel() -> str:
+    here = runtime.build_here()
+    if here is not None:
+        for device in inventory.devices(processes=False):
+            found = build.kernel(device, here.architectures)
+            if found is not None and found.status == "bad":
+                return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
+    return (
+        "gpumagic: the code that failed was not built for this GPU's compute capability; torch's "
+        f"own kernels fit, so look at extensions and other libraries. {_MORE}."
+    )
+
+
+def _driver_too_old() -> str:
+    here = runtime.build_here()
+    found = None if here is None else build.fit(here, driver.cuda_version())
+    if found is None or found.status != "bad":
+        return f"gpumagic: the NVIDIA driver is older than what was built for. {_MORE}."
+    return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
+
+
+def _forked() -> str:
+    culprit = witness.culprit()
+    who = "" if culprit is None else f" ({culprit})"
+    return (
+        "gpumagic: the worker was forked from this process, in which CUDA was initialised"
+        f"{who}; {process.FORK_REMEDY}. {_MORE}."
+    )
+
+
+def _not_compiled() -> str:
+    here = runtime.build_here()
+    version = "" if here is None else f" ({here.version})"
+    return (
+        f"gpumagic: this torch{version} is built without CUDA: it computes on the CPU only. "
+        f"{_MORE}, and what to install."
+    )
+
+
+def _no_device() -> str:
+    table = inventory.devices(processes=False)
+    if not table:
+        return f"gpumagic: {table.error or 'this machine has no GPU'}. {_MORE}."
+    hidden = [device for device in table if device.visible is False]
+    if len(hidden) == len(table):
+        mask = table.environment.get("CUDA_VISIBLE_DEVICES")
+        state = "CUDA has failed so, for good: %gpu on --restart" if _late() else "%gpu on"
+        return f"gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES={mask}; {state}. {_MORE}."
+    return f"gpumagic: CUDA finds no device. {_MORE}, and why."
+
+
+def _late() -> bool:
+    return inventory.devices(processes=False).cuda_initialized is not False
+
+
+def _ordinal() -> str:
+    seen = [device for device in inventory.devices(processes=False) if device.ordinal is not None]
+    listed = ", ".join(f"cuda:{d.ordinal} (GPU {d.index})" for d in seen)
+    return (
+        f"gpumagic: this kernel sees {listed or 'no device'}; visible devices are renumbered from "
+        "0. The table: %gpu"
+    )
+
+
+class _Cause(NamedTuple):
+    """What a CUDA error means."""
+
+    means: str
+    #: Whether every later call fails too, until the process ends.
+    sticky: bool
+
+
+def _says(cause: _Cause) -> Callable[[], str]:
+    def line() -> str:
+        late = (
+            "CUDA reports it late: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows the line "
+            "that failed. Every later CUDA call fails too, so restart the kernel"
+        )
+        return f"gpumagic: {cause.means}. {f'{late}. ' if cause.sticky else ''}{_MORE}."
+
+    return line
+
+
+#: Pattern and line; the first that matches. Meanings as in the CUDA runtime's documentation
+#: (cudaError_t).
+_LINES: list[tuple[str, Callable[[], str]]] = [
+    (r"Cannot re-initialize CUDA in forked subprocess", _forked),
+    (r"no kernel image is available", _no_kernel),
+    (
+        r"driver version is insufficient|NVIDIA driver on your system is too old",
+        _driver_too_old,
+    ),
+    (r"Torch not compiled with CUDA enabled", _not_compiled),
+    (
+        r"no CUDA-capable device is detected|No CUDA GPUs are available"
+        r"|Found no NVIDIA driver on your system",
+        _no_device,
+    ),
+    (r"CUDA error: invalid device ordinal", _ordinal),
+    (
+        r"CUDA error: device-side assert triggered",
+        _says(_Cause("a kernel found a bad value, mostly an index out of range", True)),
+    ),
+    (
+        r"CUDA error: (an illegal memory access|misaligned address|unspecified launch failure"
+        r"|an illegal instruction)",
+        _says(_Cause("a kernel went wrong on the device", True)),
+    ),
+    (
+        r"CUDA error: (system has unsupported display driver|.*driver.*mismatch)",
+        _says(_Cause("the driver's parts do not match; after an upgrade, reboot", False)),
+    ),
+    (
+        r"CUDA error: system not yet initialized",
+        _says(_Cause("NVIDIA's fabric manager does not run, which NVSwitch machines need", False)),
+    ),
+    (
+        r"CUDA error: all CUDA-capable devices are busy or unavailable",
+        _says(_Cause("another process holds the GPU alone, or its mode forbids sharing", False)),
+    ),
+    (
+        # Out of memory is not the doctor's.
+        r"CUDA error: (?!out of memory)(.+)",
+        _says(_Cause("CUDA reports errors late, perhaps not at the line that caused them", False)),
+    ),
+]

@@ -1,0 +1,85 @@
+"""A kernelspec that starts a kernel with the choice of GPUs made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpumagic import inventory, visibility
+from gpumagic.errors import DeviceError, SpecError
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A kernelspec that was written."""
+
+    name: str
+    display_name: str
+    folder: str
+    #: The variables that its kernels start with.
+    environment: dict[str, str]
+
+
+def install(
+    spec: str,
+    *,
+    name: str | None = None,
+    display_name: str | None = None,
+    user: bool = False,
+    prefix: str | None = None,
+) -> Installed:
+    """Write a kernelspec for this Python whose kernels start under the choice ``spec``.
+
+    Where it goes is as with ``ipython kernel install``: system-wide, for the ``user``, or under
+    ``prefix``. A ``name`` that cannot name a kernelspec ("Python (no GPU)") is displayed, and
+    the name is made from it.
+
+    Raises:
+        SpecError: the spec means nothing on this machine, or needs no kernelspec.
+        DeviceError: the devices cannot be listed, or the folder cannot be written.
+    """
+    from ipykernel.kernelspec import install as install_spec
+
+    environment = variables(spec)
+    shown = display_name or name or f"Python 3 (GPU {spec})"
+    known = _kernel_name(name or shown)
+    try:
+        folder = install_spec(
+            user=user, kernel_name=known, display_name=shown, prefix=prefix, env=environment
+        )
+    except OSError as error:
+        raise DeviceError(
+            f"the kernelspec cannot be written: {error}; try --user, or --sys-prefix for this "
+            "Python's own environment"
+        ) from error
+    return Installed(known, shown, str(folder), environment)
+
+
+def variables(spec: str) -> dict[str, str]:
+    """The variables that make the choice ``spec`` from a kernel's start; numbers become UUIDs.
+
+    Raises:
+        SpecError: the spec means nothing on this machine, or no variable can express it.
+        DeviceError: the devices cannot be listed, or not enough are free.
+    """
+    parsed = visibility.parse(spec)
+    if parsed.kind == "off":
+        return {visibility.MASK: visibility.HIDE_ALL}
+    if parsed.kind in ("on", "reset"):
+        raise SpecError(f"{spec!r} is how every kernel starts; it needs no kernelspec of its own")
+    table = inventory.devices(processes=False)
+    if table.error is not None:
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    if parsed.kind == "auto":
+        chosen = visibility.pick(table, parsed.count, visibility.Wants())
+    else:
+        chosen = visibility.resolve(parsed, table)
+    return {visibility.MASK: ",".join(chosen)}
+
+
+def _kernel_name(text: str) -> str:
+    """``text`` as the name of a kernelspec: ASCII letters, digits, dot, minus, underscore."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-")
+    if not name:
+        raise SpecError(f"{text!r} has nothing that could name a kernelspec; give --name")
+    return name

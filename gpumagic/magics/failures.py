@@ -1,0 +1,21 @@
+"""Below the traceback of a cell that failed: what gpumagic knows of the reason."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+
+def explain(shell: Any, error: BaseException) -> None:
+    """Show what there is to say on ``error``. Never raises, and keeps nothing of it."""
+    from gpumagic.explain import explain
+
+    try:
+        found = explain(error)
+        if found is None:
+            return
+        from IPython.display import display
+
+        cast(Any, display)(found._repr_mimebundle_(), raw=True)
+    except Exception as ours:
+        print(f"gpumagic: no explanation ({type(ours).__name__}: {ours})", file=sys.stderr)
