@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         DeviceMemory,
         DeviceMemoryDelta,
         DeviceTable,
-        MemoryDelta,
-        MemoryReport,
         Diagnosis,
         Finding,
+        MemoryDelta,
+        MemoryReport,
         Process,
         Sample,
         Selection,
@@ -44,9 +44,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "devices": "inventory",
+    "diagnose": "doctor",
     "select": "selection",
     "cudatime": "timing",
-    "diagnose": "doctor",
     "gpumem": "memory",
     "device": "torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
@@ -57,12 +57,12 @@ _HOMES = {
             "DeviceMemory",
             "DeviceMemoryDelta",
             "DeviceTable",
+            "Diagnosis",
+            "Finding",
             "MemoryDelta",
             "MemoryReport",
             "Process",
             "Sample",
-            "Diagnosis",
-            "Finding",
             "Selection",
         ),
         "results",
@@ -76,13 +76,13 @@ __all__ = [
     "DeviceMemory",
     "DeviceMemoryDelta",
     "DeviceTable",
+    "Diagnosis",
+    "Finding",
     "GpuMagicError",
     "GpuMagicWarning",
     "MemoryDelta",
     "MemoryReport",
     "Process",
-    "Diagnosis",
-    "Finding",
     "Sample",
     "Selection",
     "SpecError",
@@ -90,13 +90,13 @@ __all__ = [
     "cudatime",
     "device",
     "devices",
+    "diagnose",
     "gpumem",
     "select",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    "diagnose",
     """Import a public name when it is first used (PEP 562)."""
     home = _HOMES.get(name)
     if home is None:

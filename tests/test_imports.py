@@ -48,12 +48,12 @@ ROOMS: dict[str, set[str]] = {
     "oom": {"results", "errors", "torch_cuda", "tensors", "memory"},
     "display": {"results", "errors"},
 }
-ROOMS["magics"] = {*ROOMS}
-#: Who alone may import what comes from outside.
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "selection", "threads", "witness", "gate"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
+ROOMS["magics"] = {*ROOMS}
+#: Who alone may import what comes from outside.
 OWNERS = {
     "torch": {"torch_cuda", "torch_build"},
     "pynvml": {"nvml"},

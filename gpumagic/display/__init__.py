@@ -62,14 +62,6 @@ def _(result: MemoryDelta) -> list[Block]:
     return delta(result)
 
 
-def as_text(result: Any, width: int | None = None) -> str:
-    """``result`` as text, ``width`` columns wide at most (default: the terminal's width)."""
-    from gpumagic.display.text import render
-
-    return render(describe(result), width=width)
-
-
-def as_html(result: Any) -> str:
 @describe.register
 def _(result: Diagnosis) -> list[Block]:
     from gpumagic.display.diagnosis import diagnosis
@@ -84,6 +76,14 @@ def _(result: Explanation) -> list[Block]:
     return explanation(result)
 
 
+def as_text(result: Any, width: int | None = None) -> str:
+    """``result`` as text, ``width`` columns wide at most (default: the terminal's width)."""
+    from gpumagic.display.text import render
+
+    return render(describe(result), width=width)
+
+
+def as_html(result: Any) -> str:
     """``result`` as HTML that follows the notebook's light or dark theme."""
     from gpumagic.display.html import render
 

@@ -133,21 +133,21 @@ class Extension:
             import_module("gpumagic.magics.restarting").resume(shell)
         witness.attach(shell)
         self.undo.append(witness.detach)
-        if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
-            # All GPUs may have been hidden while torch could fail on it.
         shell.events.register("post_run_cell", self._after_cell)
         self.undo.append(lambda: shell.events.unregister("post_run_cell", self._after_cell))
+        if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
+            # All GPUs may have been hidden while torch could fail on it.
             from gpumagic.selection import note_hiding
 
             note_hiding()
 
-    def own_variables(self) -> set[str]:
-        """The environment variables that were set by loading."""
     def _after_cell(self, result: Any) -> None:
         """Say what is known of a cell's failure, below its traceback."""
         if result.error_in_exec is not None:
             import_module("gpumagic.magics.failures").explain(self.shell, result.error_in_exec)
 
+    def own_variables(self) -> set[str]:
+        """The environment variables that were set by loading."""
         return {NVML_CHECK} if self.set_nvml_check else set()
 
     def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:

@@ -141,18 +141,18 @@ def _percent(text: str) -> float:
     return value
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads")
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return value
 
@@ -169,28 +169,29 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     wants = _wants(options, magics, spec)
     if cell is not None:
         return _run_cell(shell, spec, wants, options, cell, header)
+    if options.threads is not None and spec in _VERBS:
+        raise SpecError("--threads goes with a choice of GPUs; for example: %gpu off --threads 4")
     if spec in ("", "ps"):
         table = inventory.devices(processes=options.processes or spec == "ps")
         return hand_over(shell, table, options, silent=silent)
     if spec == "watch":
         return _watch(shell, options)
+    if spec == "doctor":
+        from gpumagic.doctor import diagnose
+
+        return hand_over(shell, diagnose(), options, silent=silent)
     if options.keep and not options.restart:
-    if options.threads is not None and spec in _VERBS:
-        raise SpecError("--threads goes with a choice of GPUs; for example: %gpu off --threads 4")
         raise SpecError("--keep goes with --restart; for example: %gpu off --restart --keep model")
     before = selection.variables()
     chosen = _choose(shell, spec, wants, options)
     if options.restart and chosen.status == "too-late":
         try:
-    if spec == "doctor":
-        from gpumagic.doctor import diagnose
-
-        return hand_over(shell, diagnose(), options, silent=silent)
             restarting.begin(magics, spec, options, silent=silent)
         except BaseException:
             selection.restore(before)
             raise
     _warn(chosen)
+    chosen = threads.noted(chosen, options.threads)
     return hand_over(shell, chosen, options, silent=silent)
 
 
@@ -205,7 +206,6 @@ def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
             ("--wait", options.wait > 0),
         )
         if value
-    chosen = threads.noted(chosen, options.threads)
     ]
     if used and not auto:
         raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
@@ -301,6 +301,8 @@ def _under(
     before, gated, computing = selection.variables(), gate.current(), threads.number()
     chosen = _choose(shell, spec, wants, options)
     try:
+        chosen = threads.noted(chosen, options.threads)
+        tell(chosen)
         _warn(chosen)
         if not options.quiet:
             show(shell, chosen)
@@ -308,12 +310,10 @@ def _under(
     finally:
         selection.restore(before)
         gate.put_back(gated)
+        if options.threads is not None:
+            threads.put_back(computing)
         if not chosen.cuda_initialized and driver.state().initialized and not options.quiet:
             print(
                 "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
                 "this kernel; the variables are put back for processes started from here."
             )
-        chosen = threads.noted(chosen, options.threads)
-        tell(chosen)
-        if options.threads is not None:
-            threads.put_back(computing)

@@ -17,8 +17,8 @@ from gpumagic.results.devices import (
     Selection,
     Status,
 )
-from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
+from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import (
     DeviceMemory,
     DeviceMemoryDelta,
@@ -38,13 +38,13 @@ __all__ = [
     "DeviceMemory",
     "DeviceMemoryDelta",
     "DeviceTable",
-    "LineMemory",
-    "LineReport",
-    "MemoryDelta",
     "Diagnosis",
     "Explanation",
     "Finding",
     "Health",
+    "LineMemory",
+    "LineReport",
+    "MemoryDelta",
     "MemoryReport",
     "MigInstance",
     "Process",
