@@ -10,6 +10,7 @@ from functools import singledispatch
 from typing import Any
 
 from gpumagic.display.grid import Block
+from gpumagic.results import CellHoldings, CellLog, CellMemory
 from gpumagic.results import (
     CudaTiming,
     DeviceTable,
@@ -74,6 +75,27 @@ def _(result: Explanation) -> list[Block]:
     from gpumagic.display.diagnosis import explanation
 
     return explanation(result)
+
+
+@describe.register
+def _(result: CellMemory) -> list[Block]:
+    from gpumagic.display.cells import cell_line
+
+    return cell_line(result)
+
+
+@describe.register
+def _(result: CellLog) -> list[Block]:
+    from gpumagic.display.cells import cell_log
+
+    return cell_log(result)
+
+
+@describe.register
+def _(result: CellHoldings) -> list[Block]:
+    from gpumagic.display.cells import holdings
+
+    return holdings(result)
 
 
 def as_text(result: Any, width: int | None = None) -> str:

@@ -10,6 +10,7 @@ from gpumagic.cell import compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.show import hand_over
+from gpumagic.magics.verbs import run_verb, take_verb
 from gpumagic.memory import Measurement
 from gpumagic.memory_report import memory_report
 
@@ -67,7 +68,11 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     options, statement = take_options(parser(), line)
     if magics.quiet:
         options.quiet = True
+    written = line.strip().removesuffix(statement)
     statement, silent = take_semicolon(statement)
+    verb = take_verb(written, statement) if cell is None else None
+    if verb is not None:
+        return run_verb(magics, verb[0], f"{written} {verb[1]}", silent=silent)
     if cell is None and not statement:
         return _report(magics, options, silent)
     if cell is not None and statement:

@@ -1,0 +1,113 @@
+"""The plot of GPU memory over the cells, by matplotlib (the extra ``plot``).
+
+Drawn without pyplot: no backend is chosen, no figure is kept, nothing of the user's is touched.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from math import ceil, log2
+from typing import Any
+
+from gpumagic.display.units import bytes_
+from gpumagic.errors import SpecError
+from gpumagic.results import CellLog, CellMemory
+
+_DPI = 144
+#: So many cells are numbered below the axis.
+_TICKS = 20
+
+
+def figure(log: CellLog) -> Any:
+    """A matplotlib ``Figure``: allocated, reserved and peak after each cell, a panel a device.
+
+    Raises:
+        SpecError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, MultipleLocator
+    except ImportError:
+        raise SpecError("a plot needs matplotlib; install it with: pip install matplotlib") from None
+    ordinals = sorted({ordinal for cell in log for ordinal in cell.devices})
+    height = 0.6 + 2.4 * len(ordinals)
+    drawn = Figure(figsize=(8, height), dpi=_DPI, layout="constrained", facecolor="white")
+    panels = drawn.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]
+    for ordinal, axes in zip(ordinals, panels, strict=True):
+        _panel(axes, log.cells, ordinal, log.limits.get(ordinal))
+        binary = 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6)))
+        axes.yaxis.set_major_locator(MultipleLocator(binary))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_(int(value))))
+    panels[0].legend(loc="upper left", ncols=5, fontsize=8, frameon=False, bbox_to_anchor=(0, 1.2))
+    step = max(1, -(-len(log) // _TICKS))
+    places = range(0, len(log), step)
+    labels = ["–" if log[i].number is None else f"[{log[i].number}]" for i in places]
+    panels[-1].set_xticks(list(places), labels, fontsize=8)
+    panels[-1].set_xlabel("cell")
+    return drawn
+
+
+def _panel(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | None) -> None:
+    places = [i for i, cell in enumerate(cells) if ordinal in cell.devices]
+    deltas = [cells[i].devices[ordinal] for i in places]
+    peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
+    axes.bar(places, peaks, width=0.8, color="#f2a65a", alpha=0.55, label="peak")
+    axes.step(
+        places,
+        [d.reserved_now for d in deltas],
+        where="mid",
+        color="#8a8f98",
+        linewidth=1.2,
+        label="reserved",
+    )
+    axes.step(
+        places,
+        [d.allocated_now for d in deltas],
+        where="mid",
+        color="#1f6fb2",
+        linewidth=1.8,
+        label="allocated",
+    )
+    top = max([1, *peaks, *(d.reserved_now for d in deltas)])
+    failed = [(i, p) for i, p, d in zip(places, peaks, deltas, strict=True) if d.ooms]
+    if limit is not None:
+        axes.axhline(limit, color="#c0392b", linewidth=1, linestyle="--", label="limit")
+        # A limit far above everything would flatten the curves; it is then told in words.
+        if limit > 4 * top and not failed:
+            axes.annotate(
+                f"limit {bytes_(limit)}, above",
+                (1, 1),
+                xycoords="axes fraction",
+                xytext=(-4, -10),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color="#c0392b",
+            )
+        else:
+            top = max(top, limit)
+    axes.plot(
+        [i for i, _ in failed],
+        [p for _, p in failed],
+        "x",
+        color="#c0392b",
+        markersize=9,
+        markeredgewidth=2,
+        label="out of memory",
+        clip_on=False,
+    )
+    axes.set_ylim(0, top * 1.08)
+    axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))
+    axes.set_ylabel(f"cuda:{ordinal}")
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def picture(drawn: Any, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figure as a PNG for a notebook, with its text, and the size at which to show it."""
+    buffer = BytesIO()
+    drawn.savefig(buffer, format="png")
+    width, height = (int(inches * 96) for inches in drawn.get_size_inches())
+    bundle = {"image/png": buffer.getvalue(), "text/plain": text}
+    return bundle, {"image/png": {"width": width, "height": height}}

@@ -1,0 +1,49 @@
+"""The verbs of ``%gpumem``: when the line's first word is one, and where its work is done."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+from gpumagic.magics.options import split
+
+#: By verb, the module of this package with ``parser(verb)`` and
+#: ``run(verb, magics, options, silent)``.
+VERBS = {
+    **dict.fromkeys(("on", "off", "log", "plot"), "memory_cells"),
+    **dict.fromkeys(("record", "snapshot", "cells"), "memory_history"),
+}
+
+#: What goes on after a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
+#: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
+_OPERATOR = re.compile(
+    r"[=(\[{,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
+    r"|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
+)
+
+
+def take_verb(options: str, statement: str) -> tuple[str, str] | None:
+    """The verb and the rest of the line; None if it is the user's statement.
+
+    ``options`` stood before it; a ``--`` among them says that a statement follows.
+    """
+    word, _, rest = statement.partition(" ")
+    rest = rest.lstrip()
+    if word not in VERBS or "--" in options.split() or _OPERATOR.match(rest):
+        return None
+    return word, rest
+
+
+def run_verb(magics: Any, verb: str, words: str, *, silent: bool) -> Any:
+    """Do what the verb asks for; ``words`` are all its options and arguments.
+
+    Raises:
+        SpecError: they do not fit.
+    """
+    __tracebackhide__ = True
+    home = import_module(f"gpumagic.magics.{VERBS[verb]}")
+    options = home.parser(verb).parse_words(split(words))
+    if magics.quiet:
+        options.quiet = True
+    return home.run(verb, magics, options, silent)
