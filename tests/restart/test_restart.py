@@ -1,0 +1,253 @@
+"""``%gpu … --restart`` in real kernels, notebooks and terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.restart import FREEZE, SEES
+from tests.support.kernels import Kernel
+from tests.support.terminal import Terminal
+
+
+def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
+    """The reason why this exists: is_available() goes from a frozen True to False."""
+    k = kernel()
+    frozen = k.run("import torch; x = torch.ones(2, device='cuda'); torch.cuda.is_available()")
+    assert frozen.value == "True"
+    late = k.run("%gpu off")
+    assert "%gpu off --restart" in late.stderr
+    before = k.value("__import__('os').getpid()")
+    restarted = k.run("selection = %gpu off --restart -o")
+    lines = restarted.text.splitlines()
+    assert lines[0] == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
+    assert "The kernel was restarted in place in " in lines[1]
+    assert lines[2] == "Lost: 2 variables."
+    assert k.run("selection.status").value == "'restarted'"
+    assert k.run("'x' in globals(), 'torch' in globals()").value == "(False, False)"
+    assert k.run("import torch; torch.cuda.is_available()").value == "False"
+    assert k.value("__import__('os').getpid()") == before
+
+
+def test_numbering_inputs_folder_and_start_go_on(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
+    other = tmp_path / "other"
+    other.mkdir()
+    first = k.run(f"import os; os.chdir({str(other)!r}); session = get_ipython().history_manager")
+    session = k.value("session.session_number")
+    k.run(FREEZE)
+    asked = k.run("%gpu off --restart")
+    after = k.run("import os; print(os.getcwd()); In")
+    assert first.execution_count is not None
+    assert asked.execution_count == first.execution_count + 3
+    assert after.execution_count == first.execution_count + 4
+    assert after.stdout.strip() == str(other)
+    assert "get_ipython().run_line_magic('gpu', 'off --restart')" in (after.value or "")
+    assert k.run("_i3").value is not None
+    assert k.value("get_ipython().history_manager.session_number") == session
+    reset = k.run("%gpu reset")
+    assert "CUDA_VISIBLE_DEVICES=1)" in reset.text
+    assert "%load_ext gpumagic" in k.run("%history").stdout
+
+
+def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("kept = 1")
+    assert k.run("%gpu off --restart").text.startswith("applied")
+    assert k.run("kept").value == "1"
+
+
+def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(FREEZE)
+    quiet = k.run("%gpu 1 --restart -q -o")
+    assert quiet.text == ""
+    assert quiet.value is not None
+    assert quiet.value.startswith("restarted: this kernel sees 1 GPU")
+    assert k.run(f"_{quiet.execution_count}.status").value == "'restarted'"
+    k.run(FREEZE)
+    assert k.run("%gpu 0 --restart -v chosen;").text == ""
+    assert k.run("chosen.devices[0].index").value == "0"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("%gpu off --restart\nx = 1", "last line of its cell"),
+        ("if True:\n    %gpu off --restart", "last line of its cell"),
+        ("def f():\n    %gpu off --restart\nf()", "last line of its cell"),
+        ("get_ipython().run_cell('%gpu off --restart')\n1 / 0", "last line of its cell"),
+        (
+            "import threading\nend = threading.Event()\n"
+            "threading.Thread(target=end.wait, name='busy').start()\n%gpu off --restart",
+            "running thread busy",
+        ),
+        (
+            "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\n%gpu off --restart",
+            "(sleep 60)",
+        ),
+        ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
+        ("%gpu off --keep x", "--keep goes with --restart"),
+        ("%gpu off --restart --keep nothing", "no variable nothing"),
+        ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
+        ("%gpu off --soft --save", "--save keeps a choice of devices"),
+    ],
+)
+def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said: str) -> None:
+    """One line that says why, and the kernel as it was."""
+    k = kernel()
+    k.run(FREEZE + "; kept = 1")
+    refused = k.run(cell, raising=False)
+    assert refused.status == "error"
+    assert said in refused.shown
+    if "1 / 0" not in cell:
+        assert refused.shown.startswith("UsageError: ")
+        assert refused.shown.count("\n") == 1
+    assert k.run(SEES + "; kept").stdout.startswith("None")
+    k.run("globals().get('end') and end.set()\nglobals().get('child') and child.kill()")
+
+
+def test_force_ends_children_and_threads(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\nimport subprocess, threading, time")
+    k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+    child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
+    assert k.run("%gpu off --restart --force").status == "ok"
+    assert not Path(f"/proc/{child}").exists()
+    os.kill(k.value("__import__('os').getpid()"), 0)
+
+
+def test_idle_pools_are_nothing_to_lose(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\nfrom concurrent.futures import ThreadPoolExecutor")
+    k.run("pool = ThreadPoolExecutor(2); list(pool.map(abs, range(9)))")
+    assert k.run("%gpu off --restart").status == "ok"
+
+
+def test_files_are_written_out(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """What the end of an interpreter would have flushed."""
+    k = kernel()
+    k.run(f"{FREEZE}\nout = open({str(tmp_path / 'out.txt')!r}, 'w'); _ = out.write('all of it')")
+    k.run("%gpu off --restart")
+    assert (tmp_path / "out.txt").read_text() == "all of it"
+
+
+def test_descriptors_of_libraries_are_closed(kernel: Callable[..., Kernel]) -> None:
+    """Of GPUs, for example: they would keep the old image's memory taken."""
+    k = kernel()
+    k.run(f"{FREEZE}\nimport os, socket")
+    k.run("os.set_inheritable(null := os.open('/dev/null', os.O_RDWR), True); os.dup2(null, 200)")
+    k.run("listening = socket.create_server(('127.0.0.1', 0)); os.dup2(listening.fileno(), 201)")
+    k.run("os.dup2(os.pipe()[0], 202)")
+    k.run("%gpu off --restart")
+    assert k.run("import os; [d for d in os.listdir('/dev/fd') if d in ('200', '201', '202')]"
+                 ).value == "['202']"  # fmt: skip
+
+
+def test_standard_streams_stay_connected(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """What a process writes to its descriptors reaches the server's log, before and after."""
+    from jupyter_client.manager import KernelManager
+
+    with (tmp_path / "log").open("w+b") as log:
+        manager = KernelManager(kernel_name="python3")
+        manager.start_kernel(env=child_environment(), stdout=log, stderr=log)
+        client = manager.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=60)
+            say = "import os; os.write(1, b'{0} out\\n'); os.write(2, b'{0} err\\n');"
+            wait = "import time; time.sleep(0.3)"
+            for cell in (
+                "%load_ext gpumagic",
+                FREEZE,
+                say.format("before") + wait,
+                "%gpu off --restart",
+                say.format("after") + wait,
+            ):
+                reply = client.execute_interactive(cell, timeout=60, output_hook=lambda _: None)
+                assert reply["content"]["status"] == "ok", reply["content"]
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+            manager.cleanup_resources()
+        log.seek(0)
+        text = log.read().decode()
+    for line in ("before out", "before err", "after out", "after err"):
+        assert text.count(line) == 1
+
+
+def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
+    """nbclient, as papermill and nbconvert use it: no restarter, one cell after the other."""
+    executed = notebook(
+        [
+            "%load_ext gpumagic",
+            "import torch; print(torch.cuda.is_available()); torch.ones(1).cuda().device",
+            "%gpu off --restart",
+            "import torch; print(torch.cuda.is_available())",
+        ]
+    )
+    outputs = [cell.outputs for cell in executed.cells]
+    assert outputs[1][0]["text"] == "True\n"
+    assert outputs[2][0]["data"]["text/plain"].startswith("restarted: this kernel sees no GPU")
+    assert outputs[3][0]["text"] == "False\n"
+    assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, 4]
+
+
+def test_terminal(terminal: Callable[..., Terminal]) -> None:
+    t = terminal()
+    t.run(FREEZE + "; x = [1, 2]; y = 3")
+    pid = t.run("import os; print(os.getpid())")
+    shown = t.run("%gpu off --restart --keep x")
+    assert shown.startswith("restarted: this kernel sees no GPU")
+    assert "Kept: x." in shown
+    assert t.run("import os; print(os.getpid(), x, 'y' in globals())") == f"{pid} [1, 2] False"
+    assert "%gpu off --restart --keep x" in t.run("%history")
+    assert t.run("1 + 1").startswith("Out[7]: 2")
+
+
+def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any]) -> None:
+    from gpumagic import restart
+    from gpumagic.errors import RestartError
+
+    shell = run_cell("get_ipython()").value
+    with pytest.raises(RestartError, match="only a Jupyter kernel or IPython in a terminal"):
+        restart.check(shell)
+
+
+def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    assert "Saved: applied again" in k.run("%gpu 1 --save").text
+    k.manager.restart_kernel()
+    k.client.wait_for_ready(timeout=60)
+    assert k.run("%load_ext gpumagic").stdout == (
+        "%gpu 1 --save: applied, this kernel sees 1 GPU.\n"
+    )
+    connection = Path(k.manager.connection_file)
+    kept = connection.with_name(f"gpumagic-{connection.name}.saved")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert json.loads(kept.read_text())["spec"] == "1"
+    assert "CUDA_VISIBLE_DEVICES is not set" in k.run("%gpu reset --save").text
+    assert not kept.exists()
+    k.manager.restart_kernel()
+    k.client.wait_for_ready(timeout=60)
+    assert k.run("%load_ext gpumagic").stdout == ""
+
+
+def test_a_saved_choice_of_somebody_else_is_not_applied(kernel: Callable[..., Kernel]) -> None:
+    k = kernel(load=False)
+    connection = Path(k.manager.connection_file)
+    kept = connection.with_name(f"gpumagic-{connection.name}.saved")
+    kept.write_text('{"spec": "off", "variables": {"CUDA_VISIBLE_DEVICES": "-1"}}')
+    kept.chmod(0o666)
+    assert k.run("%load_ext gpumagic").stdout == ""
+    assert k.run(SEES).stdout == "None False\n"
+    kept.unlink()
