@@ -106,6 +106,15 @@ def start_from(values: Mapping[str, str | None]) -> None:
             _started_with[name] = value
 
 
+def apply(text: str, values: Mapping[str, str | None]) -> Selection:
+    """Write variables that an earlier choice, ``text``, came to; what became of it."""
+    spec, table = visibility.parse(text), inventory.devices(processes=False)
+    before = variables()
+    _write({name: values.get(name) for name in VARIABLES})
+    _note_hiding(variables(), table)
+    return _verify(spec, before, table)
+
+
 def restarted(text: str) -> Selection:
     """What became of a choice for whose sake this process was started."""
     found = _verify(visibility.parse(text), variables(), inventory.devices(processes=False))
