@@ -131,6 +131,8 @@ class Extension:
             os.environ[NVML_CHECK] = "1"
         if "GPUMAGIC_RESTARTED" in os.environ:
             import_module("gpumagic.magics.restarting").resume(shell)
+        elif hasattr(shell, "kernel"):
+            import_module("gpumagic.magics.saving").apply(shell)
         witness.attach(shell)
         self.undo.append(witness.detach)
         shell.events.register("post_run_cell", self._after_cell)
