@@ -10,7 +10,6 @@ from functools import singledispatch
 from typing import Any
 
 from gpumagic.display.grid import Block
-from gpumagic.results import CellHoldings, CellLog, CellMemory
 from gpumagic.results import (
     CudaTiming,
     DeviceTable,
@@ -20,6 +19,7 @@ from gpumagic.results import (
     MemoryReport,
     Selection,
 )
+from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 
 
 @singledispatch

@@ -122,10 +122,11 @@ def holdings(result: CellHoldings) -> list[Block]:
         rows += [_held(f"cuda:{ordinal}" if i == 0 else "", h, total) for i, h in enumerate(held)]
         if len(held) > 1:
             blocks = str(sum(h.blocks for h in held))
-            empty = Cell("")
             rows.append(
-                [empty, empty, Cell("allocated", "dim"), Cell(bytes_(total), "strong"), empty]
-                + [Cell(blocks, "dim")]
+                [
+                    *(Cell(""), Cell(""), Cell("allocated", "dim")),
+                    *(Cell(bytes_(total), "strong"), Cell(""), Cell(blocks, "dim")),
+                ]
             )
     if not rows:
         return [Line.of("Nothing is allocated"), *(Line.of(n, "dim") for n in result.notes)]

@@ -28,7 +28,9 @@ def figure(log: CellLog) -> Any:
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, MultipleLocator
     except ImportError:
-        raise SpecError("a plot needs matplotlib; install it with: pip install matplotlib") from None
+        raise SpecError(
+            "a plot needs matplotlib; install it with: pip install matplotlib"
+        ) from None
     ordinals = sorted({ordinal for cell in log for ordinal in cell.devices})
     height = 0.6 + 2.4 * len(ordinals)
     drawn = Figure(figsize=(8, height), dpi=_DPI, layout="constrained", facecolor="white")
