@@ -13,7 +13,7 @@ from typing import Any
 from gpumagic import cell as cells
 from gpumagic import driver, gate, inventory, selection, threads
 from gpumagic.errors import GpuMagicWarning, SpecError
-from gpumagic.magics import restarting
+from gpumagic.magics import restarting, saving
 from gpumagic.magics.options import (
     Parser,
     add_result_options,
@@ -99,6 +99,12 @@ def parser() -> Parser:
         "same GPU if it is still visible, else on the CPU (needs cloudpickle)",
     )
     again.add_argument(
+        "--save",
+        action="store_true",
+        help="make this choice again when gpumagic loads after a restart of this kernel by its "
+        "front end; %%gpu reset --save ends that",
+    )
+    again.add_argument(
         "--force",
         action="store_true",
         help="restart although running threads, child processes, or variables that cannot be kept "
@@ -182,13 +188,21 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, diagnose(), options, silent=silent)
     if options.keep and not options.restart:
         raise SpecError("--keep goes with --restart; for example: %gpu off --restart --keep model")
+    if options.save:
+        if options.soft:
+            raise SpecError("--save keeps a choice of devices; a gate (--soft) is none")
+        kept = saving.kept(shell)
     before = selection.variables()
     chosen = _choose(shell, spec, wants, options)
+    if options.save:
+        chosen = saving.keep(shell, chosen)
     if options.restart and chosen.status == "too-late":
         try:
             restarting.begin(magics, spec, options, silent=silent)
         except BaseException:
             selection.restore(before)
+            if options.save:
+                saving.put_back(shell, kept)
             raise
     _warn(chosen)
     chosen = threads.noted(chosen, options.threads)
