@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpumagic.comparing import compare
     from gpumagic.doctor import diagnose
     from gpumagic.errors import (
         DeviceError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpumagic.inventory import devices
     from gpumagic.memory import gpumem
     from gpumagic.results import (
+        Comparison,
         CudaTiming,
         Device,
         DeviceMemory,
@@ -46,12 +48,14 @@ _HOMES = {
     "devices": "inventory",
     "diagnose": "doctor",
     "select": "selection",
+    "compare": "comparing",
     "cudatime": "timing",
     "gpumem": "memory",
     "device": "torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
     **dict.fromkeys(
         (
+            "Comparison",
             "CudaTiming",
             "Device",
             "DeviceMemory",
@@ -70,6 +74,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "CudaTiming",
     "Device",
     "DeviceError",
@@ -87,6 +92,7 @@ __all__ = [
     "Selection",
     "SpecError",
     "__version__",
+    "compare",
     "cudatime",
     "device",
     "devices",

@@ -6,7 +6,8 @@
     └── GpuMagicError          every error that gpumagic raises on purpose; one clear line
         ├── SpecError          a device specification, or an option's value, that means nothing here
         ├── DeviceError        the devices, or their driver, cannot do what was asked
-        └── RestartError       the kernel cannot be restarted in place; nothing was changed
+        ├── RestartError       the kernel cannot be restarted in place; nothing was changed
+        └── DependencyError    an optional package that this needs is not installed
     UserWarning
     └── GpuMagicWarning        what was asked for did not, or may not, take effect
 
@@ -31,6 +32,10 @@ class DeviceError(GpuMagicError, RuntimeError):
 
 class RestartError(GpuMagicError, RuntimeError):
     """The kernel cannot be restarted in place; nothing was changed."""
+
+
+class DependencyError(GpuMagicError, ImportError):
+    """An optional package that this needs is not installed."""
 
 
 class GpuMagicWarning(UserWarning):

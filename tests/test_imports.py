@@ -41,6 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "bracket": {"errors", "torch_cuda"},
     "measure": {"results", "errors", "torch_cuda", "bracket", "loop"},
     "timing": {"results", "errors", "torch_cuda", "loop", "measure"},
+    "comparing": {"results", "errors"},
     "peaks": {"results", "errors", "torch_cuda"},
     "memory_report": {"results", "errors", "torch_cuda", "inventory"},
     "memory": {"results", "errors", "torch_cuda", "peaks", "memory_report"},

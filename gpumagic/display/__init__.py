@@ -20,6 +20,7 @@ from gpumagic.results import (
     Selection,
 )
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
+from gpumagic.results.comparison import Comparison
 
 
 @singledispatch
@@ -47,6 +48,13 @@ def _(result: CudaTiming) -> list[Block]:
     from gpumagic.display.timing import timing
 
     return timing(result)
+
+
+@describe.register
+def _(result: Comparison) -> list[Block]:
+    from gpumagic.display.comparison import comparison
+
+    return comparison(result)
 
 
 @describe.register

@@ -8,6 +8,7 @@ only know that they can be shown.
 from __future__ import annotations
 
 from gpumagic.results.base import Result
+from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
 from gpumagic.results.devices import (
     Device,
@@ -29,6 +30,8 @@ from gpumagic.results.timing import Bound, CudaTiming, Sample
 
 __all__ = [
     "Bound",
+    "Compared",
+    "Comparison",
     "CellHolding",
     "CellHoldings",
     "CellLog",
@@ -48,9 +51,11 @@ __all__ = [
     "MemoryReport",
     "MigInstance",
     "Process",
+    "Quantity",
     "Result",
     "Sample",
     "Selection",
     "SourceLines",
     "Status",
+    "Verdict",
 ]

@@ -6,9 +6,13 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpumagic.results.base import Result
+
+if TYPE_CHECKING:
+    import pandas
 
 Bound = Literal["gpu", "host"]
 
@@ -97,6 +101,29 @@ class CudaTiming(Result):
     def __repr__(self) -> str:
         gpu = "-" if self.gpu is None else f"{self.gpu.median:.6g} s"
         return f"<CudaTiming: gpu {gpu}, wall {self.wall.median:.6g} s>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a row a repeat: seconds per loop (needs pandas)."""
+        import pandas
+
+        columns = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
+        columns |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
+        rows = range(1, len(self.wall.all) + 1)
+        frame = pandas.DataFrame(index=pandas.RangeIndex(rows.start, rows.stop, name="repeat"))
+        for name, sample in columns.items():
+            # A repeat in which CUDA came to be has no GPU time: those there are, are the last.
+            values = () if sample is None else sample.all
+            missing = len(rows) - len(values)
+            frame[name] = [math.nan] * missing + list(values)
+        return frame
+
+    def plot(self) -> Any:
+        """The timeline of the runs and their distribution, a picture for the notebook.
+
+        Raises:
+            DependencyError: matplotlib is not installed.
+        """
+        return import_module("gpumagic.display.plots").plot(self)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 

@@ -1,0 +1,214 @@
+"""Timings side by side: the statistics, the table, the pictures, the export."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.comparing import _ways, ratio_interval
+from gpumagic.display import as_text
+from gpumagic.errors import DependencyError
+from gpumagic.results import CudaTiming, Sample
+
+PNG = b"\x89PNG"
+
+
+def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:
+    sample = Sample(values)
+    whole = {
+        "gpu": sample,
+        "wall": Sample(tuple(wall * value for value in values)),
+        "cpu": sample,
+        "repeat": len(values),
+        "loops": 1000,
+    }
+    return CudaTiming(**{**whole, **fields})
+
+
+def about(center: float, count: int = 7, spread: float = 0.01, seed: int = 0) -> CudaTiming:
+    chance = random.Random(seed)
+    return timing(*(chance.gauss(center, center * spread) for _ in range(count)))
+
+
+# The statistics.
+
+
+def test_the_test_is_mann_whitneys() -> None:
+    """In how many orders of n and m values the statistic takes each value, by counting them."""
+    for n, m in ((1, 1), (2, 3), (4, 4), (5, 3)):
+        counted = [0] * (n * m + 1)
+        for places in combinations(range(n + m), n):
+            counted[sum(place - i for i, place in enumerate(places))] += 1
+        assert _ways(n, m) == counted
+
+
+def test_the_interval_holds_what_it_promises() -> None:
+    """In 95 of 100 cases the true ratio lies in it, whatever the distribution."""
+    chance = random.Random(7)
+    for n, m, rounds in ((7, 9, 400), (40, 50, 200)):
+        hits = 0
+        for _ in range(rounds):
+            ours = [2 * chance.lognormvariate(0, 0.5) for _ in range(n)]
+            theirs = [chance.lognormvariate(0, 0.5) for _ in range(m)]
+            low, high = ratio_interval(ours, theirs) or (math.nan, math.nan)
+            hits += low <= 2 <= high
+        assert hits / rounds > 0.92
+
+
+def test_the_same_row_twice_is_not_different() -> None:
+    low, high = ratio_interval([1.0, 1.1, 1.2, 1.3], [1.0, 1.1, 1.2, 1.3]) or (0, 0)
+    assert low <= 1 <= high
+    assert ratio_interval([2.0] * 4, [1.0] * 4) == pytest.approx((2, 2))
+
+
+def test_too_few_cannot_tell() -> None:
+    assert ratio_interval([1.0] * 3, [2.0] * 3) is None
+    assert ratio_interval([1.0], [2.0] * 30) is None
+    assert ratio_interval([1.0] * 4, [2.0] * 4) is not None
+
+
+def test_many_by_the_limit_as_few_exactly() -> None:
+    """Above and below the number of pairs where the exact computation ends, nearly the same."""
+    chance = random.Random(3)
+    rows = [[chance.gauss(1, 0.1) for _ in range(31)] for _ in range(2)]
+    many = ratio_interval(rows[0], rows[1]) or (0, 0)
+    few = ratio_interval(rows[0][:30], rows[1][:30]) or (0, 0)
+    assert many == pytest.approx(few, abs=0.02)
+
+
+# The comparison.
+
+
+def test_faster_slower_and_neither() -> None:
+    compared = gpumagic.compare(
+        {"a": about(0.01), "b": about(0.005, seed=1), "c": about(0.01, seed=2), "d": about(0.02)}
+    )
+    assert [entry.verdict for entry in compared] == [None, "faster", "noise", "slower"]
+    assert compared.quantity == "gpu"
+    assert compared.baseline == "a"
+    assert compared["b"].ratio == pytest.approx(0.5, rel=0.02)
+    low, high = compared["d"].interval
+    assert low <= compared["d"].ratio <= high
+    assert compared[0].ratio == 1
+    with pytest.raises(KeyError):
+        _ = compared["x"]
+
+
+def test_another_baseline_comes_first() -> None:
+    compared = gpumagic.compare({"a": about(0.01), "b": about(0.02)}, baseline="b")
+    assert [entry.name for entry in compared] == ["b", "a"]
+    assert compared["a"].verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"gpu": None}, "b has no GPU time"),
+        ({"gpu_at_most": True}, "the GPU time of b is an upper bound"),
+    ],
+)
+def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -> None:
+    """An upper bound over a time is no ratio: what was measured of both is compared."""
+    slow = timing(0.02, 0.021, 0.022, 0.0205, wall=1.5, **fields)
+    compared = gpumagic.compare({"a": timing(0.01, 0.011, 0.012, 0.0105, wall=1.0), "b": slow})
+    assert compared.quantity == "wall"
+    assert says in str(compared)
+    assert compared["b"].ratio == pytest.approx(0.031125 / 0.01075)
+
+
+def test_what_events_cannot_tell_apart_is_no_difference() -> None:
+    one, other = timing(*[10.0e-6] * 5, loops=1), timing(*[10.4e-6] * 5, loops=1)
+    assert gpumagic.compare({"a": one, "b": other})["b"].verdict == "noise"
+    one, other = timing(*[10.0e-6] * 5, loops=99), timing(*[10.4e-6] * 5, loops=99)
+    assert gpumagic.compare({"a": one, "b": other})["b"].verdict == "slower"
+
+
+def test_single_runs_have_a_ratio_and_no_verdict() -> None:
+    compared = gpumagic.compare({"a": timing(0.01), "b": timing(0.03)})
+    assert compared["b"].ratio == pytest.approx(3)
+    assert compared["b"].verdict is compared["b"].interval is None
+    assert "too few repeats to tell a difference from noise: b" in str(compared)
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(gpumagic.SpecError, match="takes two or more"):
+        gpumagic.compare({"a": timing(1.0)})
+    with pytest.raises(gpumagic.SpecError, match="no timing 'c' to compare with; there are a, b"):
+        gpumagic.compare({"a": timing(1.0), "b": timing(1.0)}, baseline="c")
+
+
+def test_in_text() -> None:
+    compared = gpumagic.compare(
+        {
+            "baseline": timing(0.010, 0.010, 0.010, 0.010),
+            "fused": timing(0.005, 0.005, 0.005, 0.005),
+        }
+    )
+    header, _, *rows = [line.split() for line in as_text(compared, width=100).splitlines()]
+    assert header == "name GPU wall IQR × baseline 95 % within".split()
+    assert rows == [
+        "baseline ████████ 10.0 ms 11.0 ms 0 s 1 baseline".split(),
+        "fused ████░░░░ 5.00 ms 5.50 ms 0 s 0.5 0.5–0.5 faster".split(),
+    ]
+
+
+def test_export() -> None:
+    pytest.importorskip("pandas")
+    compared = gpumagic.compare({"a": about(0.01), "b": about(0.02)})
+    frame = compared.to_pandas()
+    assert list(frame.index) == ["a", "b"]
+    assert frame.loc["b", "ratio"] == compared["b"].ratio
+    assert json.loads(compared.to_json())["entries"][1]["verdict"] == "slower"
+
+
+def test_a_timing_as_a_data_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    whole = timing(0.1, 0.2, 0.3, per_device={1: Sample((0.1, 0.2, 0.3))})
+    frame = whole.to_pandas()
+    assert list(frame.columns) == ["gpu", "wall", "cpu", "host", "cuda:1"]
+    assert list(frame.index) == [1, 2, 3]
+    assert list(frame["gpu"]) == [0.1, 0.2, 0.3]
+    assert frame["host"].isna().all()
+    # the first repeat initialised CUDA
+    late = timing(0.1, 0.2, 0.3, gpu=Sample((0.2, 0.3))).to_pandas()
+    assert pandas.isna(late.loc[1, "gpu"])
+    assert list(late["gpu"])[1:] == [0.2, 0.3]
+    assert json.loads(whole.to_json())["gpu"]["all"] == [0.1, 0.2, 0.3]
+
+
+# Pictures.
+
+
+def test_pictures_without_pyplot(tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib")
+    before = "matplotlib.pyplot" in sys.modules
+    for result in (
+        about(0.01, 200),
+        timing(0.01),
+        timing(1.0, 1.1, gpu=None),
+        timing(1.0, 1.1, per_device={0: Sample((1.0, 1.1)), 1: Sample((0.4, 0.5))}),
+        gpumagic.compare({"a": about(0.01), "b": timing(0.02)}),
+    ):
+        picture = result.plot()
+        assert picture._repr_png_().startswith(PNG)
+    assert ("matplotlib.pyplot" in sys.modules) == before
+    picture.save(tmp_path / "compared.svg")
+    assert "<svg" in (tmp_path / "compared.svg").read_text()
+    timeline, spread = about(0.01, 50).plot().figure.axes
+    assert len(timeline.lines[0].get_xdata()) == 50
+    assert timeline.get_ylabel() == "GPU time per loop (ms)"
+    assert sum(patch.get_width() for patch in spread.patches) == 50
+
+
+def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(DependencyError, match=r"^plots need matplotlib.*: pip install matplotlib$"):
+        timing(0.01).plot()
