@@ -1,0 +1,146 @@
+"""A real JupyterLab or Notebook 7, in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from tests.support.kernels import ROOT
+
+#: Where pictures are kept for somebody to look at.
+PICTURES = ROOT / "build" / "frontends"
+
+
+def browser() -> str | None:
+    """The system's Chromium or Chrome."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def missing() -> str | None:
+    """What this machine lacks for these tests, if anything."""
+    from importlib.util import find_spec
+
+    if browser() is None:
+        return "no Chromium or Chrome on this machine (Debian: apt install chromium)"
+    for package in ("playwright", "jupyterlab", "notebook"):
+        if find_spec(package) is None:
+            return f"{package} is not installed (pip install --group frontends)"
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def server(application: str, folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """A running server (``lab`` or ``notebook``) over ``folder``; its address. Loopback only."""
+    port = free_port()
+    settings = folder / ".settings"
+    command = [
+        sys.executable,
+        *("-m", f"jupyter{application}" if application == "lab" else application),
+        *("--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"),
+        *("--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password="),
+        f"--ServerApp.root_dir={folder}",
+        # No extension manager: nothing asks the network.
+        "--LabApp.extension_manager=readonly",
+    ]
+    if application == "notebook":
+        command = [part for part in command if not part.startswith("--LabApp")]
+    quiet = {"JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTER_PLATFORM_DIRS": "1"}
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            command, env={**environment, **quiet}, cwd=folder, stdout=log, stderr=log
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait_until_up(address, process, folder / "server.log")
+            yield address
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/api/status", timeout=5):
+                return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start:\n{log.read_text()}") from None
+            time.sleep(0.2)
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    book.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+    }
+    nbformat.write(book, path)
+
+
+def choose_theme(folder: Path, theme: str) -> None:
+    """``JupyterLab Light`` or ``JupyterLab Dark``, for the next page that is opened."""
+    settings = {
+        "apputils-extension/themes": {"theme": theme, "adaptive-theme": False},
+        # No question about news in the picture, and nothing asks the network.
+        "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+        # No question which kernel, though the notebook says so.
+        "notebook-extension/tracker": {"autoStartDefault": True},
+    }
+    for name, values in settings.items():
+        path = folder / ".settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+
+
+@contextmanager
+def page(width: int = 1280, height: int = 1600) -> Iterator[Any]:
+    """A page in a fresh headless browser."""
+    from playwright.sync_api import sync_playwright
+
+    options = "--no-sandbox --disable-gpu --disable-quic --disable-sync --no-first-run"
+    options += " --disable-background-networking --disable-component-update"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser(), args=options.split(), headless=True
+        )
+        try:
+            yield chromium.new_page(viewport={"width": width, "height": height})
+        finally:
+            chromium.close()
+
+
+def environment_for(base: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """``base`` with Jupyter's own folders under ``folder``."""
+    names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    for name in names:
+        (folder / ".jupyter" / name.lower()).mkdir(parents=True, exist_ok=True)
+    own = {name: str(folder / ".jupyter" / name.lower()) for name in names}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}"
+    return {**base, **own, "PATH": path}
