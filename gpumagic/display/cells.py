@@ -14,8 +14,8 @@ from gpumagic.results import (
     DeviceMemoryDelta,
 )
 
-#: So many of the newest cells are shown.
-_SHOWN = 60
+#: So many of the newest cells are shown, and so much of their first lines.
+_SHOWN, _LONGEST = 60, 44
 
 
 def cell_line(result: CellMemory) -> list[Block]:
@@ -62,9 +62,10 @@ def cell_log(result: CellLog) -> list[Block]:
     columns = [
         Column("Cell", "right"),
         Column("First line"),
-        Column("Device", rank=1),
+        # Without it the rows of several devices would be all alike.
+        Column("Device", rank=0 if len({i for cell in result for i in cell.changed}) > 1 else 1),
         Column("Change", "right"),
-        Column("Peak above start", "right"),
+        Column("Peak", "right"),
         Column("Allocated now", "right", rank=2),
         Column("Time", "right", rank=3),
     ]
@@ -81,7 +82,10 @@ def cell_log(result: CellLog) -> list[Block]:
 
 
 def _log_rows(cell: CellMemory) -> list[list[Cell]]:
-    head = [Cell(_number(cell.number), "dim"), Cell(cell.source, "bad" if cell.failed else "")]
+    head = [
+        Cell(_number(cell.number), "dim"),
+        Cell(_short(cell.source), "bad" if cell.failed else ""),
+    ]
     time = Cell(seconds(cell.seconds), "dim")
     changed = cell.changed
     if not changed:
@@ -100,6 +104,10 @@ def _log_rows(cell: CellMemory) -> list[list[Cell]]:
             ]
         )
     return rows
+
+
+def _short(source: str) -> str:
+    return source if len(source) <= _LONGEST else source[: _LONGEST - 1] + "…"
 
 
 def _number(number: int | None) -> str:
@@ -139,7 +147,7 @@ def _held(device: str, held: CellHolding, total: int) -> list[Cell]:
     return [
         Cell(device, "strong"),
         Cell(_number(held.number) if known else "", "dim"),
-        Cell(held.source, "" if known else "dim"),
+        Cell(_short(held.source), "" if known else "dim"),
         Cell(bytes_(held.bytes)),
         Cell(f"{share:.0%}", "dim", bar=share),
         Cell(str(held.blocks), "dim"),

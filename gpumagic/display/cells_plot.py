@@ -16,6 +16,7 @@ from gpumagic.results import CellLog, CellMemory
 _DPI = 144
 #: So many cells are numbered below the axis.
 _TICKS = 20
+_BAD = "#c0392b"
 
 
 def figure(log: CellLog) -> Any:
@@ -40,11 +41,12 @@ def figure(log: CellLog) -> Any:
         binary = 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6)))
         axes.yaxis.set_major_locator(MultipleLocator(binary))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: bytes_(int(value))))
-    panels[0].legend(loc="upper left", ncols=5, fontsize=8, frameon=False, bbox_to_anchor=(0, 1.2))
+    handles, labels = panels[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside upper center", ncols=5, fontsize=8, frameon=False)
     step = max(1, -(-len(log) // _TICKS))
     places = range(0, len(log), step)
-    labels = ["–" if log[i].number is None else f"[{log[i].number}]" for i in places]
-    panels[-1].set_xticks(list(places), labels, fontsize=8)
+    numbers = ["–" if log[i].number is None else f"[{log[i].number}]" for i in places]
+    panels[-1].set_xticks(list(places), numbers, fontsize=8)
     panels[-1].set_xlabel("cell")
     return drawn
 
@@ -71,32 +73,24 @@ def _panel(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | 
         label="allocated",
     )
     top = max([1, *peaks, *(d.reserved_now for d in deltas)])
-    failed = [(i, p) for i, p, d in zip(places, peaks, deltas, strict=True) if d.ooms]
+    # A limit far above everything would flatten the curves.
+    above = limit is not None and limit > 4 * top
     if limit is not None:
-        axes.axhline(limit, color="#c0392b", linewidth=1, linestyle="--", label="limit")
-        # A limit far above everything would flatten the curves; it is then told in words.
-        if limit > 4 * top and not failed:
-            axes.annotate(
-                f"limit {bytes_(limit)}, above",
-                (1, 1),
-                xycoords="axes fraction",
-                xytext=(-4, -10),
-                textcoords="offset points",
-                ha="right",
-                fontsize=8,
-                color="#c0392b",
-            )
-        else:
-            top = max(top, limit)
+        axes.set_title(
+            f"limit {bytes_(limit)}{', above' if above else ''}",
+            loc="right",
+            fontsize=8,
+            color=_BAD,
+        )
+        axes.axhline(limit, color=_BAD, linewidth=1, linestyle="--", label="limit")
+    if limit is not None and not above:
+        top = max(top, limit)
+    failed = [i for i, d in zip(places, deltas, strict=True) if d.ooms]
+    for place in failed:
+        axes.axvline(place, color=_BAD, linewidth=1, linestyle=":")
+    marks = [top * 1.04] * len(failed)
     axes.plot(
-        [i for i, _ in failed],
-        [p for _, p in failed],
-        "x",
-        color="#c0392b",
-        markersize=9,
-        markeredgewidth=2,
-        label="out of memory",
-        clip_on=False,
+        failed, marks, "x", color=_BAD, markersize=7, markeredgewidth=2, label="out of memory"
     )
     axes.set_ylim(0, top * 1.08)
     axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))

@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise SpecError(f"{self.prog}: {message}. Try {self.prog.lstrip('%').join(('%', '?'))}")
+        raise SpecError(f"{self.prog}: {message}. Try {self.prog.split()[0]}?")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SpecError(message or f"{self.prog}: stopped")
