@@ -14,6 +14,7 @@ import io
 import os
 import pickle
 import shutil
+import sys
 import tempfile
 import time
 import types
@@ -167,6 +168,10 @@ def _pickler() -> type[Any]:
             return self._numbers[id(value)]
 
         def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, io.IOBase) and not (
+                isinstance(value, _IN_MEMORY) or value is sys.stdout or value is sys.stderr
+            ):
+                raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
             reduced = super().reducer_override(value)
             if isinstance(value, type) and isinstance(reduced, tuple):
                 self._dumped.classes = True
@@ -184,6 +189,8 @@ def _pickler() -> type[Any]:
 
     return Keeper
 
+
+_IN_MEMORY = (io.StringIO, io.BytesIO)
 
 #: Where the functions that are being brought back shall live.
 _home: dict[str, Any] = {}
