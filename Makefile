@@ -33,6 +33,10 @@ demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); 
 test: $(VENV)/ready ## Run the tests, on a virtual GPU
 	$(RUN) -m pytest $(ARGS)
 
+.PHONY: test-frontends
+test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the like (needs Chromium)
+	$(RUN) -m pytest tests/frontends $(ARGS)
+
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest $(ARGS)
@@ -72,6 +76,10 @@ endef
 $(VENV)/ready: pyproject.toml
 	$(call new_environment,$(VENV),$(PYTHON))
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -e . $(GROUPS) $(COMPILER)
+	@touch $@
+
+$(VENV)/ready-frontends: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group frontends
 	@touch $@
 
 $(VENV)/ready-bench: $(VENV)/ready

@@ -16,7 +16,8 @@ pytestmark = [
 ]
 
 CELLS = [
-    "%load_ext gpumagic\nimport torch, os\nx = torch.ones(4, device='cuda')\nprint('pid', os.getpid())",
+    "%load_ext gpumagic\nimport torch, os\n"
+    "x = torch.ones(4, device='cuda')\nprint('pid', os.getpid())",
     "%gpu",
     "%gpu off --restart",
     "import torch, os\nprint('after', torch.cuda.is_available(), torch.cuda.device_count())",
