@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import queued, torch_cuda
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3
@@ -34,6 +34,8 @@ class Reading:
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
+    #: The device was held, and still was when the host stopped: all work was queued beforehand.
+    held: bool = False
 
 
 class _Clock:
@@ -45,6 +47,7 @@ class _Clock:
         self.start = torch_cuda.timing_event(self.stream)
         self.stop = torch_cuda.timing_event(self.stream)
         self.idle = True
+        self.held = False
 
     def prepare(self) -> None:
         torch_cuda.streams(self.ordinal)
@@ -52,8 +55,18 @@ class _Clock:
         self.stream = torch_cuda.current_stream(self.ordinal)
         torch_cuda.synchronize(self.ordinal)
 
+    def mark_start(self, hold: queued.Hold | None) -> None:
+        """Set the first mark; after the hold, if this device is to be held."""
+        self.held = hold is not None and hold.ordinal == self.ordinal
+        if hold is not None and self.held:
+            queued.hold(hold, self.stream)
+        self.start.record(self.stream)
+        if self.held:
+            queued.let_wait(self.ordinal, self.start, self.stream)
+
     def mark_current_stream(self) -> None:
         """Set the second mark where it counts most, and see whether there is work before it."""
+        self.held = self.held and not self.start.query()
         stream = torch_cuda.current_stream(self.ordinal)
         self.idle = stream.query()
         self.stop.record(stream)
@@ -82,7 +95,7 @@ class _Clock:
         if self.idle:  # the marks themselves took time too
             finished = host_stop
             seconds = min(seconds, host_stop - host_start)
-        return Reading(seconds, self.idle, worked, finished)
+        return Reading(seconds, self.idle, worked, finished, self.held)
 
 
 def _wait_for(event: Any) -> None:
@@ -133,11 +146,11 @@ class Bracket:
         except RuntimeError as error:
             self._give_up(error)
 
-    def start(self) -> None:
-        """The first mark."""
+    def start(self, hold: queued.Hold | None = None) -> None:
+        """The first mark, behind a hold if there is to be one."""
         try:
             for clock in self._running:
-                clock.start.record(clock.stream)
+                clock.mark_start(hold)
         except RuntimeError as error:
             self._give_up(error)
 

@@ -130,8 +130,11 @@ def compile_loop(
     *,
     header: str | None = None,
     local_ns: dict[str, Any] | None = None,
+    setup: str = "",
 ) -> Loop:
     """`compile_cell` for code that is to be run many times: as ``%timeit`` does, in a function.
+
+    ``setup`` runs once before the loop, in the same function; it may not await.
 
     Raises:
         SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
@@ -139,11 +142,13 @@ def compile_loop(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    tree, name = _parse(shell, source, header)
+    # The setup's text is part of the header, or else is shown above the statement.
+    tree, name = _parse(shell, source, setup or None if header is None else header)
+    first = _parse_setup(shell, setup, header, name) if setup else None
     with _await_allowed(shell):
         # Also refuses what is valid only in a function (return, yield).
         is_async = _is_coroutine(shell.compile(tree, name, "exec"))
-    code = shell.compile(as_function(tree, is_async=is_async), name, "exec")
+    code = shell.compile(as_function(tree, is_async=is_async, setup=first), name, "exec")
     namespace = shell.user_ns
     if local_ns is not None and local_ns is not namespace:
         # A line magic inside a function: its variables are global to the loop, which changes
@@ -170,6 +175,22 @@ def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
+
+
+def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:
+    """The setup's transformed tree, at its place in the header."""
+    __tracebackhide__ = True
+    tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
+    assert isinstance(tree, ast.Module)
+    shell.compile(tree, name, "exec")  # refuses what is valid only in a function
+    if header is not None and setup in header:
+        before = len(header[: header.index(setup)].encode())
+        for node in ast.walk(tree):
+            if getattr(node, "lineno", 0) == 1:
+                node.col_offset += before  # type: ignore[attr-defined]
+            if getattr(node, "end_lineno", 0) == 1:
+                node.end_col_offset += before  # type: ignore[attr-defined]
+    return tree
 
 
 def _ends_with_semicolon(source: str) -> bool:

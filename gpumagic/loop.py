@@ -11,35 +11,46 @@ import ast
 import builtins
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 #: The function's name as tracebacks show it: the statement's lines look like a cell's own.
-_NAME, _TICKS, _TICK = "<module>", "<ticks>", "<tick>"
+_NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
+
+_Function = Callable[[Iterator[None], AbstractContextManager[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Loop:
     """A statement, compiled into a loop."""
 
-    function: Callable[[Iterator[None]], Any]
+    function: _Function
     #: The statement awaits: the loop must be awaited.
     is_async: bool
     #: Seconds spent in transforming, parsing and compiling, where a cell was compiled.
     compile_time: float = 0.0
 
-    def __call__(self, count: int) -> Any:
-        """Run the statement ``count`` times; a coroutine that does so if ``is_async``."""
+    def __call__(self, count: int, clock: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the setup, and then, within ``clock``, the statement ``count`` times.
+
+        A coroutine that does so if ``is_async``.
+        """
         __tracebackhide__ = True
-        return self.function(repeat(None, count))
+        return self.function(repeat(None, count), clock or nullcontext())
 
 
-def as_function(module: ast.Module, *, is_async: bool) -> ast.Module:
-    """``module`` with its body inside a function with a loop."""
-    ticks = ast.arg(_TICKS)
+def as_function(
+    module: ast.Module, *, is_async: bool, setup: ast.Module | None = None
+) -> ast.Module:
+    """``module`` with its body inside a function with a loop; ``setup`` above the loop."""
     arguments = ast.arguments(
-        posonlyargs=[], args=[ticks], kwonlyargs=[], kw_defaults=[], defaults=[]
+        posonlyargs=[],
+        args=[ast.arg(_TICKS), ast.arg(_CLOCK)],
+        kwonlyargs=[],
+        kw_defaults=[],
+        defaults=[],
     )
     loop = ast.For(
         target=ast.Name(_TICK, ast.Store()),
@@ -47,24 +58,32 @@ def as_function(module: ast.Module, *, is_async: bool) -> ast.Module:
         body=module.body or [ast.Pass()],
         orelse=[],
     )
+    timed = ast.With(items=[ast.withitem(ast.Name(_CLOCK, ast.Load()))], body=[loop])
     kind: Any = ast.AsyncFunctionDef if is_async else ast.FunctionDef
     function = kind(
-        name=_NAME, args=arguments, body=[loop], decorator_list=[], returns=None, type_params=[]
+        name=_NAME,
+        args=arguments,
+        body=[*(setup.body if setup else ()), timed],
+        decorator_list=[],
+        returns=None,
+        type_params=[],
     )
     return ast.fix_missing_locations(ast.Module([function], []))
 
 
-def take_function(code: Any, namespace: dict[str, Any]) -> Callable[[Iterator[None]], Any]:
+def take_function(code: Any, namespace: dict[str, Any]) -> _Function:
     """The function that ``code``, compiled from `as_function`, defines."""
     namespace.setdefault("__builtins__", builtins)
     made: dict[str, Any] = {}
     exec(code, namespace, made)
-    function: Callable[[Iterator[None]], Any] = made[_NAME]
+    function: _Function = made[_NAME]
     return function
 
 
-def compile_statement(source: str, namespace: dict[str, Any]) -> Loop:
+def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -> Loop:
     """Plain Python source as a loop over ``namespace``; a top-level ``await`` is not allowed.
+
+    ``setup`` is source that runs once before the loop, whose names the loop sees.
 
     Raises:
         SyntaxError: as `compile` raises it.
@@ -73,7 +92,9 @@ def compile_statement(source: str, namespace: dict[str, Any]) -> Loop:
     tree = ast.parse(source, name)
     # What is valid only inside a function (return, yield) must not become valid by our template.
     compile(tree, name, "exec")
-    code = compile(as_function(tree, is_async=False), name, "exec")
+    first = ast.parse(setup, "<setup>")
+    compile(first, "<setup>", "exec")
+    code = compile(as_function(tree, is_async=False, setup=first), name, "exec")
     return Loop(take_function(code, namespace), is_async=False)
 
 

@@ -13,6 +13,16 @@ from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
 _LOST = 15
+#: Why NVML says that a clock is lower than it could be (nvml.h, nvmlClocksEventReason…), apart from
+#: reasons that are no trouble: an idle GPU, a clock that somebody set.
+_HELD_DOWN = {
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x10: "sync boost with another GPU",
+    0x20: "too hot (software)",
+    0x40: "too hot (hardware)",
+    0x80: "power brake",
+}
 _REASONS = {
     9: "the NVIDIA driver is not loaded",
     12: "NVML is not installed: there is no NVIDIA driver on this machine",
@@ -91,6 +101,20 @@ class Session:
         except self._nvml.NVMLError as error:
             raise DeviceError(_reason(error)) from error
         return [self._device(index) for index in range(count)]
+
+    def held_down(self, uuid: str) -> tuple[str, ...]:
+        """Why a device's clock is held down right now; empty also where NVML does not tell."""
+        nvml = self._nvml
+        try:
+            handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
+            if handle is None:
+                return ()
+            bits = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+            if bits is None:  # drivers before 535 know it by another name
+                bits = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        except _LostError:
+            return ()
+        return tuple(why for bit, why in _HELD_DOWN.items() if (bits or 0) & bit)
 
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"index": index}

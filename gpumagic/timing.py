@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 
 from gpumagic.errors import SpecError
 from gpumagic.loop import compile_statement, of_callable
-from gpumagic.measure import Repetition, Stopwatch, run, summarize
+from gpumagic.measure import Stopwatch, summarize
+from gpumagic.repetition import Repetition, run
 from gpumagic.results import CudaTiming
 
 _F = TypeVar("_F", bound=Callable[..., Any])

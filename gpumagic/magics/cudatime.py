@@ -14,8 +14,9 @@ from gpumagic.loop import Loop
 from gpumagic.magics.options import Parser, add_result_options, take_options
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.show import hand_over
-from gpumagic.measure import DEFAULT_REPEAT, Repetition, Stopwatch, run_async, summarize
-from gpumagic.measure import run as run_loop
+from gpumagic.measure import Stopwatch, summarize
+from gpumagic.repetition import DEFAULT_REPEAT, Repetition, run_async
+from gpumagic.repetition import run as run_loop
 from gpumagic.results import CudaTiming
 
 _DESCRIPTION = f"""\

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpumagic.results.base import Result
+from gpumagic.results.quality import Quality
 
 if TYPE_CHECKING:
     import pandas
@@ -85,6 +86,16 @@ class CudaTiming(Result):
     compile_time: float = 0.0
     #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
     bound: Bound | None = None
+    #: How ``bound`` is known; one line.
+    bound_evidence: str | None = None
+    #: GPU time with launch cost hidden: everything was queued before the GPU began. None where it
+    #: was not taken, or could not be, and then ``queued_note`` says why.
+    queued: Sample | None = None
+    queued_note: str | None = None
+    #: What the repeats say of themselves; None for a single run.
+    quality: Quality | None = None
+    #: Wall seconds of the runs in which torch.compile compiled; they are in no other figure.
+    compilations: tuple[float, ...] = ()
     #: From the start of the cell until its Python code returned, GPU work possibly unfinished.
     host: Sample | None = None
     cpu_user: Sample | None = None

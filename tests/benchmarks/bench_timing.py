@@ -112,7 +112,7 @@ def _peers(torch: Any) -> Iterator[Row]:
 def _small(torch: Any) -> Iterator[Row]:
     """A kernel of 20 µs in a loop: ours and hand-written events in turn, on the same machine."""
     from gpumagic.loop import of_callable
-    from gpumagic.measure import Repetition
+    from gpumagic.repetition import Repetition, run
 
     def kernel() -> None:
         _spin(torch, 20e-6)
@@ -122,9 +122,7 @@ def _small(torch: Any) -> Iterator[Row]:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(REPEATS):
         repetition = Repetition(LOOPS, 1, LOOPS)
-        for count in repetition:
-            with repetition:
-                loop(count)
+        run(loop, repetition)
         result = repetition.result()
         assert result is not None
         assert result.gpu is not None

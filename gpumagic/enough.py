@@ -1,0 +1,97 @@
+"""When there are enough repeats, and what to say of those there are. Pure statistics.
+
+Nothing here assumes a distribution: times have long tails, and a median with an interval by ranks
+holds for any of them. Nothing is ever left out because it does not fit; it is named instead.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+#: Repeats before the first look, and the factor between looks: each look at the same data is
+#: another chance to stop by luck, so there are few.
+FIRST_LOOK = 10
+NEXT_LOOK = 1.25
+#: Standard errors of a rank sum that chance reaches once in eighty times.
+_UNLIKELY = 2.5
+#: The least difference, as a part of the median, that is worth a word.
+_NOTABLE_DRIFT = 0.02
+_NOTABLE_DISTANCE = 0.05
+#: The 97.5 % quantile of the normal distribution.
+_Z = 1.959964
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the median; None for fewer than 6 values.
+
+    By ranks: the median lies between the k-th smallest and the k-th largest value unless fewer than
+    k values are on one side of it, and how many are is binomial (David and Nagaraja, *Order
+    Statistics*, 7.1).
+    """
+    rank = _rank(len(values))
+    if rank == 0:
+        return None
+    ordered = sorted(values)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def _rank(count: int) -> int:
+    """The largest k for which fewer than k of ``count`` coins show heads in 2.5 % at most."""
+    if count > 100:
+        return math.floor((count - _Z * math.sqrt(count)) / 2)
+    rank, chance = 0, 0.0
+    while (chance := chance + math.comb(count, rank) / 2**count) <= 0.025:
+        rank += 1
+    return rank
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the width of `median_interval` as a part of the median; None where there is none."""
+    interval = median_interval(values)
+    median = statistics.median(values) if values else 0.0
+    if interval is None or median <= 0:
+        return None
+    return (interval[1] - interval[0]) / 2 / median
+
+
+def next_look(count: int) -> int:
+    """The number of repeats after which to look again."""
+    return max(FIRST_LOOK, math.ceil(count * NEXT_LOOK))
+
+
+def drift(values: Sequence[float]) -> float | None:
+    """How much longer the second half took than the first, as a part of it; None for no drift.
+
+    Only what is 2 % at least, and which chance alone would not show (a rank-sum test).
+    """
+    middle = len(values) // 2
+    first, second = values[:middle], values[middle:]
+    if len(first) < 2:
+        return None
+    before, after = statistics.median(first), statistics.median(second)
+    if before <= 0 or abs(change := after / before - 1) < _NOTABLE_DRIFT:
+        return None
+    return change if abs(_rank_sum(first, second)) >= _UNLIKELY else None
+
+
+def _rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
+    """The rank sum of ``first``, in standard errors from what no difference would give."""
+    ordered = sorted([*first, *second])
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(ordered, 1):
+        places.setdefault(value, []).append(place)
+    total = math.fsum(statistics.fmean(places[value]) for value in first)
+    n, m = len(first), len(second)
+    spread = math.sqrt(n * m * (n + m + 1) / 12)
+    return (total - n * (n + m + 1) / 2) / spread
+
+
+def outliers(values: Sequence[float]) -> tuple[float, ...]:
+    """The values far outside: three interquartile ranges beyond the quartiles, and 5 % at least."""
+    if len(values) < 4:
+        return ()
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    reach = max(3 * (high - low), _NOTABLE_DISTANCE * middle)
+    return tuple(value for value in values if value < low - reach or value > high + reach)

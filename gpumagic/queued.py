@@ -1,0 +1,140 @@
+"""Code run behind a kernel that only waits: its GPU time without the time that launching takes.
+
+The host queues everything while the device is held; then the device works without gaps. The kernel
+is torch's own ``torch.cuda._sleep`` and ends by itself, so code that waits for the device cannot
+hang: it waits as long as the hold, and that is how it is found out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gpumagic import torch_cuda
+
+#: Seconds that a device is held at most.
+LONGEST = 1.0
+#: The hold is so much longer than the host needed last time: (a factor, and seconds more).
+_MARGIN = 1.5, 0.5e-3
+#: GPU seconds that a sample should have, and loops at most: a stream's queue holds some 1,000
+#: launches, and a host that finds it full waits.
+_WORTH_READING, _MOST_LOOPS = 1e-3, 100
+#: Samples in a row that may fail.
+_ATTEMPTS = 4
+
+TOO_LONG = "the host takes too long to queue the code"
+WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
+
+#: Cycles of ``torch.cuda._sleep`` in a second, by ordinal.
+_rates: dict[int, float] = {}
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A device, and how many seconds it is to be held."""
+
+    ordinal: int
+    seconds: float
+
+
+def hold(which: Hold, stream: Any) -> None:
+    """Let everything that is queued on ``stream`` from now on wait so long."""
+    _spin(which.ordinal, stream, round(which.seconds * _rate(which.ordinal, stream)))
+
+
+def let_wait(ordinal: int, event: Any, stream: Any) -> None:
+    """Let the device's other streams wait for ``event``, which was recorded on ``stream``."""
+    for other in torch_cuda.streams(ordinal):
+        if other != stream:
+            other.wait_event(event)
+
+
+def _spin(ordinal: int, stream: Any, cycles: int) -> None:
+    cuda = cast(Any, torch_cuda.loaded()).cuda
+    with cuda.device(ordinal), cuda.stream(stream):
+        cuda._sleep(cycles)
+
+
+def _rate(ordinal: int, stream: Any) -> float:
+    """Cycles in a second, measured: the clock that counts them is not the same on every device."""
+    if ordinal not in _rates:
+        _spin(ordinal, stream, 1000)  # the first launch of a kernel loads it
+        cycles = 100_000
+        while (seconds := _spin_time(ordinal, stream, cycles)) < 1e-3 and cycles < 1e9:
+            cycles *= 4
+        again = [_spin_time(ordinal, stream, cycles) for _ in range(2)]
+        _rates[ordinal] = cycles / statistics.median([seconds, *again])
+    return _rates[ordinal]
+
+
+def _spin_time(ordinal: int, stream: Any, cycles: int) -> float:
+    start = torch_cuda.timing_event(stream)
+    _spin(ordinal, stream, cycles)
+    end = torch_cuda.timing_event(stream)
+    end.synchronize()
+    return max(float(start.elapsed_time(end)) / 1e3, 1e-9)
+
+
+class Probe:
+    """Decides how to take queued samples, and why there are none: no device is touched here.
+
+    As long as ``hold`` is not None, run ``loops`` loops behind that hold and hand over what came of
+    it with `take`. ``loop_time`` is what a loop took as run, ``host_time`` what it kept the host.
+    """
+
+    def __init__(self, ordinal: int, loop_time: float, host_time: float, loops: int) -> None:
+        self._ordinal = ordinal
+        self._host_time = host_time
+        self._failures = 0
+        #: GPU seconds per loop, with everything queued beforehand.
+        self.samples: list[float] = []
+        #: GPU seconds per loop from the end of the hold, where the host had not queued everything
+        #: by then: at least what the GPU needs.
+        self.bounds: list[float] = []
+        #: Why there can be no queued samples.
+        self.refusal: str | None = None
+        self.hold: Hold | None = None
+        wanted = math.ceil(_WORTH_READING / max(loop_time, 1e-9))
+        self._plan(max(1, min(wanted, loops, _MOST_LOOPS)))
+
+    def _plan(self, loops: int, patience: float = 1.0) -> None:
+        def needed() -> float:
+            return patience * (_MARGIN[0] * self._host_time * loops + _MARGIN[1])
+
+        while loops > 1 and needed() > LONGEST:
+            loops //= 2
+        self.loops = loops
+        if needed() <= LONGEST:
+            self.hold = Hold(self._ordinal, needed())
+        else:
+            self.refuse(TOO_LONG if self._failures == 0 else WAITS)
+
+    def take(self, gpu: float | None, *, held: bool) -> None:
+        """A sample: GPU seconds of all loops; ``held``: until the host had queued everything."""
+        if gpu is None:
+            self.refuse("there is no GPU time")
+        elif held:
+            self.samples.append(gpu / self.loops)
+            self._failures = 0
+        else:
+            self.bounds.append(gpu / self.loops)
+            self._failures += 1
+            self._after_failure()
+
+    def _after_failure(self) -> None:
+        if self._failures >= _ATTEMPTS:
+            self.refuse(WAITS)
+        elif self.samples:
+            return  # it goes well otherwise: something held up the host
+        elif self.loops > 1:
+            self._plan(max(1, self.loops // 10))  # perhaps the queue was full
+        else:
+            self._plan(1, 2.0**self._failures)  # perhaps the host was slow
+
+    def refuse(self, why: str) -> None:
+        """Take no more samples; there are none because of ``why``."""
+        self.hold = None
+        if not self.samples:
+            self.refusal = why

@@ -1,0 +1,358 @@
+"""The same code many times: warming up, how many loops, how many repeats, and queued samples."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+from gpumagic import bound, enough
+from gpumagic.conditions import Clocks, Flush, compilations
+from gpumagic.errors import SpecError
+from gpumagic.loop import Loop
+from gpumagic.measure import Lap, Stopwatch, summarize, timed, working
+from gpumagic.queued import Hold, Probe
+from gpumagic.results import CudaTiming
+from gpumagic.results.quality import Quality, StoppedBy
+
+#: Repeats when only the number of loops is given, as ``%timeit``'s.
+DEFAULT_REPEAT = 7
+#: Without a number of repeats: how well the median is to be known, and for how many seconds at
+#: most to measure.
+DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
+#: Seconds that a repeat lasts at least when the number of loops is chosen here: as ``%timeit``'s
+#: for a given number of repeats, else enough for the marks not to count.
+MIN_REPEAT_TIME, _MIN_SAMPLE_TIME = 0.2, 5e-3
+#: A loop of so many seconds is a sample by itself.
+_LONG_ENOUGH = 1e-3
+MAX_LOOPS = 10_000_000
+#: Seconds of warm-up, and of measuring at least: a GPU that was idle needs a while to reach its
+#: clock (triton's ``do_bench`` has 25 ms and 100 ms).
+_WARM_UP, _LEAST_TIME = 50e-3, 0.1
+#: Runs in a row in which torch.compile may compile (its own limit to recompiling is 8).
+_MOST_COMPILATIONS = 8
+#: Queued samples for the verdict on what limits the code, and seconds that they may take.
+_PROBES, _PROBE_TIME = 5, 0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to run, and under which conditions; None where that is left to us.
+
+    Raises:
+        SpecError: a number that means nothing, or two that contradict each other.
+    """
+
+    loops: int | None = None
+    repeat: int | None = None
+    warmup: int | None = None
+    #: Half the width of the median's 95 % confidence interval, as a part of the median.
+    precision: float | None = None
+    #: Seconds.
+    max_time: float | None = None
+    queued: bool = False
+    cold: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("n", self.loops, 1),
+            ("r", self.repeat, 1),
+            ("w", self.warmup, 0),
+        ):
+            if value is not None and value < least:
+                raise SpecError(f"{name} is {value}, but must be {least} or more")
+        for name, share in (("precision", self.precision), ("max_time", self.max_time)):
+            if share is not None and not share > 0:
+                raise SpecError(f"{name} is {share:g}, but must be above 0")
+            if share is not None and self.repeat is not None:
+                raise SpecError(f"a number of repeats (r) leaves nothing for {name} to decide")
+        if self.cold and self.loops not in (None, 1):
+            raise SpecError("cold empties the cache before each loop: there can be only one (n=1)")
+
+    @property
+    def open_end(self) -> bool:
+        """Whether the repeats end by themselves, not by their number."""
+        if self.repeat is not None:
+            return False
+        return self.loops is None or not (self.precision is self.max_time is None)
+
+
+class Repetition:
+    """Warm-up, the number of loops if it is open, the repeats, and queued samples.
+
+    Iterate over it and run the loop as often as each item says, inside the repetition's scope (the
+    garbage collector is off in it, as in ``timeit``)::
+
+        for count in repetition:
+            loop(count, repetition)
+
+    ``progress`` is called between repeats with the part that is done, 0 to 1.
+
+    Raises:
+        SpecError: see `Plan`.
+    """
+
+    def __init__(
+        self,
+        loops: int | None = None,
+        repeat: int | None = None,
+        warmup: int | None = None,
+        progress: Callable[[float], None] | None = None,
+        *,
+        precision: float | None = None,
+        max_time: float | None = None,
+        queued: bool = False,
+        cold: bool = False,
+    ) -> None:
+        self.plan = Plan(loops, repeat, warmup, precision, max_time, queued, cold)
+        self.loops = 1 if cold else loops
+        self.warmup = 0
+        self._progress = progress or (lambda part: None)
+        self._stopwatch = Stopwatch()
+        self._clocks = Clocks()
+        self._flush = Flush() if cold else None
+        self._probe: Probe | None = None
+        self._hold: Hold | None = None
+        self._stopped_by: StoppedBy | None = None
+        #: The complete repeats so far.
+        self.laps: list[Lap] = []
+        #: Wall seconds of the runs in which torch.compile compiled.
+        self.compilations: list[float] = []
+        self._last: Lap | None = None
+        self._compiled = False
+
+    def __iter__(self) -> Iterator[int]:
+        if self._flush is not None:
+            self._flush()  # what cannot be done is said before the code runs
+        yield from self._warm_up()
+        if self.loops is None:
+            yield from self._choose_loops()
+        self._clocks.look(working(self.laps))
+        if self.plan.open_end:
+            yield from self._until_enough()
+        else:
+            repeat = DEFAULT_REPEAT if self.plan.repeat is None else self.plan.repeat
+            for done in range(repeat):
+                self._progress(done / repeat)
+                yield from self._one_repeat()
+        if self.plan.warmup != 0 and not self.plan.queued:
+            yield from self._find_bound()
+
+    def _lap(self) -> Lap:
+        assert self._last is not None
+        return self._last
+
+    # --- before the repeats ---
+
+    def _warm_up(self) -> Iterator[int]:
+        """The first loop by itself: it may compile, load, allocate; then as many as are wanted."""
+        wanted = 1 if self.plan.warmup is None else self.plan.warmup
+        if wanted:
+            yield from self._warm(1)
+        if wanted > 1:
+            yield from self._warm(wanted - 1)
+        if self.plan.open_end and self.plan.warmup is None:
+            until = perf_counter() + _WARM_UP
+            while self._compiled or perf_counter() + self._lap().wall < until:
+                yield from self._warm(1)
+
+    def _warm(self, count: int) -> Iterator[int]:
+        yield count
+        self.warmup += count
+        self._note_compilation()
+
+    def _note_compilation(self) -> bool:
+        """Whether the last run counts as compilation, and not as one of the code itself."""
+        self._compiled = self._compiled and len(self.compilations) < _MOST_COMPILATIONS
+        if self._compiled:
+            self.compilations.append(self._lap().wall)
+        return self._compiled
+
+    def _choose_loops(self) -> Iterator[int]:
+        """The smallest of 1, 2, 5, 10… loops that last as long as a repeat should."""
+        least = _MIN_SAMPLE_TIME if self.plan.open_end else MIN_REPEAT_TIME
+        count = 1
+        while True:
+            yield count
+            if self._note_compilation():
+                continue
+            wall = self._lap().wall
+            alone = self.plan.open_end and count == 1 and wall >= _LONG_ENOUGH
+            if alone or wall >= least or count >= MAX_LOOPS:
+                break
+            wanted = count * min(least / max(wall, 1e-9), 100.0)
+            count = min(_round_up(max(wanted, count + 1)), MAX_LOOPS)
+        self.loops = count
+
+    # --- the repeats ---
+
+    def _one_repeat(self) -> Iterator[int]:
+        assert self.loops is not None
+        while True:
+            yield self.loops
+            if not self._note_compilation():
+                break
+        self.laps.append(self._lap())
+        self._clocks.look(working(self.laps[-1:]))
+        if self.plan.queued:
+            yield from self._one_queued()
+
+    def _until_enough(self) -> Iterator[int]:
+        precision = self.plan.precision or DEFAULT_PRECISION
+        limit = self.plan.max_time or DEFAULT_MAX_TIME
+        started, look = perf_counter(), enough.FIRST_LOOK
+        while True:
+            yield from self._one_repeat()
+            passed = perf_counter() - started
+            self._progress(min(passed / limit, 1.0))
+            if len(self.laps) >= look and passed >= _LEAST_TIME:
+                look = enough.next_look(len(self.laps))
+                if self._precise(precision):
+                    self._stopped_by = "precision"
+                    return
+            if passed >= limit:
+                self._stopped_by = "max-time"
+                return
+
+    def _precise(self, precision: float) -> bool:
+        rows = [timed(self.laps)]
+        if self.plan.queued and self._probe is not None and self._probe.samples:
+            rows.append(self._probe.samples)
+        widths = [enough.half_width(row) for row in rows]
+        return all(width is not None and width <= precision for width in widths)
+
+    # --- queued samples ---
+
+    def _one_queued(self) -> Iterator[int]:
+        """A sample behind a hold, where that is possible."""
+        if self._probe is None:
+            self._probe = self._new_probe()
+        probe = self._probe
+        if probe is None or probe.hold is None:
+            return
+        self._hold = probe.hold
+        try:
+            yield probe.loops
+        finally:
+            self._hold = None
+        if probe.hold is None:  # the code raised
+            return
+        reading = self._lap().readings.get(self._ordinal)
+        probe.take(
+            None if reading is None else reading.seconds, held=reading is not None and reading.held
+        )
+
+    def _new_probe(self) -> Probe | None:
+        """None where there is no GPU time to begin with."""
+        assert self.loops is not None
+        readings = self.laps[-1].readings
+        if not readings or self.laps[-1].notes:
+            return None
+        devices = working(self.laps) or tuple(readings)[:1]
+        self._ordinal = devices[0]
+        wall = min(lap.wall for lap in self.laps) / self.loops
+        host = max(lap.host for lap in self.laps[-9:]) / self.loops
+        probe = Probe(self._ordinal, wall, host, self.loops)
+        if len(devices) > 1:
+            probe.refuse("the code uses several GPUs, which cannot be held as one")
+        return probe
+
+    def _find_bound(self) -> Iterator[int]:
+        """A few queued samples, if the runs themselves do not show what limits the code."""
+        assert self.loops is not None
+        if not working(self.laps):
+            return
+        if bound.outlives(timed(self.laps), [lap.host for lap in self.laps]):
+            return
+        until = perf_counter() + _PROBE_TIME
+        while True:
+            yield from self._one_queued()
+            probe = self._probe
+            if probe is None or probe.hold is None or len(probe.samples) >= _PROBES:
+                break
+            if probe.samples and perf_counter() > until:
+                break
+
+    # --- the scope of a run ---
+
+    def __enter__(self) -> None:
+        self._before = compilations()
+        self._gc_was_on = gc.isenabled()
+        gc.disable()
+        try:
+            if self._flush is not None:
+                self._flush()
+            self._stopwatch.start(self._hold)
+        except BaseException:
+            self._turn_gc_on()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> bool:
+        try:
+            # A stretch that was cut short tells nothing, and nobody is to wait for its GPU work.
+            self._last = self._stopwatch.stop() if kind is None else None
+        finally:
+            self._turn_gc_on()
+        self._compiled = compilations() != self._before
+        if self._hold is None or not isinstance(error, Exception) or self._probe is None:
+            return False
+        # Nobody asked for this run: what it raises is no affair of the user's.
+        self._probe.refuse(f"the code raised {type(error).__name__} when it was run once more")
+        return True
+
+    def _turn_gc_on(self) -> None:
+        if self._gc_was_on:
+            gc.enable()
+
+    # --- the result ---
+
+    def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
+        """What the complete repeats amount to; None if there is none."""
+        if not self.laps or self.loops is None:
+            return None
+        values = [value / self.loops for value in timed(self.laps)]
+        quality = Quality(
+            precision=enough.half_width(values),
+            stopped_by=self._stopped_by,
+            drift=enough.drift(values),
+            outliers=enough.outliers(values),
+            throttled=dict(sorted(self._clocks.reasons.items())),
+            flushed=dict(self._flush.sizes) if self._flush else None,
+        )
+        return summarize(
+            self.laps,
+            loops=self.loops,
+            warmup=self.warmup,
+            compile_time=compile_time,
+            partial=partial,
+            probe=self._probe,
+            quality=quality,
+            compilations=self.compilations,
+        )
+
+
+def _round_up(value: float) -> int:
+    """The next number of the row 1, 2, 5, 10, 20 and so on."""
+    decade = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * decade >= value * 0.999:
+                return step * decade
+        decade *= 10
+
+
+def run(loop: Loop, repetition: Repetition) -> None:
+    """All of a repetition."""
+    __tracebackhide__ = True
+    for count in repetition:
+        loop(count, repetition)
+
+
+async def run_async(loop: Loop, repetition: Repetition) -> None:
+    """`run` for a loop that awaits."""
+    __tracebackhide__ = True
+    for count in repetition:
+        await loop(count, repetition)
