@@ -129,6 +129,29 @@ def memory_limit(ordinal: int) -> int | None:
     return int(total * fraction)
 
 
+def snapshot() -> dict[str, Any]:
+    """The allocator's segments and blocks, and its history as far as it is recorded."""
+    whole: dict[str, Any] = cast(Any, loaded()).cuda.memory._snapshot()
+    return whole
+
+
+def history_is_recorded() -> bool:
+    """Whether the allocator records its history. Initialises nothing."""
+    return initialized() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
+
+
+def record_history(max_entries: int, *, stacks: bool) -> None:
+    """Begin to record the allocator's history anew, with Python stacks of allocations or none."""
+    cast(Any, loaded()).cuda.memory._record_memory_history(
+        context="alloc" if stacks else None, stacks="python", max_entries=max_entries
+    )
+
+
+def stop_history() -> None:
+    """Stop recording the allocator's history, and forget it."""
+    cast(Any, loaded()).cuda.memory._record_memory_history(enabled=None)
+
+
 # --- events and waiting ----------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from gpumagic.results import (
 )
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Comparison
+from gpumagic.results.lines import LineReport
 
 
 @singledispatch
@@ -97,6 +98,13 @@ def _(result: CellLog) -> list[Block]:
     from gpumagic.display.cells import cell_log
 
     return cell_log(result)
+
+
+@describe.register
+def _(result: LineReport) -> list[Block]:
+    from gpumagic.display.lines import line_report
+
+    return line_report(result)
 
 
 @describe.register

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: ``good``, ``warn`` and ``bad`` colour a value; ``dim`` steps back; ``strong`` stands out.
-Style = Literal["", "dim", "strong", "good", "warn", "bad"]
+#: ``good``, ``warn`` and ``bad`` colour a value; ``dim`` steps back; ``strong`` stands out;
+#: ``code`` is a line of source, its indentation kept.
+Style = Literal["", "dim", "strong", "good", "warn", "bad", "code"]
 
 DASH = "–"
 

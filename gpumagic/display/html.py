@@ -21,6 +21,7 @@ _STYLES = {
     "": "",
     "dim": "opacity:.65",
     "strong": "font-weight:600",
+    "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
     **{name: f"color:{color}" for name, color in _COLORS.items()},
 }
 

@@ -17,6 +17,7 @@ _STYLES = {
     "good": "green",
     "warn": "yellow",
     "bad": "red",
+    "code": "",
 }
 _BAR_WIDTH = 8
 _GAP = "  "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.cell import compile_cell
 from gpumagic.errors import SpecError
@@ -13,6 +14,10 @@ from gpumagic.magics.show import hand_over
 from gpumagic.magics.verbs import run_verb, take_verb
 from gpumagic.memory import Measurement
 from gpumagic.memory_report import memory_report
+from gpumagic.results import LineReport, MemoryDelta
+
+if TYPE_CHECKING:
+    from gpumagic.lines import LineTracer
 
 _DESCRIPTION = """\
 GPU memory: what there is now, and what a statement or a cell does to it.
@@ -45,6 +50,17 @@ examples:
 def parser() -> Parser:
     """The options of ``%gpumem``."""
     made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
+    made.add_argument(
+        "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
+    )
+    made.add_argument(
+        "-f",
+        dest="functions",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="with --lines, the lines of this function too; may be repeated",
+    )
     add_result_options(made)
     return made
 
@@ -83,10 +99,18 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
     def finish(value: Any) -> Any:
         if options.output:
-            return None if compiled.silent else scope.result
+            return None if compiled.silent else scope.shown
         return value
 
-    scope = _Reported(magics, options)
+    tracer = None
+    if options.lines:
+        first = 1 if cell is None else 2
+        tracer = import_module("gpumagic.magics.memory_lines").tracer(
+            compiled, source, first, options.functions
+        )
+    elif options.functions:
+        raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
+    scope = _Reported(magics, options, tracer)
     return compiled.run_within(scope, finish)
 
 
@@ -99,10 +123,24 @@ def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
 class _Reported(Measurement):
     """A measurement that hands its result over when it ends, also by an exception."""
 
-    def __init__(self, magics: Any, options: argparse.Namespace) -> None:
+    def __init__(
+        self, magics: Any, options: argparse.Namespace, tracer: LineTracer | None = None
+    ) -> None:
         super().__init__()
         self._magics = magics
         self._options = options
+        self._tracer = tracer
+
+    @property
+    def shown(self) -> MemoryDelta | LineReport:
+        """The result that is handed over."""
+        return self.result if self._tracer is None else self._tracer.result(self.result)
+
+    def __enter__(self) -> _Reported:
+        super().__enter__()
+        if self._tracer is not None:
+            self._tracer.start()
+        return self
 
     def __exit__(
         self,
@@ -110,8 +148,10 @@ class _Reported(Measurement):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._tracer is not None:
+            self._tracer.stop()
         super().__exit__(kind, error, traceback)
         try:
-            hand_over(self._magics.shell, self.result, self._options)
+            hand_over(self._magics.shell, self.shown, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours
             print(f"%gpumem: cannot show the result ({type(failure).__name__}: {failure})")

@@ -1,0 +1,363 @@
+"""What each line did to GPU memory: the allocator's counters, read where one line gives way to the
+next.
+
+Only the code objects asked for are traced line by line, in the thread of the cell; every other
+function that a line calls counts to the line. A comprehension counts to the lines on which it is
+written, whoever runs it. A trace function that was there before (a debugger's, a coverage tool's)
+goes on working, and is put back.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from gpumagic.peaks import LEDGER, Scope
+from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
+from gpumagic.stayed import EventLog, Living, Range
+
+_INLINE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
+class Source(NamedTuple):
+    """Lines to be traced: of the cell, or of a function."""
+
+    name: str
+    codes: tuple[CodeType, ...]
+    first: int
+    lines: tuple[str, ...]
+
+
+class _Point(NamedTuple):
+    """The counters of a device at one moment; the totals count from the tracer's beginning."""
+
+    allocated: int = 0
+    given: int = 0
+    taken: int = 0
+    blocks: int = 0
+
+
+class _Level:
+    """A call of traced code that has begun, and the line that it is at."""
+
+    def __init__(self, source: int, frame: FrameType) -> None:
+        self.source = source
+        #: The call's own frame, and those of comprehensions within it, with the line they left.
+        self.frames: list[tuple[FrameType, int]] = [(frame, 0)]
+        self.line = frame.f_lineno
+        self.start: dict[int, _Point] = {}
+        #: The highest allocated bytes by ordinal, of the line and of the whole call.
+        self.peak: dict[int, int] = {}
+        self.highest: dict[int, int] = {}
+
+
+class _Sum:
+    """What a line did, summed over its runs."""
+
+    def __init__(self) -> None:
+        self.given = self.taken = self.peak = 0
+        self.ranges: list[Range] = []
+
+    def add(self, start: _Point, end: _Point, peak: int) -> None:
+        self.given += end.given - start.given
+        self.taken += end.taken - start.taken
+        self.peak = max(self.peak, peak - start.allocated)
+        if end.blocks == start.blocks:
+            return
+        if self.ranges and self.ranges[-1][1] == start.blocks:
+            self.ranges[-1] = (self.ranges[-1][0], end.blocks)
+        else:
+            self.ranges.append((start.blocks, end.blocks))
+
+    def result(self, living: Living | None) -> LineMemory:
+        stayed = None if living is None else living.bytes(self.ranges)
+        return LineMemory(self.given - self.taken, self.peak, self.given, self.taken, stayed)
+
+
+class LineTracer:
+    """Traces ``sources`` from `start` to `stop`, in the calling thread."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        #: By the id of a code object, which source it is of, and whether it is run in its line.
+        self._traced = {
+            id(code): (i, inline)
+            for i, source in enumerate(sources)
+            for whole in source.codes
+            for code, inline in _with_inline(whole)
+        }
+        self._levels: list[_Level] = []
+        self._active: Counter[tuple[int, int]] = Counter()
+        self._sums: dict[tuple[int, int, int], _Sum] = {}
+        self._ran: set[int] = set()
+        self._now: dict[int, _Point] = {}
+        self._scope: Scope | None = None
+        self._events: EventLog | None = None
+        self._living: dict[int, Living] = {}
+        self._previous: Any = None
+        #: Why lines may be missing, if they may: one line each.
+        self.notes: list[str] = []
+
+    def start(self) -> None:
+        """Begin to trace.
+
+        Raises:
+            RuntimeError: the allocator keeps no counters.
+        """
+        self._scope = LEDGER.open()
+        self._events = EventLog.begin()
+        self._previous = sys.gettrace()
+        sys.settrace(self._begin_frame)
+
+    def stop(self) -> None:
+        """Stop, and put back the trace function that was there before."""
+        scope, self._scope = self._scope, None
+        # Not `is`: every mention of a method makes it anew.
+        if sys.gettrace() == self._begin_frame:
+            sys.settrace(self._previous)
+        else:
+            self._note("the trace function was replaced while the cell ran: lines are missing")
+        if scope is not None:
+            LEDGER.drop(scope)
+        self._levels.clear()
+        if self._events is not None:
+            counts = {ordinal: point.blocks for ordinal, point in self._now.items()}
+            try:
+                self._living = self._events.end(counts)
+            except RuntimeError as error:
+                self._note(f"the allocator's event log cannot be read: {error}")
+        if self._sums and not self._living:
+            self._note("what stayed is not known: CUDA came up in the cell, or keeps no event log")
+
+    def result(self, cell: MemoryDelta) -> LineReport:
+        """What each line did; ``cell`` is what all of them did, the first source's."""
+        sources = tuple(
+            SourceLines(s.name, s.first, s.lines, self._devices(i), ran=i in self._ran)
+            for i, s in enumerate(self._sources)
+        )
+        by_lines = {
+            ordinal: sum(line.change for line in lines.values())
+            for ordinal, lines in (sources[0].devices if sources else {}).items()
+        }
+        rest = {i: d.allocated - by_lines.get(i, 0) for i, d in cell.devices.items()}
+        elsewhere = {ordinal: change for ordinal, change in rest.items() if change}
+        return LineReport(cell, sources, elsewhere, tuple(self.notes))
+
+    def _devices(self, source: int) -> Mapping[int, Mapping[int, LineMemory]]:
+        found: dict[int, dict[int, LineMemory]] = {}
+        for (of, line, ordinal), total in sorted(self._sums.items()):
+            if of == source:
+                found.setdefault(ordinal, {})[line] = total.result(self._living.get(ordinal))
+        return dict(sorted(found.items()))
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # --- the trace functions -----------------------------------------------------------------
+
+    def _begin_frame(self, frame: FrameType, event: str, arg: Any) -> Any:
+        theirs = self._previous
+        if theirs is not None:
+            theirs = theirs(frame, event, arg)
+            self._stay()
+        traced = self._traced.get(id(frame.f_code))
+        if traced is None or self._scope is None:
+            return theirs
+        self._guarded(self._enter, frame, *traced)
+
+        def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal theirs
+            if theirs is not None:
+                # A trace function that returns None keeps its place.
+                theirs = theirs(frame, event, arg) or theirs
+                self._stay()
+            if self._scope is not None:
+                if event == "line":
+                    self._guarded(self._to_line, frame)
+                elif event == "return":
+                    self._guarded(self._leave, frame)
+            return trace_lines
+
+        return trace_lines
+
+    def _stay(self) -> None:
+        """Stay the thread's trace function, whatever the one before us has just set."""
+        now = sys.gettrace()
+        if now != self._begin_frame:
+            self._previous = now  # itself (coverage does that), another, or None: it wants no more
+            sys.settrace(self._begin_frame)
+
+    def _guarded(self, step: Any, *arguments: Any) -> None:
+        """An error of ours must not come up in the user's code."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            scope, self._scope = self._scope, None
+            if scope is not None:
+                LEDGER.drop(scope)
+            self._note(f"lines are missing after an error ({type(error).__name__}: {error})")
+
+    # --- the course of the lines -------------------------------------------------------------
+
+    def _enter(self, frame: FrameType, source: int, inline: bool) -> None:
+        self._ran.add(source)
+        top = self._levels[-1] if self._levels else None
+        if inline and top is not None and top.source == source:
+            top.frames.append((frame, top.line))
+            self._go_to(top, frame.f_lineno)
+            return
+        self._advance()
+        level = _Level(source, frame)
+        self._levels.append(level)
+        self._begin_line(level)
+
+    def _to_line(self, frame: FrameType) -> None:
+        level = self._unwind_to(frame)
+        if level is not None:
+            self._go_to(level, frame.f_lineno)
+
+    def _leave(self, frame: FrameType) -> None:
+        level = self._unwind_to(frame)
+        if level is None:
+            return
+        _, line = level.frames.pop()
+        if level.frames:
+            self._go_to(level, line)  # the comprehension's end: back in the line that runs it
+        else:
+            self._pop()
+
+    def _unwind_to(self, frame: FrameType) -> _Level | None:
+        """The level of ``frame``; what ended unseen above it is taken off."""
+        if self._levels and self._levels[-1].frames[-1][0] is frame:
+            return self._levels[-1]
+        if not any(known is frame for level in self._levels for known, _ in level.frames):
+            return None
+        while True:
+            level = self._levels[-1]
+            while level.frames:
+                if level.frames[-1][0] is frame:
+                    return level
+                level.frames.pop()
+            self._pop()
+
+    def _pop(self) -> None:
+        self._advance()
+        level = self._levels.pop()
+        self._end_line(level)
+        if self._levels:
+            below = self._levels[-1]
+            for ordinal, peak in level.highest.items():
+                below.peak[ordinal] = max(below.peak.get(ordinal, 0), peak)
+                below.highest[ordinal] = max(below.highest.get(ordinal, 0), peak)
+
+    def _go_to(self, level: _Level, line: int) -> None:
+        # One line after itself is one run: a comprehension's passes, a loop's in one line.
+        if line != level.line:
+            self._advance()
+            self._end_line(level)
+            level.line = line
+            self._begin_line(level)
+
+    def _advance(self) -> None:
+        """Read the counters; the peak since belongs to the line that was running."""
+        if self._scope is None:
+            return
+        level = self._levels[-1] if self._levels else None
+        for ordinal, (start, end, peak) in LEDGER.turn(self._scope).items():
+            before = self._now.get(ordinal, _Point())
+            self._now[ordinal] = _Point(
+                end.allocated,
+                before.given + end.given - start.given,
+                before.taken + end.taken - start.taken,
+                before.blocks + end.blocks - start.blocks,
+            )
+            if level is not None:
+                level.peak[ordinal] = max(level.peak.get(ordinal, 0), peak)
+                level.highest[ordinal] = max(level.highest.get(ordinal, 0), peak)
+
+    def _begin_line(self, level: _Level) -> None:
+        self._active[level.source, level.line] += 1
+        level.start = dict(self._now)
+        level.peak = {ordinal: point.allocated for ordinal, point in self._now.items()}
+
+    def _end_line(self, level: _Level) -> None:
+        key = (level.source, level.line)
+        self._active[key] -= 1
+        if self._active[key]:
+            return  # a recursion: the call further down at the same line counts it all
+        for ordinal, end in self._now.items():
+            start = level.start.get(ordinal, _Point())
+            peak = level.peak.get(ordinal, end.allocated)
+            if end.given != start.given or end.taken != start.taken:
+                self._sums.setdefault((*key, ordinal), _Sum()).add(start, end, peak)
+
+
+def _with_inline(code: CodeType) -> Iterator[tuple[CodeType, bool]]:
+    """The code and what runs in its lines: comprehensions and class bodies, at any depth."""
+    yield code, False
+    for nested in code.co_consts:
+        if isinstance(nested, CodeType) and (
+            nested.co_name in _INLINE or not nested.co_flags & inspect.CO_OPTIMIZED
+        ):
+            yield from ((each, True) for each, _ in _with_inline(nested))
+
+
+# --- what to trace ------------------------------------------------------------------------------
+
+
+def cell_source(codes: Sequence[CodeType], text: str, first: int) -> Source:
+    """The cell, whose first line has the number ``first``."""
+    return Source("cell", tuple(codes), first, tuple(text.splitlines()))
+
+
+def function_source(name: str, function: Any) -> Source:
+    """A function, method or module (its ``forward``), through decorators and ``partial``.
+
+    Raises:
+        ValueError: it has no Python code; the message is one line.
+    """
+    code = _code_of(function)
+    if code is None:
+        raise ValueError(f"{name} is no Python function: {type(function).__name__}")
+    return code_source(name, code)
+
+
+def code_source(name: str, code: CodeType) -> Source:
+    """A function by its code."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except OSError:  # the file is gone, or the code was made from a string
+        numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
+        first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
+    return Source(name, (code,), first, tuple(line.rstrip("\n") for line in lines))
+
+
+def _code_of(function: Any) -> CodeType | None:
+    for _ in range(100):  # a chain of wrappers may be a circle
+        if isinstance(function, CodeType):
+            return function
+        for attribute in ("__wrapped__", "__func__", "func", "fget", "__code__", "forward"):
+            inner = getattr(function, attribute, None)
+            if inner is not None:
+                function = inner
+                break
+        else:
+            return None
+    return None
+
+
+def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
+    """The function ``name`` (``f``, ``Class.method``) that ``codes`` define."""
+    head, _, rest = name.partition(".")
+    for code in codes:
+        for nested in code.co_consts:
+            if isinstance(nested, CodeType) and nested.co_name == head:
+                found = find_code([nested], rest) if rest else nested
+                if found is not None:
+                    return found
+    return None

@@ -1,0 +1,53 @@
+"""``%%gpumem --lines [-f FUNC]``: what is to be traced."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from gpumagic.cell import CompiledCell
+from gpumagic.errors import SpecError
+from gpumagic.lines import (
+    LineTracer,
+    Source,
+    cell_source,
+    code_source,
+    find_code,
+    function_source,
+)
+
+
+def tracer(compiled: CompiledCell, text: str, first: int, functions: list[str]) -> LineTracer:
+    """A tracer of the cell, whose ``text`` begins with line ``first``, and of ``functions``.
+
+    Raises:
+        SpecError: there is no such function.
+    """
+    codes = [code for code in (compiled.body, compiled.last) if code is not None]
+    names = dict.fromkeys(functions)  # one named twice is traced once
+    return LineTracer(
+        [cell_source(codes, text, first), *(_function(n, codes, compiled) for n in names)]
+    )
+
+
+def _function(name: str, codes: list[Any], compiled: CompiledCell) -> Source:
+    defined_here = find_code(codes, name)
+    if defined_here is not None:
+        return code_source(name, defined_here)
+    head, *attributes = name.split(".")
+    found: Any = None
+    for namespace in (compiled.locals, compiled.globals, vars(builtins)):
+        if head in namespace:
+            found = namespace[head]
+            break
+    else:
+        raise SpecError(f"-f {name}: there is no {head!r} here")
+    for attribute in attributes:
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            raise SpecError(f"-f {name}: {error}") from None
+    try:
+        return function_source(name, found)
+    except ValueError as error:
+        raise SpecError(f"-f {error}") from None

@@ -1,0 +1,101 @@
+"""Which of the allocations of a stretch of a program are still alive at its end.
+
+The allocator's counters number the allocations; its event log, which is kept without stacks for the
+time of the stretch, tells the address of each and what was freed again. Where the log is kept
+already (`%gpumem record on`, or the user), it is used as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from gpumagic import torch_cuda
+
+#: So many events are kept, at some 100 bytes each.
+_EVENTS = 500_000
+
+#: Allocations from the first number up to, not including, the second.
+Range = tuple[int, int]
+
+
+class Living:
+    """The allocations of a stretch that are alive, by their number in it, from 0."""
+
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        self._numbers = sorted(sizes)
+        self._sums = [0, *accumulate(sizes[number] for number in self._numbers)]
+
+    def bytes(self, ranges: Iterable[Range]) -> int:
+        """The bytes of those within ``ranges``, which do not overlap."""
+        return sum(self._sums[self._place(end)] - self._sums[self._place(o)] for o, end in ranges)
+
+    def _place(self, number: int) -> int:
+        return bisect_left(self._numbers, number)
+
+
+class EventLog(NamedTuple):
+    """The allocator's event log, kept from `begin` to `end`."""
+
+    #: Whether it was begun here; otherwise somebody keeps it anyway.
+    own: bool
+
+    @classmethod
+    def begin(cls) -> EventLog | None:
+        """Begin, or None where there can be no log."""
+        if torch_cuda.allocator_backend() != "native":
+            return None
+        if torch_cuda.history_is_recorded():
+            return cls(own=False)
+        torch_cuda.record_history(_EVENTS, stacks=False)
+        return cls(own=True)
+
+    def end(self, counts: Mapping[int, int]) -> dict[int, Living]:
+        """What lives, by ordinal, of the last ``counts`` allocations of each device.
+
+        A device is missing whose log does not reach back so far.
+        """
+        try:
+            snapshot = torch_cuda.snapshot() if any(counts.values()) else None
+        finally:
+            if self.own:
+                torch_cuda.stop_history()
+        if snapshot is None:
+            return {ordinal: Living({}) for ordinal in counts}
+        sizes = block_sizes(snapshot["segments"])
+        found: dict[int, Living] = {}
+        for ordinal, count in counts.items():
+            numbers = living_numbers(snapshot["device_traces"][ordinal], count)
+            if numbers is not None:
+                held = sizes.get(ordinal, {})
+                found[ordinal] = Living({n: held.get(a, 0) for a, n in numbers.items()})
+        return found
+
+
+def block_sizes(segments: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, int]]:
+    """The sizes of the allocated blocks, by ordinal and address."""
+    found: dict[int, dict[int, int]] = {}
+    for segment in segments:
+        sizes = found.setdefault(segment["device"], {})
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                sizes[block["address"]] = block["size"]
+    return found
+
+
+def living_numbers(events: Sequence[Mapping[str, Any]], count: int) -> dict[int, int] | None:
+    """The numbers of the last ``count`` allocations that are alive, by address; None if unknown."""
+    places = [i for i, event in enumerate(events) if event["action"] == "alloc"]
+    if len(places) < count:
+        return None
+    alive: dict[int, int] = {}
+    number = 0
+    for event in events[places[-count] :] if count else ():
+        if event["action"] == "alloc":
+            alive[event["addr"]] = number
+            number += 1
+        elif event["action"] == "free_requested":
+            alive.pop(event["addr"], None)
+    return alive
