@@ -223,6 +223,29 @@ def busy_streams(ordinal: int) -> list[Any]:
     return [stream for stream in streams(ordinal) if not is_idle(stream)]
 
 
+def profiler() -> Any:
+    """torch's profiler of host and GPU, a context manager with ``export_chrome_trace(path)``."""
+    profiling = cast(Any, loaded()).profiler
+    activities = profiling.ProfilerActivity
+    return profiling.profile(activities=[activities.CPU, activities.CUDA])
+
+
+def profiling() -> bool:
+    """Whether torch's profiler is at work in this thread."""
+    return bool(cast(Any, loaded()).autograd._profiler_enabled())
+
+
+def annotation(name: str) -> Any:
+    """A range in the profiler's trace, a context manager."""
+    return cast(Any, loaded()).profiler.record_function(name)
+
+
+def nvtx() -> Any:
+    """``torch.cuda.nvtx``; None where torch has none."""
+    torch = cast(Any, loaded())
+    return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
+
+
 def no_gpu_reason() -> str:
     """Why this process has no GPU time to report, in a few words. Initialises nothing."""
     torch = loaded()

@@ -42,6 +42,8 @@ ROOMS: dict[str, set[str]] = {
     "measure": {"results", "errors", "torch_cuda", "bracket", "loop"},
     "timing": {"results", "errors", "torch_cuda", "loop", "measure"},
     "comparing": {"results", "errors"},
+    "kernels": {"results", "errors"},
+    "profiling": {"results", "errors", "torch_cuda", "kernels"},
     "peaks": {"results", "errors", "torch_cuda"},
     "memory_report": {"results", "errors", "torch_cuda", "inventory"},
     "memory": {"results", "errors", "torch_cuda", "peaks", "memory_report"},

@@ -21,6 +21,7 @@ from gpumagic.results import (
 )
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Comparison
+from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineReport
 
 
@@ -56,6 +57,13 @@ def _(result: Comparison) -> list[Block]:
     from gpumagic.display.comparison import comparison
 
     return comparison(result)
+
+
+@describe.register
+def _(result: KernelReport) -> list[Block]:
+    from gpumagic.display.kernels import kernels
+
+    return kernels(result)
 
 
 @describe.register

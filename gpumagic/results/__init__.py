@@ -19,6 +19,7 @@ from gpumagic.results.devices import (
     Status,
 )
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
+from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import (
     DeviceMemory,
@@ -36,6 +37,7 @@ __all__ = [
     "CellHoldings",
     "CellLog",
     "CellMemory",
+    "Copy",
     "CudaTiming",
     "Device",
     "DeviceMemory",
@@ -45,6 +47,8 @@ __all__ = [
     "Explanation",
     "Finding",
     "Health",
+    "Kernel",
+    "KernelReport",
     "LineMemory",
     "LineReport",
     "MemoryDelta",

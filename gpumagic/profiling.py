@@ -1,0 +1,147 @@
+"""One run of some code under torch's profiler, and an NVTX range around it.
+
+torch's profiler hears of the GPU's work from CUPTI, which may be refused (a container without the
+permission, a virtual GPU) or taken (by a debugger, by a profiler around this process).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpumagic import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.kernels import RANGE, report
+from gpumagic.results import KernelReport
+
+
+def check_trace(path: str) -> Path:
+    """The file for a trace, as a path, before any code runs.
+
+    Raises:
+        SpecError: its folder is not there, or it is a folder itself.
+    """
+    target = Path(path).expanduser()
+    if target.is_dir():
+        raise SpecError(f"--trace {path}: that is a folder; name a file, for example trace.json")
+    if not target.parent.is_dir():
+        raise SpecError(f"--trace {path}: there is no folder {target.parent}")
+    return target
+
+
+class Profiled:
+    """A context manager: its body runs under the profiler. Nothing here raises because of it.
+
+    ``problem`` is set at once where profiling is of no use: then do not run the body again.
+    ``report`` is there after the body.
+    """
+
+    def __init__(self, trace: Path | None = None) -> None:
+        self._trace = trace
+        self._open: list[Any] = []
+        self.report: KernelReport | None = None
+        self.problem = self._problem()
+
+    def _problem(self) -> str | None:
+        if torch_cuda.loaded() is None:
+            return "no profile: torch is not imported"
+        if not torch_cuda.initialized():
+            return f"no profile: {torch_cuda.no_gpu_reason()}"
+        if torch_cuda.capturing(torch_cuda.contexts()):
+            return "no profile: a CUDA graph is being captured"
+        if torch_cuda.profiling():  # a second one would end the first
+            return "no profile: torch's profiler is at work already"
+        return None
+
+    def __enter__(self) -> Profiled:
+        if self.problem is not None:
+            return self
+        try:
+            self._wait()
+            self._profile = torch_cuda.profiler()
+            self._profile.__enter__()
+            self._open.append(self._profile)
+            annotation = torch_cuda.annotation(RANGE)
+            annotation.__enter__()
+            self._open.append(annotation)
+        except Exception as error:  # a GPU in a bad state
+            self._fail(error)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        profiled = bool(self._open) and kind is None
+        try:
+            if profiled:
+                self._wait()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._close()
+        if profiled and self.problem is None:
+            try:
+                self.report = self._read()
+            except Exception as error:  # a file that cannot be written, a trace that has no end
+                self.problem = f"no profile: {_one_line(error)}"
+
+    def _wait(self) -> None:
+        for ordinal in torch_cuda.contexts():
+            torch_cuda.synchronize(ordinal)
+
+    def _fail(self, error: Exception) -> None:
+        self.problem = f"no profile: {_one_line(error)}"
+        self._close()
+
+    def _close(self) -> None:
+        while self._open:
+            try:
+                self._open.pop().__exit__(None, None, None)
+            except Exception as error:
+                self.problem = f"no profile: {_one_line(error)}"
+
+    def _read(self) -> KernelReport:
+        if self._trace is not None:
+            return replace(self._export(self._trace), trace=str(self._trace))
+        descriptor, name = tempfile.mkstemp(prefix="gpumagic-", suffix=".json")
+        os.close(descriptor)
+        try:
+            return self._export(Path(name))
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def _export(self, path: Path) -> KernelReport:
+        self._profile.export_chrome_trace(str(path))
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
+            return report(json.load(file, strict=False)["traceEvents"])
+
+
+class NvtxRange:
+    """A context manager: a range of that name for Nsight; ``problem`` says why there is none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pushed = False
+        self.problem: str | None = None
+
+    def __enter__(self) -> NvtxRange:
+        nvtx = torch_cuda.nvtx()
+        if nvtx is None:
+            self.problem = "no NVTX range: torch is not imported, or built without CUDA"
+            return self
+        nvtx.range_push(self._name)
+        self._pushed = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pushed:
+            torch_cuda.nvtx().range_pop()
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
