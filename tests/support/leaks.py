@@ -16,6 +16,8 @@ from typing import Any
 
 #: Set by pytest itself, between the phases of a test.
 _PYTEST = {"PYTEST_CURRENT_TEST"}
+#: Packages that hook into the import system when somebody imports them.
+_FINDERS = {"six"}
 #: The functions of torch that a gate, a ledger or a hook might replace.
 _TORCH = (
     "torch",
@@ -39,7 +41,9 @@ def state() -> dict[str, Any]:
         "os.environ": {k: v for k, v in os.environ.items() if k not in _PYTEST},
         "working folder": Path.cwd(),
         "sys.path": list(sys.path),
-        "sys.meta_path": [id(finder) for finder in sys.meta_path],
+        "sys.meta_path": [
+            id(finder) for finder in sys.meta_path if type(finder).__module__ not in _FINDERS
+        ],
         "sys.path_hooks": [id(hook) for hook in sys.path_hooks],
         "hooks of sys": {
             name: getattr(sys, name)
