@@ -34,13 +34,15 @@ def _number(count: int, one: str, many: str | None = None) -> str:
     return "" if not count else f"{count} {one if count == 1 else many or one + 's'}"
 
 
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
+
 def flush_files() -> None:
     """Write out what files still hold in memory, which the end of an interpreter would do."""
-    for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-        for each in gc.get_objects():
-            if issubclass(type(each), kind):
-                with suppress(OSError, ValueError):  # closed, or nobody reads it any more
-                    each.flush()
+    for each in gc.get_objects():
+        if issubclass(type(each), _BUFFERED):
+            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+                each.flush()
     ctypes.CDLL(None).fflush(None)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

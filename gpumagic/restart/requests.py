@@ -20,7 +20,7 @@ import zmq
 Message = list[bytes]
 
 #: Seconds without a further request after which a front end is taken to have sent all it has.
-_QUIET = 0.05
+_QUIET = 0.04
 _LONGEST = 1.0
 
 

@@ -1,0 +1,69 @@
+"""A kernel restarted in place against jupyter_client's own restart of it, in turns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from tests.benchmarks.row import Row
+from tests.support.kernels import Kernel, python_environment
+
+ROUNDS = 10
+#: Initialises the driver, so that another choice needs a restart; torch is not needed for that.
+_FREEZE = "%load_ext gpumagic\nimport ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+
+
+def _in_place(kernel: Kernel, after: str, turn: int) -> float:
+    """From the cell that asks to its reply, or to the reply of the cell ``after`` it."""
+    kernel.run(_FREEZE)
+    started = time.perf_counter()
+    shown = kernel.run(f"%gpu {turn % 2} --restart").text
+    if after:
+        kernel.run(after)
+    taken = time.perf_counter() - started
+    assert shown.startswith("restarted"), shown
+    return taken
+
+
+def _by_the_front_end(kernel: Kernel, after: str, turn: int) -> float:
+    """From ``restart_kernel`` to the first reply."""
+    started = time.perf_counter()
+    kernel.manager.restart_kernel()
+    kernel.run(after or "1")
+    return time.perf_counter() - started
+
+
+def rows() -> list[Row]:
+    ways: dict[str, Callable[[Kernel, str, int], float]] = {
+        "ours": _in_place,
+        "reference": _by_the_front_end,
+    }
+    found: list[Row] = []
+    # Bytecode is written, as in any installation: compiling is not what is measured.
+    environment = python_environment(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = {way: Kernel(environment, Path(folder)) for way in ways}
+        try:
+            for name, after in (("its reply", ""), ("import torch behind it", "import torch")):
+                times: dict[str, list[float]] = {way: [] for way in ways}
+                for turn in range(ROUNDS):
+                    for way, run in ways.items():
+                        times[way].append(run(kernels[way], after, turn))
+                found.append(
+                    Row.at_most(
+                        f"%gpu … --restart, to {name}",
+                        median(times["ours"]),
+                        median(times["reference"]),
+                        1,
+                        note=f"restart_kernel and the first reply; medians of {ROUNDS}, in turns",
+                    )
+                )
+        finally:
+            for kernel in kernels.values():
+                kernel.close()
+    return found
