@@ -115,6 +115,8 @@ class Extension:
         self.magics = GpuMagic(shell=shell)
         self.transformer = CellMagicBodies(shell)
         self.set_nvml_check = NVML_CHECK not in os.environ
+        #: A process that has this and another pid is a fork.
+        self.pid = os.getpid()
         #: Called, last first, by `unload`: each undoes one change made after loading.
         self.undo: list[Callable[[], None]] = []
 
