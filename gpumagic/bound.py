@@ -17,7 +17,7 @@ _MOSTLY_WAITING, _MOSTLY_WORKING = 0.8, 0.9
 #: The same where the queued time is an upper bound of the GPU's part.
 _SURELY_WAITING = 0.5
 #: GPU seconds of a queued sample of nothing at all, at most: what the marks themselves take.
-NOTHING = 5e-6
+NOTHING = 4e-6
 
 
 #: What limits the code, and how that is known; None where it is not.
@@ -28,6 +28,11 @@ def outlives(gpu: Sequence[float], host: Sequence[float]) -> bool:
     """Whether in most runs the GPU worked on for more than half of its time without the host."""
     later = sum(g - h >= CLEARLY_LATER * g for g, h in zip(gpu, host, strict=True))
     return 2 * later > len(gpu)
+
+
+def is_nothing(probe: Probe) -> bool:
+    """Whether the queued samples show that the code gave the GPU nothing to do."""
+    return bool(probe.samples) and statistics.median(probe.samples) * probe.loops < NOTHING
 
 
 def judge(
@@ -43,10 +48,9 @@ def judge(
     if probe is None:
         return None, None
     if probe.samples:
-        queued = statistics.median(probe.samples)
-        if queued * probe.loops < NOTHING:
+        if is_nothing(probe):
             return None, None
-        share = queued / as_run
+        share = statistics.median(probe.samples) / as_run
         evidence = f"with launch cost hidden, the GPU takes {share:.0%} of its time as run"
         if share < _MOSTLY_WAITING:
             return "host", evidence

@@ -98,8 +98,11 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
     return Loop(take_function(code, namespace), is_async=False)
 
 
-def of_callable(function: Callable[[], Any]) -> Loop:
-    """``function()`` as a loop."""
-    if inspect.iscoroutinefunction(function):
+def of_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
+    """``function()`` as a loop, after ``setup()`` or the source text ``setup``."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(setup):
         raise TypeError("cudatime runs plain callables; await a coroutine function in a cell")
-    return compile_statement("function()", {"function": function})
+    namespace = {"function": function, "setup": setup}
+    return compile_statement(
+        "function()", namespace, setup if isinstance(setup, str) else "setup()"
+    )

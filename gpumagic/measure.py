@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from gpumagic import torch_cuda
-from gpumagic.bound import judge
+from gpumagic.bound import is_nothing, judge
 from gpumagic.bracket import Bracket, Reading
 from gpumagic.queued import Hold, Probe
 from gpumagic.results import Bound, CudaTiming, Sample
@@ -124,11 +125,21 @@ def summarize(
         gpu_at_most=gpu.at_most,
         gpu_note=gpu.note,
         bound_evidence=gpu.evidence,
-        queued=Sample(tuple(probe.samples)) if probe and probe.samples else None,
-        queued_note=probe.refusal if probe else None,
+        **_queued(probe),
         quality=quality,
         compilations=tuple(compilations),
     )
+
+
+def _queued(probe: Probe | None) -> dict[str, Any]:
+    if probe is None:
+        return {}
+    if is_nothing(probe):
+        return {"queued_note": "the code gave the GPU nothing to do"}
+    return {
+        "queued": Sample(tuple(probe.samples)) if probe.samples else None,
+        "queued_note": probe.refusal,
+    }
 
 
 def timed(laps: Sequence[Lap]) -> Sequence[float]:
@@ -168,6 +179,7 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
         if current not in laps[-1].readings:
             return _Gpu(note="no GPU time: no sign of GPU work was seen")
         worked = [current]
+    if not working(laps) and not (probe and probe.samples and not is_nothing(probe)):
         note = "no sign of GPU work was seen; the GPU time is that between two marks on its stream"
     complete = [lap for lap in laps if all(_seconds(lap, i) is not None for i in worked)]
     devices = {

@@ -133,6 +133,10 @@ class Probe:
         else:
             self._plan(1, 2.0**self._failures)  # perhaps the host was slow
 
+    def stop(self) -> None:
+        """Take no more samples; if there are none, they took too long."""
+        self.refuse(WAITS if self._failures else TOO_LONG)
+
     def refuse(self, why: str) -> None:
         """Take no more samples; there are none because of ``why``."""
         self.hold = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from gpumagic import bound, enough
+from gpumagic import bound, enough, torch_cuda
 from gpumagic.conditions import Clocks, Flush, compilations
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
@@ -77,6 +77,11 @@ class Plan:
             return False
         return self.loops is None or not (self.precision is self.max_time is None)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the code runs as often as was said, and not once more."""
+        return not self.open_end and self.warmup is not None
+
 
 class Repetition:
     """Warm-up, the number of loops if it is open, the repeats, and queued samples.
@@ -136,7 +141,7 @@ class Repetition:
             for done in range(repeat):
                 self._progress(done / repeat)
                 yield from self._one_repeat()
-        if self.plan.warmup != 0 and not self.plan.queued:
+        if not (self.plan.exact or self.plan.queued):
             yield from self._find_bound()
 
     def _lap(self) -> Lap:
@@ -150,8 +155,13 @@ class Repetition:
         wanted = 1 if self.plan.warmup is None else self.plan.warmup
         if wanted:
             yield from self._warm(1)
-        if wanted > 1:
-            yield from self._warm(wanted - 1)
+        if self.plan.exact and wanted > 1:
+            # The only runs to learn from that are not to be timed.
+            while self.warmup < wanted and self._worth_probing([self._lap()], 1):
+                yield from self._one_queued()
+                self.warmup += 1
+        if wanted > self.warmup:
+            yield from self._warm(wanted - self.warmup)
         if self.plan.open_end and self.plan.warmup is None:
             until = perf_counter() + _WARM_UP
             while self._compiled or perf_counter() + self._lap().wall < until:
@@ -195,7 +205,7 @@ class Repetition:
                 break
         self.laps.append(self._lap())
         self._clocks.look(working(self.laps[-1:]))
-        if self.plan.queued:
+        if self.plan.queued and self._can_be_held(self.laps, self.loops):
             yield from self._one_queued()
 
     def _until_enough(self) -> Iterator[int]:
@@ -224,55 +234,45 @@ class Repetition:
 
     # --- queued samples ---
 
-    def _one_queued(self) -> Iterator[int]:
-        """A sample behind a hold, where that is possible."""
+    def _can_be_held(self, laps: Sequence[Lap], loops: int) -> bool:
+        """Whether there is, or may be, a queued sample; ``laps`` are runs of ``loops`` loops."""
         if self._probe is None:
-            self._probe = self._new_probe()
+            self._probe = _new_probe(laps, loops)
+        return self._probe is not None and self._probe.hold is not None
+
+    def _one_queued(self) -> Iterator[int]:
+        """A sample behind a hold."""
         probe = self._probe
-        if probe is None or probe.hold is None:
-            return
+        assert probe is not None
         self._hold = probe.hold
+        assert self._hold is not None
         try:
             yield probe.loops
+            reading = self._lap().readings.get(self._hold.ordinal) if probe.hold else None
         finally:
             self._hold = None
-        if probe.hold is None:  # the code raised
-            return
-        reading = self._lap().readings.get(self._ordinal)
-        probe.take(
-            None if reading is None else reading.seconds, held=reading is not None and reading.held
-        )
+        if probe.hold is not None:  # else the code raised
+            seconds = None if reading is None else reading.seconds
+            probe.take(seconds, held=reading is not None and reading.held)
 
-    def _new_probe(self) -> Probe | None:
-        """None where there is no GPU time to begin with."""
-        assert self.loops is not None
-        readings = self.laps[-1].readings
-        if not readings or self.laps[-1].notes:
-            return None
-        devices = working(self.laps) or tuple(readings)[:1]
-        self._ordinal = devices[0]
-        wall = min(lap.wall for lap in self.laps) / self.loops
-        host = max(lap.host for lap in self.laps[-9:]) / self.loops
-        probe = Probe(self._ordinal, wall, host, self.loops)
-        if len(devices) > 1:
-            probe.refuse("the code uses several GPUs, which cannot be held as one")
-        return probe
+    def _worth_probing(self, laps: Sequence[Lap], loops: int) -> bool:
+        """Whether one more queued sample helps to tell what limits the code."""
+        if not self._can_be_held(laps, loops):
+            return False
+        assert self._probe is not None
+        samples = self._probe.samples
+        return len(samples) < _PROBES and not (samples and bound.is_nothing(self._probe))
 
     def _find_bound(self) -> Iterator[int]:
         """A few queued samples, if the runs themselves do not show what limits the code."""
         assert self.loops is not None
-        if not working(self.laps):
-            return
         if bound.outlives(timed(self.laps), [lap.host for lap in self.laps]):
             return
         until = perf_counter() + _PROBE_TIME
-        while True:
+        while self._worth_probing(self.laps, self.loops):
             yield from self._one_queued()
-            probe = self._probe
-            if probe is None or probe.hold is None or len(probe.samples) >= _PROBES:
-                break
-            if probe.samples and perf_counter() > until:
-                break
+            if self._probe is not None and perf_counter() > until:
+                self._probe.stop()
 
     # --- the scope of a run ---
 
@@ -332,6 +332,22 @@ class Repetition:
             quality=quality,
             compilations=self.compilations,
         )
+
+
+def _new_probe(laps: Sequence[Lap], loops: int) -> Probe | None:
+    """How to take queued samples; None where there is no GPU time to begin with."""
+    if laps[-1].notes or not laps[-1].readings:
+        return None
+    # Code that is done before its marks are set may have used the current device all the same.
+    devices = working(laps) or (torch_cuda.current_device(),)
+    if devices[0] not in laps[-1].readings:
+        return None
+    wall = min(lap.wall for lap in laps) / loops
+    host = max(lap.host for lap in laps[-9:]) / loops
+    probe = Probe(devices[0], wall, host, loops)
+    if len(devices) > 1:
+        probe.refuse("the code uses several GPUs, which cannot be held as one")
+    return probe
 
 
 def _round_up(value: float) -> int:

@@ -108,6 +108,11 @@ def cudatime(
     r: int | None = ...,
     w: int | None = ...,
     globals: dict[str, Any] | None = ...,
+    setup: str | Callable[[], Any] = ...,
+    precision: float | None = ...,
+    max_time: float | None = ...,
+    queued: bool = ...,
+    cold: bool = ...,
 ) -> CudaTiming: ...
 @overload
 def cudatime(target: _F, *, quiet: bool = ...) -> _F: ...
@@ -119,6 +124,11 @@ def cudatime(
     w: int | None = None,
     globals: dict[str, Any] | None = None,
     quiet: bool | None = None,
+    setup: str | Callable[[], Any] = "",
+    precision: float | None = None,
+    max_time: float | None = None,
+    queued: bool = False,
+    cold: bool = False,
 ) -> Any:
     """Time code on the GPU, on the wall and on the CPU; the public twin of ``%cudatime``.
 
@@ -129,32 +139,47 @@ def cudatime(
     - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
       ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
       warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a
-      function, the garbage collector is off. Without ``n`` it is chosen so that a repeat lasts
-      0.2 s; ``r`` is 7 and ``w`` is 1 unless given. A string may go without any of the three.
+      function, the garbage collector is off. A string may go without any of the options.
+
+    Without ``n`` and ``r``, or with ``precision`` (a part of the median: 0.01) or ``max_time``
+    (seconds), the repeats end when the median's 95 % confidence interval is that narrow, or when
+    the time is over; ``result.quality`` says which. With ``r`` alone a repeat lasts 0.2 s; with
+    ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs before each repeat and is not
+    timed; names that source text makes are seen by a target of source text. ``queued`` also takes
+    the GPU time with launch cost hidden, ``cold`` empties the L2 cache before each loop. Unless
+    ``w`` is 0, a few loops more may be run behind a hold of the GPU, to tell what limits the code.
 
     All times are seconds. Work on every device and stream that this process uses counts. torch is
     not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None
     and ``gpu_note`` says why.
 
     Raises:
-        SpecError: a number that means nothing.
+        SpecError: a number that means nothing, or options that contradict each other.
+        DeviceError: ``cold``, and a device does not tell its cache's size or has no memory.
         SyntaxError: source text that does not compile.
     """
-    repeated = not (n is None and r is None and w is None)
+    repeated = bool(setup or queued or cold) or any(
+        option is not None for option in (n, r, w, precision, max_time)
+    )
     if target is None:
         if repeated:
-            raise SpecError("n, r and w need something to run: cudatime(function, n=10)")
+            raise SpecError("n, r, w and the like need something to run: cudatime(function, n=10)")
         return Timed(quiet=True if quiet is None else quiet)
     if not (isinstance(target, str) or callable(target)):
         raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
     if not isinstance(target, str) and not repeated:
         return _decorated(target, bool(quiet))
-    repetition = Repetition(n, r, w)
+    repetition = Repetition(
+        n, r, w, precision=precision, max_time=max_time, queued=queued, cold=cold
+    )
     started = perf_counter()
     if isinstance(target, str):
-        loop = compile_statement(target, _callers_globals() if globals is None else globals)
+        namespace = _callers_globals() if globals is None else globals
+        if not isinstance(setup, str):
+            raise TypeError("the setup of source text is source text too")
+        loop = compile_statement(target, namespace, setup)
     else:
-        loop = of_callable(target)
+        loop = of_callable(target, setup)
     compile_time = perf_counter() - started
     run(loop, repetition)
     result = repetition.result(compile_time)
