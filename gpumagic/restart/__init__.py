@@ -60,7 +60,7 @@ def check(shell: Any, *, force: bool = False) -> None:
             "Windows cannot replace a running process: restart the kernel (Kernel > Restart), and "
             "run this line without --restart in its first cell"
         )
-    if process.is_fork():
+    if process.is_fork(shell):
         raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
     app = _app(shell)
     if app is None:

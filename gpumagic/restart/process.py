@@ -16,9 +16,6 @@ from typing import Any, NoReturn
 
 from gpumagic.errors import RestartError
 
-#: The process that imported gpumagic; another one that has it loaded is a fork.
-_STARTED_AS = os.getpid()
-
 
 def command(app: Any, extra: tuple[str, ...]) -> list[str]:
     """The command line of this process, with the options ``extra`` of ``app`` added once.
@@ -49,9 +46,10 @@ def _is_app() -> bool:
     return Path(sys.orig_argv[-1]).stem in names
 
 
-def is_fork() -> bool:
+def is_fork(shell: Any) -> bool:
     """Whether this process is a forked copy of the one that loaded gpumagic."""
-    return os.getpid() != _STARTED_AS
+    extension = getattr(shell, "_gpumagic", None)
+    return extension is not None and bool(extension.pid != os.getpid())
 
 
 # --- what would be lost --------------------------------------------------------------------------

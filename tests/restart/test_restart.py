@@ -114,6 +114,38 @@ def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said:
     k.run("globals().get('end') and end.set()\nglobals().get('child') and child.kill()")
 
 
+def test_refused_in_a_forked_worker(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(FREEZE + "\nimport os; from gpumagic import restart; reader, writer = os.pipe()")
+    k.run(
+        "if (child := os.fork()) == 0:\n"
+        "    try: restart.check(get_ipython())\n"
+        "    except Exception as error: os.write(writer, str(error).encode())\n"
+        "    os._exit(0)\n"
+        "_ = os.waitpid(child, 0)"
+    )
+    assert "forked copy" in k.value("os.read(reader, 1000).decode()")
+
+
+def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(FREEZE)
+    control, session = k.client.control_channel, k.client.session
+    control.send(session.msg("create_subshell_request"))
+    created = control.get_msg(timeout=30)["content"]
+    if created.get("status") != "ok":
+        pytest.skip("this ipykernel has no subshells")
+    request = session.msg(
+        "execute_request", {"code": "%gpu off --restart", "silent": False, "allow_stdin": False}
+    )
+    request["header"]["subshell_id"] = created["subshell_id"]
+    k.client.shell_channel.send(request)
+    refused = k.wait(request["header"]["msg_id"])
+    assert "runs in a subshell" in refused.shown
+    # An idle subshell is nothing to lose.
+    assert k.run("%gpu off --restart").text.startswith("restarted")
+
+
 def test_force_ends_children_and_threads(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nimport subprocess, threading, time")
