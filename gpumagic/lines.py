@@ -130,8 +130,8 @@ class LineTracer:
                 self._living = self._events.end(counts)
             except RuntimeError as error:
                 self._note(f"the allocator's event log cannot be read: {error}")
-        if self._sums and not self._living:
-            self._note("what stayed is not known: CUDA came up in the cell, or keeps no event log")
+        elif self._sums:
+            self._note("what stayed is not known: this allocator keeps no log of its events")
 
     def result(self, cell: MemoryDelta) -> LineReport:
         """What each line did; ``cell`` is what all of them did, the first source's."""

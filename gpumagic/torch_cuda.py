@@ -137,7 +137,7 @@ def snapshot() -> dict[str, Any]:
 
 def history_is_recorded() -> bool:
     """Whether the allocator records its history. Initialises nothing."""
-    return initialized() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
+    return built_with_cuda() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
 
 
 def record_history(max_entries: int, *, stacks: bool) -> None:

@@ -21,6 +21,7 @@ from gpumagic.results import (
 )
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Comparison
+from gpumagic.results.history import HistoryState, SnapshotFile
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineReport
 
@@ -106,6 +107,20 @@ def _(result: CellLog) -> list[Block]:
     from gpumagic.display.cells import cell_log
 
     return cell_log(result)
+
+
+@describe.register
+def _(result: HistoryState) -> list[Block]:
+    from gpumagic.display.history import history_state
+
+    return history_state(result)
+
+
+@describe.register
+def _(result: SnapshotFile) -> list[Block]:
+    from gpumagic.display.history import snapshot_file
+
+    return snapshot_file(result)
 
 
 @describe.register

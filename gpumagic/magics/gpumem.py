@@ -130,15 +130,16 @@ class _Reported(Measurement):
         self._magics = magics
         self._options = options
         self._tracer = tracer
+        self._by_line: LineReport | None = None
 
     @property
     def shown(self) -> MemoryDelta | LineReport:
         """The result that is handed over."""
-        return self.result if self._tracer is None else self._tracer.result(self.result)
+        return self._by_line or self.result
 
     def __enter__(self) -> _Reported:
         super().__enter__()
-        if self._tracer is not None:
+        if self._tracer is not None and self.error is None:
             self._tracer.start()
         return self
 
@@ -152,6 +153,8 @@ class _Reported(Measurement):
             self._tracer.stop()
         super().__exit__(kind, error, traceback)
         try:
+            if self._tracer is not None:
+                self._by_line = self._tracer.result(self.result)
             hand_over(self._magics.shell, self.shown, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours
             print(f"%gpumem: cannot show the result ({type(failure).__name__}: {failure})")

@@ -19,6 +19,7 @@ from gpumagic.results.devices import (
     Status,
 )
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
+from gpumagic.results.history import HistoryState, SnapshotFile
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import (
@@ -49,6 +50,7 @@ __all__ = [
     "Health",
     "Kernel",
     "KernelReport",
+    "HistoryState",
     "LineMemory",
     "LineReport",
     "MemoryDelta",
@@ -59,6 +61,7 @@ __all__ = [
     "Result",
     "Sample",
     "Selection",
+    "SnapshotFile",
     "SourceLines",
     "Status",
     "Verdict",

@@ -1,0 +1,42 @@
+"""How the allocator's history is shown."""
+
+from __future__ import annotations
+
+from gpumagic.display.grid import Block, Line
+from gpumagic.display.units import bytes_
+from gpumagic.results import HistoryState, SnapshotFile
+
+_VIZ = "https://docs.pytorch.org/memory_viz"
+
+
+def history_state(result: HistoryState) -> list[Block]:
+    """The blocks of a `HistoryState`."""
+    blocks: list[Block] = [Line.of(result.message)] if result.message else []
+    if not result.recording:
+        hint = "'%gpumem record on' begins to record"
+        return [*blocks, Line.of(hint if blocks else f"No history is recorded; {hint}", "dim")]
+    kept = (
+        "somebody else's bounds hold"
+        if result.max_entries is None
+        else f"the newest {result.max_entries} events are kept on each device"
+    )
+    return [
+        *blocks,
+        Line.of(
+            f"The allocator's history is recorded: {kept}. '%gpumem cells' shows live memory by "
+            "cell, '%gpumem snapshot FILE' writes it all, '%gpumem record off' ends it.",
+            "dim",
+        ),
+    ]
+
+
+def snapshot_file(result: SnapshotFile) -> list[Block]:
+    """The blocks of a `SnapshotFile`."""
+    what = f"{result.events} events" if result.events else "no history, only what is held now"
+    blocks: list[Block] = [
+        Line.of(f"Written to {result.path} ({bytes_(result.size)}): {what}."),
+        Line.of(f"To view it, open {_VIZ} and drop the file there; it stays on your machine.", "dim"),
+    ]
+    if not result.events:
+        blocks.append(Line.of("For a timeline with stacks, '%gpumem record on' first.", "dim"))
+    return blocks

@@ -1,0 +1,277 @@
+"""The allocator's history within bounds, and live memory by the cell that allocated it.
+
+torch's own defaults keep every event for ever, with C++ stacks; here the newest events are kept,
+with the Python stacks of allocations.
+
+Which cell made an allocation is told by the outermost frame of its stack that is a cell's own code;
+for what has no such frame (the backward threads of autograd have no Python stack) or for a cell
+that was run several times, by the time of the event and the times at which cells began and ended.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpumagic import torch_cuda
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.memory_log import first_line
+from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
+
+#: The events kept on each device, unless told otherwise: up to some 100 MiB of the host's memory.
+MAX_ENTRIES = 100_000
+
+_OUTSIDE, _BEFORE = "between two cells", "before the recording began"
+_LOST = "not known: older than the events that are kept"
+
+
+@dataclass
+class Run:
+    """A cell's run; its number is known for certain only at its end."""
+
+    source: str
+    number: int | None = None
+
+
+@dataclass
+class Cells:
+    """Which cell was running when, and whose code is whose. Pure."""
+
+    #: First lines by execution number, of the cells that have ended.
+    sources: dict[int, str] = field(default_factory=dict)
+    #: The cells that ran the code of a file name.
+    files: dict[str, set[int]] = field(default_factory=dict)
+    #: From each of the times (microseconds since the epoch) on, the cell that was running.
+    times: list[int] = field(default_factory=list)
+    runs: list[Run | None] = field(default_factory=list)
+
+    def turn(self, microseconds: int, run: Run | None) -> None:
+        """From now on ``run`` is running."""
+        self.times.append(microseconds)
+        self.runs.append(run)
+
+    def by_frames(self, frames: Sequence[Mapping[str, Any]]) -> set[int]:
+        """The cells whose own code stands outermost in a stack, innermost frame first."""
+        for frame in reversed(frames):
+            if frame["name"].startswith(("<module>", "<cell line")):
+                cells = self.files.get(frame["filename"])
+                if cells:
+                    return cells
+        return set()
+
+    def at(self, microseconds: int) -> tuple[int | None, str]:
+        """The cell that was running, and its first line or what stands in its place."""
+        place = bisect_right(self.times, microseconds) - 1
+        if place < 0:
+            return None, _BEFORE
+        run = self.runs[place]
+        return (None, _OUTSIDE) if run is None else (run.number, run.source)
+
+
+def holdings_by_cell(
+    snapshot: Mapping[str, Any], cells: Cells, max_entries: int | None
+) -> dict[int, tuple[CellHolding, ...]]:
+    """Live bytes by the cell that allocated them, from the allocator's snapshot. Pure."""
+    found: dict[int, Counter[tuple[int | None, str]]] = {}
+    blocks: dict[int, Counter[tuple[int | None, str]]] = {}
+    made = [
+        {event["addr"]: event["time_us"] for event in events if event["action"] == "alloc"}
+        for events in snapshot["device_traces"]
+    ]
+    full = [
+        max_entries is None or len(events) >= max_entries for events in snapshot["device_traces"]
+    ]
+    for segment in snapshot["segments"]:
+        ordinal = segment["device"]
+        for block in segment["blocks"]:
+            if block["state"] != "active_allocated":
+                continue
+            frames = block.get("frames", ())
+            numbers = cells.by_frames(frames)
+            time_us = made[ordinal].get(block["address"])
+            if len(numbers) == 1:
+                (number,) = numbers
+                cell: tuple[int | None, str] = number, cells.sources.get(number, "")
+            elif time_us is not None:
+                cell = cells.at(time_us)
+            elif numbers:
+                names = " or ".join(f"[{n}]" for n in sorted(numbers))
+                cell = None, f"{names}: {cells.sources.get(max(numbers), '')}"
+            else:
+                cell = None, _LOST if full[ordinal] or frames else _BEFORE
+            found.setdefault(ordinal, Counter())[cell] += block["size"]
+            blocks.setdefault(ordinal, Counter())[cell] += 1
+    return {
+        ordinal: tuple(
+            CellHolding(number, source, size, blocks[ordinal][number, source])
+            for (number, source), size in sizes.most_common()
+        )
+        for ordinal, sizes in sorted(found.items())
+    }
+
+
+class History:
+    """Records the allocator's history, and which cells of a shell ran meanwhile."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._cells = Cells()
+        self._stack: list[tuple[Any, Run]] = []
+        self._hooked = False
+        self._own = False
+        self._max_entries: int | None = None
+
+    def state(self, message: str = "") -> HistoryState:
+        """Whether the history is recorded now."""
+        recording = torch_cuda.history_is_recorded()
+        own = recording and self._own
+        return HistoryState(recording, own, self._max_entries if own else None, message)
+
+    def on(self, max_entries: int = MAX_ENTRIES) -> HistoryState:
+        """Begin to record; a history that somebody else records goes on as it is.
+
+        Raises:
+            DeviceError: torch is not there, or its allocator has no history.
+        """
+        if torch_cuda.loaded() is None:
+            raise DeviceError("torch is not imported: there is no allocator yet to record")
+        if not torch_cuda.built_with_cuda():
+            raise DeviceError("this torch has no CUDA support")
+        before = self.state()
+        if before.recording:
+            message = "It is recorded already." if self._hooked else "Begun by somebody else before"
+            self._hook()
+            return self.state(message)
+        try:
+            torch_cuda.record_history(max_entries, stacks=True)
+        except RuntimeError as error:
+            raise DeviceError(_one_line(error)) from None
+        self._own, self._max_entries = True, max_entries
+        self._cells = Cells()
+        self._hook()
+        return self.state("Recording begins.")
+
+    def off(self) -> HistoryState:
+        """Stop recording, whoever began it; what was recorded is gone."""
+        self._unhook()
+        self._own = False
+        if not torch_cuda.history_is_recorded():
+            return self.state("No history is recorded.")
+        torch_cuda.stop_history()
+        return self.state("Recording has ended; what was recorded is gone.")
+
+    def release(self) -> None:
+        """Undo `on`; a history that somebody else began goes on."""
+        self._unhook()
+        if self._own and torch_cuda.history_is_recorded():
+            torch_cuda.stop_history()
+        self._own = False
+
+    def cells(self) -> CellHoldings:
+        """Live bytes by the cell that allocated them.
+
+        Raises:
+            DeviceError: no history is recorded.
+        """
+        if not torch_cuda.history_is_recorded():
+            raise DeviceError("no history is recorded; begin with: %gpumem record on")
+        try:
+            snapshot = torch_cuda.snapshot()
+        except RuntimeError as error:
+            raise DeviceError(_one_line(error)) from None
+        running = self._running()
+        for info, run in self._stack:
+            if running is not None and info is running.info:
+                run.number = running.execution_count
+        return CellHoldings(
+            holdings_by_cell(snapshot, self._cells, self._max_entries if self._own else None)
+        )
+
+    # --- the hooks ---------------------------------------------------------------------------
+
+    def _hook(self) -> None:
+        if self._hooked:
+            return
+        self._hooked = True
+        self._shell.events.register("pre_run_cell", self._before)
+        self._shell.events.register("post_run_cell", self._after)
+        running = self._running()
+        if running is not None:
+            self._before(running.info)
+
+    def _unhook(self) -> None:
+        for event, hook in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
+            if hook in self._shell.events.callbacks[event]:
+                self._shell.events.unregister(event, hook)
+        self._hooked = False
+        self._stack.clear()
+
+    def _running(self) -> Any:
+        """The result, so far, of the cell that is running."""
+        result = getattr(self._shell.displayhook, "exec_result", None)
+        return result if getattr(result, "info", None) is not None else None
+
+    def _before(self, info: Any) -> None:
+        if self._stack and not getattr(info, "store_history", False):
+            run = self._stack[-1][1]  # a part of the cell that runs it
+        else:
+            run = Run(first_line(info.raw_cell))
+        self._stack.append((info, run))
+        self._cells.turn(_now(), run)
+
+    def _after(self, result: Any) -> None:
+        ended = getattr(result, "info", None)
+        places = [i for i, (info, _) in enumerate(self._stack) if info is ended]
+        if not places:
+            return
+        _, run = self._stack[places[0]]
+        del self._stack[places[0] :]
+        self._cells.turn(_now(), self._stack[-1][1] if self._stack else None)
+        number = result.execution_count
+        if number is None:
+            return
+        run.number = number
+        self._cells.sources[number] = run.source
+        # The names under which IPython has compiled the cell's code.
+        names = getattr(self._shell.compile, "_filename_map", {})
+        for name in [name for name, count in names.items() if count == number]:
+            self._cells.files.setdefault(name, set()).add(number)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"the allocator in use records no history: {lines[0] if lines else type(error).__name__}"
+
+
+def write_snapshot(path: Path) -> SnapshotFile:
+    """Write the allocator's snapshot, as torch's memory_viz reads it.
+
+    Raises:
+        DeviceError: CUDA is not in use, or its allocator takes no snapshots.
+        SpecError: the file cannot be written.
+    """
+    if not torch_cuda.initialized():
+        raise DeviceError("CUDA is not in use in this process: there is nothing to write")
+    try:
+        snapshot = torch_cuda.snapshot()
+    except RuntimeError as error:
+        raise DeviceError(_one_line(error)) from None
+    written = pickle.dumps(snapshot)
+    try:
+        path.write_bytes(written)
+    except OSError as error:
+        raise SpecError(f"cannot write {path}: {error.strerror or error}") from None
+    events = sum(len(trace) for trace in snapshot["device_traces"])
+    # The dump itself is an event in newer versions of torch.
+    recorded = events if torch_cuda.history_is_recorded() else 0
+    return SnapshotFile(str(path), len(written), recorded)
