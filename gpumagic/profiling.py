@@ -125,21 +125,19 @@ class NvtxRange:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._pushed = False
+        self._nvtx = None if torch_cuda.loaded() is None else torch_cuda.nvtx()
         self.problem: str | None = None
+        if self._nvtx is None:
+            self.problem = "no NVTX range: torch is not imported, or built without CUDA"
 
     def __enter__(self) -> NvtxRange:
-        nvtx = torch_cuda.nvtx()
-        if nvtx is None:
-            self.problem = "no NVTX range: torch is not imported, or built without CUDA"
-            return self
-        nvtx.range_push(self._name)
-        self._pushed = True
+        if self._nvtx is not None:
+            self._nvtx.range_push(self._name)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pushed:
-            torch_cuda.nvtx().range_pop()
+        if self._nvtx is not None:
+            self._nvtx.range_pop()
 
 
 def _one_line(error: BaseException) -> str:

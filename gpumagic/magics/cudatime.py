@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
-from gpumagic.magics.options import Parser, add_result_options, take_options
+from gpumagic.magics import kept, once_more, repeating
+from gpumagic.magics.delivery import Delivery
+from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
-from gpumagic.magics.show import hand_over
 from gpumagic.measure import Stopwatch, summarize
-from gpumagic.repetition import DEFAULT_REPEAT, Repetition, run_async
+from gpumagic.repetition import DEFAULT_REPEAT, MIN_REPEAT_TIME, run_async
 from gpumagic.repetition import run as run_loop
-from gpumagic.results import CudaTiming
 
 _DESCRIPTION = f"""\
 Time code on the GPU, on the wall and on the CPU.
@@ -31,9 +30,12 @@ other threads: from the start of the code until the device's last work is done. 
 an upper bound: the GPU was done as soon as the code was, so it may have waited in between.
 Wall time ends when everything, GPU work included, is done; host time when the code has returned.
 
-A single run keeps the code's variables and its value; with -n, -r or -w the code becomes the body
-of a function, nothing is kept, and the garbage collector is off. What is not given is
-{DEFAULT_REPEAT} repeats, as many loops as last 0.2 s, and 1 loop of warm-up.
+A single run keeps the code's variables and its value. With an option of "repeated runs" the code
+becomes the body of a function, nothing is kept, the garbage collector is off, and code on the
+%%cudatime line is setup. The repeats end by themselves when the median is known well enough, or
+when the time is over; -n alone is {DEFAULT_REPEAT} repeats, -r alone as many loops as last
+{MIN_REPEAT_TIME:g} s. Unless -w is given with -n or -r, a few loops more are run while the GPU is
+held, to tell what limits the code: the GPU, or the host that launches the work.
 """
 
 _EXAMPLES = """\
@@ -46,6 +48,12 @@ examples:
   %%cudatime -v step
   loss = model(x).sum()
   loss.backward()
+
+  %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
+  x @ x
+
+  %%cudatime --on cpu,cuda:0 x = torch.rand(2048, 2048)
+  x @ x
 """
 
 _OPTIONS = "[-n N] [-r R] [-w W] [-o] [-v NAME] [-q]"
@@ -56,27 +64,11 @@ _USAGE = f"%%cudatime {_OPTIONS} STATEMENT\n       %%%%cudatime {_OPTIONS}"
 def parser() -> Parser:
     """The options of ``%cudatime``."""
     made = Parser("%cudatime", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
-    group = made.add_argument_group("repeated runs")
-    group.add_argument(
-        "-n", dest="loops", metavar="N", type=_at_least(1), help="loops in each repeat"
-    )
-    group.add_argument(
-        "-r", dest="repeat", metavar="R", type=_at_least(1), help="repeats, each timed by itself"
-    )
-    group.add_argument(
-        "-w", dest="warmup", metavar="W", type=_at_least(0), help="loops before the first repeat"
-    )
+    repeating.add_options(made)
+    once_more.add_options(made)
+    kept.add_options(made)
     add_result_options(made)
     return made
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(word: str) -> int:
-        if not word.isdecimal() or int(word) < least:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {least} or more")
-        return int(word)
-
-    return number
 
 
 def help_text() -> str:
@@ -94,28 +86,45 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     options, statement = take_options(parser(), line)
     if magics.quiet:
         options.quiet = True
-    if cell is not None and statement:
-        raise SpecError(f"%%cudatime: {statement!r} belongs below, in the cell")
+    if options.compare:
+        return _compare(magics, options, cell, statement)
+    repeated = repeating.is_wanted(options)
+    if cell is not None and statement and not repeated:
+        raise SpecError(
+            f"%%cudatime: {statement!r} belongs below, in the cell; with --repeat it is setup"
+        )
     if cell is None and not statement:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     source = statement if cell is None else cell
     header = None if cell is None else f"%%cudatime {line}"
     try:
-        if options.loops is options.repeat is options.warmup is None:
+        if not repeated:
             cell_code = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
         else:
-            loop = compile_loop(magics.shell, source, header=header, local_ns=local_ns)
+            setup = repeating.setup_code(options, "" if cell is None else statement)
+            loop = compile_loop(magics.shell, source, header=header, local_ns=local_ns, setup=setup)
     except SyntaxError as error:
         # IPython shows every frame of a SyntaxError that a magic raises: the fewer the better.
         raise error.with_traceback(None) from None
-    if options.loops is options.repeat is options.warmup is None:
-        return _run_once(magics.shell, cell_code, options)
-    return _run_repeatedly(magics.shell, loop, options)
+    if not repeated:
+        return _run_once(Delivery(magics, options), cell_code)
+    if options.on is not None:
+        return import_module("gpumagic.magics.everywhere").run(Delivery(magics, options), loop)
+    return _run_repeatedly(Delivery(magics, options), loop)
 
 
-def _run_once(shell: Any, compiled: CompiledCell, options: argparse.Namespace) -> Any:
+def _compare(magics: Any, options: argparse.Namespace, cell: str | None, words: str) -> Any:
+    if cell is not None:
+        raise SpecError("%%cudatime: --compare shows what is kept; write %cudatime --compare")
+    names, silent = take_semicolon(words)
+    return kept.show_kept(magics, names, options, silent=silent)
+
+
+def _run_once(delivery: Delivery, compiled: CompiledCell) -> Any:
     __tracebackhide__ = True
-    scope = _Once(shell, options, compiled.compile_time)
+    options = delivery.options
+    more = once_more.OnceMore(delivery)
+    scope = _Once(delivery, compiled.compile_time)
 
     def finish(value: Any) -> Any:
         if not options.output:
@@ -123,22 +132,29 @@ def _run_once(shell: Any, compiled: CompiledCell, options: argparse.Namespace) -
         if value is not None:
             display: Any = import_module("IPython.display").display
             display(value)
-        return scope.result
+        return delivery.result
 
-    return compiled.run_within(scope, finish)
+    if not more.wanted:
+        return compiled.run_within(scope, finish)
+    return more.after(
+        lambda: compiled.run_within(scope, lambda value: value),
+        compiled.run_async if compiled.is_async else compiled.run,
+        finish,
+        is_async=compiled.is_async,
+    )
 
 
 class _Once(AbstractContextManager["_Once"]):
     """Times a block and hands the result over when it ends, also by an exception."""
 
-    def __init__(self, shell: Any, options: argparse.Namespace, compile_time: float) -> None:
-        self._shell = shell
-        self._options = options
+    def __init__(self, delivery: Delivery, compile_time: float) -> None:
+        self._delivery = delivery
         self._compile_time = compile_time
+        self._range = once_more.nvtx_range(delivery.options)
         self._stopwatch = Stopwatch()
-        self.result: CudaTiming | None = None
 
     def __enter__(self) -> _Once:
+        self._range.__enter__()
         self._stopwatch.start()
         return self
 
@@ -147,46 +163,60 @@ class _Once(AbstractContextManager["_Once"]):
         try:
             lap = self._stopwatch.stop()
             partial = kind is not None
-            self.result = summarize([lap], compile_time=self._compile_time, partial=partial)
-            hand_over(self._shell, self.result, self._options)
+            result = summarize([lap], compile_time=self._compile_time, partial=partial)
+            self._delivery.deliver(result)
         except KeyboardInterrupt:
             print("%cudatime: interrupted while waiting for the GPU: no times")
             raise
         except Exception as failure:  # the cell's value or exception must pass, not ours
             _say(failure)
+        finally:
+            self._range.__exit__(None, None, None)
 
 
-def _run_repeatedly(shell: Any, loop: Loop, options: argparse.Namespace) -> Any:
+def _run_repeatedly(delivery: Delivery, loop: Loop) -> Any:
     __tracebackhide__ = True
-    scope = _Repeated(shell, options, loop)
+    more = once_more.OnceMore(delivery)
+    scope = _Repeated(delivery, loop)
+    if not more.wanted:
+        return _run_within(scope, loop)
+    return more.after(
+        lambda: _run_within(scope, loop),
+        lambda: loop(1),
+        lambda _: delivery.returned,
+        is_async=loop.is_async,
+    )
+
+
+def _run_within(scope: _Repeated, loop: Loop) -> Any:
+    __tracebackhide__ = True
     if loop.is_async:
 
         async def go() -> Any:
             __tracebackhide__ = True
             with scope:
                 await run_async(loop, scope.repetition)
-            return scope.returned
+            return scope.delivery.returned
 
         return go()
     with scope:
         run_loop(loop, scope.repetition)
-    return scope.returned
+    return scope.delivery.returned
 
 
 class _Repeated(AbstractContextManager["_Repeated"]):
     """Shows progress, and hands over what is complete when it ends, also by an exception."""
 
-    def __init__(self, shell: Any, options: argparse.Namespace, loop: Loop) -> None:
-        self._shell = shell
-        self._options = options
+    def __init__(self, delivery: Delivery, loop: Loop) -> None:
+        options = delivery.options
+        self.delivery = delivery
         self._compile_time = loop.compile_time
-        self._progress = Progress(shell, enabled=not options.quiet)
-        self.repetition = Repetition(
-            options.loops, options.repeat, options.warmup, progress=self._progress.update
-        )
-        self.returned: CudaTiming | None = None
+        self._range = once_more.nvtx_range(options)
+        self._progress = Progress(delivery.shell, enabled=not options.quiet)
+        self.repetition = repeating.repetition(options, self._progress.update)
 
     def __enter__(self) -> _Repeated:
+        self._range.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -196,12 +226,14 @@ class _Repeated(AbstractContextManager["_Repeated"]):
             self._report(partial=kind is not None)
         except Exception as failure:  # the cell's exception must pass, not ours
             _say(failure)
+        finally:
+            self._range.__exit__(None, None, None)
 
     def _report(self, *, partial: bool) -> None:
         result = self.repetition.result(self._compile_time, partial=partial)
         if result is not None:
-            self.returned = hand_over(self._shell, result, self._options)
-        elif not self._options.quiet:
+            self.delivery.deliver(result)
+        elif not self.delivery.options.quiet:
             print("%cudatime: stopped before the first repeat was complete")
 
 

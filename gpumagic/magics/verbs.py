@@ -1,14 +1,15 @@
-"""The verbs of ``%gpumem``: when the line's first word is one, and where its work is done."""
+"""The verbs of a magic: when the line's first word is one, and where its work is done."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from gpumagic.magics.options import split
 
-#: By verb, the module of this package with ``parser(verb)`` and
+#: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
 #: ``run(verb, magics, options, silent)``.
 VERBS = {
     **dict.fromkeys(("on", "off", "log", "plot"), "memory_cells"),
@@ -23,26 +24,30 @@ _OPERATOR = re.compile(
 )
 
 
-def take_verb(options: str, statement: str) -> tuple[str, str] | None:
+def take_verb(
+    options: str, statement: str, verbs: Mapping[str, str] = VERBS
+) -> tuple[str, str] | None:
     """The verb and the rest of the line; None if it is the user's statement.
 
     ``options`` stood before it; a ``--`` among them says that a statement follows.
     """
     word, _, rest = statement.partition(" ")
     rest = rest.lstrip()
-    if word not in VERBS or "--" in options.split() or _OPERATOR.match(rest):
+    if word not in verbs or "--" in options.split() or _OPERATOR.match(rest):
         return None
     return word, rest
 
 
-def run_verb(magics: Any, verb: str, words: str, *, silent: bool) -> Any:
+def run_verb(
+    magics: Any, verb: str, words: str, *, silent: bool, verbs: Mapping[str, str] = VERBS
+) -> Any:
     """Do what the verb asks for; ``words`` are all its options and arguments.
 
     Raises:
         SpecError: they do not fit.
     """
     __tracebackhide__ = True
-    home = import_module(f"gpumagic.magics.{VERBS[verb]}")
+    home = import_module(f"gpumagic.magics.{verbs[verb]}")
     options = home.parser(verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True

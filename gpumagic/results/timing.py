@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpumagic.results.base import Result
+from gpumagic.results.kernels import KernelReport
 from gpumagic.results.quality import Quality
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class CudaTiming(Result):
     gpu_at_most: bool = False
     #: Why there is no GPU time, or what to bear in mind about it; one line.
     gpu_note: str | None = None
+    #: Where the time went, of one more run under the profiler; None if nobody asked.
+    kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
