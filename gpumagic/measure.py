@@ -132,10 +132,8 @@ def summarize(
 
 
 def _queued(probe: Probe | None) -> dict[str, Any]:
-    if probe is None:
+    if probe is None or is_nothing(probe):
         return {}
-    if is_nothing(probe):
-        return {"queued_note": "the code gave the GPU nothing to do"}
     return {
         "queued": Sample(tuple(probe.samples)) if probe.samples else None,
         "queued_note": probe.refusal,
@@ -173,6 +171,8 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
     if not any(lap.readings for lap in laps):
         return _Gpu(note=f"no GPU time: {torch_cuda.no_gpu_reason()}")
     worked = list(working(laps))
+    if not worked and probe is not None and is_nothing(probe):
+        return _Gpu(note="no GPU time: the code gave the GPU nothing to do")
     note = None
     if not worked:
         current = torch_cuda.current_device()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
+#: What `device` is to answer, the last one counts.
+_chosen: list[_Device] = []
 
 
 def loaded() -> ModuleType | None:
@@ -127,6 +130,41 @@ def memory_limit(ordinal: int) -> int | None:
     except RuntimeError:  # a pluggable allocator has none
         fraction = 1.0
     return int(total * fraction)
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """The caching allocator's segments with their blocks, of all devices in use.
+
+    Only for the native backend; neither waits for the GPU nor makes a context.
+    """
+    snapshot = cast(Any, loaded()).cuda.memory_snapshot
+    try:
+        return list(snapshot(include_traces=False))
+    except TypeError:  # an older torch sends the recorded traces along
+        return list(snapshot())
+
+
+def storage_address() -> Callable[[Any], int]:
+    """A function for the address of a tensor's storage, whatever part of it the tensor shows.
+
+    `torch._C._data_address`, which unlike ``data_ptr()`` leaves a lazily copied storage uncopied.
+    """
+    private = getattr(cast(Any, loaded())._C, "_data_address", None)
+    if private is not None:
+        return cast("Callable[[Any], int]", private)
+    return lambda tensor: int(tensor.untyped_storage().data_ptr())
+
+
+def plain_functions() -> AbstractContextManager[Any]:
+    """A scope in which torch's functions are its own, without modes and subclasses' overrides."""
+    torch = loaded()
+    return nullcontext() if torch is None else torch._C.DisableTorchFunction()
+
+
+def empty_cache() -> None:
+    """Give the allocator's unused memory back to the devices in use."""
+    if initialized():
+        cast(Any, loaded()).cuda.empty_cache()
 
 
 def snapshot() -> dict[str, Any]:
@@ -266,6 +304,16 @@ def no_gpu_reason() -> str:
     return "CUDA is not in use in this process"
 
 
+@contextmanager
+def chosen(which: _Device) -> Iterator[None]:
+    """A scope in which `device` answers ``which``."""
+    _chosen.append(which)
+    try:
+        yield
+    finally:
+        _chosen.pop()
+
+
 def device() -> _Device:
     """The device for device-agnostic code: CUDA (or ROCm) if there is one, else MPS, XPU or CPU.
 
@@ -276,6 +324,8 @@ def device() -> _Device:
         DeviceError: torch cannot be imported.
     """
     torch = require()
+    if _chosen:
+        return _chosen[-1]
     if torch.cuda.is_available():
         return cast("_Device", torch.device("cuda"))
     for kind in ("mps", "xpu"):

@@ -56,9 +56,8 @@ examples:
   x @ x
 """
 
-_OPTIONS = "[-n N] [-r R] [-w W] [-o] [-v NAME] [-q]"
 # argparse formats a usage with %.
-_USAGE = f"%%cudatime {_OPTIONS} STATEMENT\n       %%%%cudatime {_OPTIONS}"
+_USAGE = "%%cudatime [options] STATEMENT\n       %%%%cudatime [options] [SETUP]"
 
 
 def parser() -> Parser:
@@ -109,7 +108,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if not repeated:
         return _run_once(Delivery(magics, options), cell_code)
     if options.on is not None:
-        return import_module("gpumagic.magics.everywhere").run(Delivery(magics, options), loop)
+        return import_module("gpumagic.magics.everywhere").run(
+            Delivery(magics, options), loop, magics
+        )
     return _run_repeatedly(Delivery(magics, options), loop)
 
 

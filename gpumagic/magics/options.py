@@ -86,7 +86,8 @@ def split(line: str) -> list[str]:
 def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     """The options at the beginning of ``line``, and the rest as it was written: a statement.
 
-    ``--`` ends the options, for a statement that begins with a minus sign.
+    ``--`` ends the options, for a statement that begins with a minus sign. A value that begins with
+    a quote ends with it.
 
     Raises:
         SpecError: an option does not fit.
@@ -103,10 +104,22 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
             break
         words.append(word)
         if wants_value.get(word) and rest:
-            value, _, rest = rest.partition(" ")
-            rest = rest.lstrip()
-            words.append(value)
+            value, rest = _take_value(rest)
+            # argparse would take a value that begins with a minus sign for an option.
+            words[-1:] = [word + value] if len(word) == 2 else [f"{word}={value}"]
     return parser.parse_words(words), rest
+
+
+def _take_value(text: str) -> tuple[str, str]:
+    """The first word of ``text``, or what stands there in quotes, and the rest."""
+    quote = text[0]
+    if quote in "'\"":
+        value, closed, rest = text[1:].partition(quote)
+        if not closed:
+            raise SpecError(f"no closing quotation in {text!r}")
+    else:
+        value, _, rest = text.partition(" ")
+    return value, rest.lstrip()
 
 
 def take_semicolon(line: str) -> tuple[str, bool]:
@@ -133,3 +146,31 @@ def size(text: str) -> int:
     exponent = " kmgt".index(prefix.lower() or " ")
     decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
     return int(float(number) * (1000 if decimal else 1024) ** exponent)
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+
+
+def duration(text: str) -> float:
+    """Seconds from ``0.5``, ``0.5s``, ``500ms`` or ``2min``.
+
+    Raises:
+        argparse.ArgumentTypeError: not a duration above 0.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|)\s*", text)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0; write 2s or 500ms")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def share(text: str) -> float:
+    """A part of a whole from ``1%`` or ``0.01``: above 0 and below 1.
+
+    Raises:
+        argparse.ArgumentTypeError: none of these.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+    value = 0.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 1% or 0.01")
+    return value
