@@ -59,13 +59,14 @@ EXPLAINERS: list[Callable[[BaseException], Result | None]] = [_cuda]
 def _no_kernel() -> str:
     here = runtime.build_here()
     if here is not None:
-        for device in inventory.devices(processes=False):
+        table = inventory.devices(processes=False)
+        for device in (device for device in table if device.visible is not False):
             found = build.kernel(device, here.architectures)
             if found is not None and found.status == "bad":
                 return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
     return (
         "gpumagic: the code that failed was not built for this GPU's compute capability; torch's "
-        f"own kernels fit, so look at extensions and other libraries. {_MORE}."
+        f"own kernels fit, as far as is known, so look at extensions. {_MORE}."
     )
 
 
@@ -102,13 +103,10 @@ def _no_device() -> str:
     hidden = [device for device in table if device.visible is False]
     if len(hidden) == len(table):
         mask = table.environment.get("CUDA_VISIBLE_DEVICES")
-        state = "CUDA has failed so, for good: %gpu on --restart" if _late() else "%gpu on"
-        return f"gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES={mask}; {state}. {_MORE}."
+        late = table.cuda_initialized is not False
+        remedy = "CUDA has started so, for good: %gpu on --restart" if late else "%gpu on"
+        return f"gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES={mask}; {remedy}. {_MORE}."
     return f"gpumagic: CUDA finds no device. {_MORE}, and why."
-
-
-def _late() -> bool:
-    return inventory.devices(processes=False).cuda_initialized is not False
 
 
 def _ordinal() -> str:

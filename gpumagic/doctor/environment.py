@@ -186,6 +186,8 @@ def _mask(facts: Facts) -> Finding:
     }
     wanted = visibility.view(present, facts.table).visible
     if wanted is None:
+        if facts.state.initialized:
+            return _variable(facts, name)
         return Finding(name, "ok", f"{said}; what it shows is not known before CUDA starts")
     shows = f"shows {len(wanted)} of {len(facts.table)} GPU{'s' * (len(facts.table) > 1)}"
     if facts.state.initialized or facts.state.failed:

@@ -1,0 +1,1 @@
+"""The doctor, the line below a failure, CPU threads, the command line."""
