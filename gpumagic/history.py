@@ -129,7 +129,10 @@ class History:
 
     def state(self, message: str = "") -> HistoryState:
         """Whether the history is recorded now."""
-        recording = torch_cuda.history_is_recorded()
+        # Before CUDA is initialised the allocator cannot be asked, only be told to record.
+        recording = torch_cuda.history_is_recorded() or (
+            self._own and not torch_cuda.initialized()
+        )
         own = recording and self._own
         return HistoryState(recording, own, self._max_entries if own else None, message)
 
@@ -159,17 +162,18 @@ class History:
 
     def off(self) -> HistoryState:
         """Stop recording, whoever began it; what was recorded is gone."""
+        recording = self.state().recording
         self._unhook()
         self._own = False
-        if not torch_cuda.history_is_recorded():
-            return self.state("No history is recorded.")
+        if not recording:
+            return self.state()
         torch_cuda.stop_history()
         return self.state("Recording has ended; what was recorded is gone.")
 
     def release(self) -> None:
         """Undo `on`; a history that somebody else began goes on."""
         self._unhook()
-        if self._own and torch_cuda.history_is_recorded():
+        if self._own and self.state().recording:
             torch_cuda.stop_history()
         self._own = False
 

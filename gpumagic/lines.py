@@ -131,7 +131,9 @@ class LineTracer:
             except RuntimeError as error:
                 self._note(f"the allocator's event log cannot be read: {error}")
         elif self._sums:
-            self._note("what stayed is not known: this allocator keeps no log of its events")
+            self._note(
+                "what stayed is not known: CUDA came up in the cell, or its allocator keeps no log"
+            )
 
     def result(self, cell: MemoryDelta) -> LineReport:
         """What each line did; ``cell`` is what all of them did, the first source's."""

@@ -45,15 +45,15 @@ class EventLog(NamedTuple):
     @classmethod
     def begin(cls) -> EventLog | None:
         """Begin, or None where there can be no log."""
+        if not torch_cuda.initialized():
+            return None
         if torch_cuda.history_is_recorded():
             return cls(own=False)
-        if torch_cuda.built_with_cuda():
-            try:
-                torch_cuda.record_history(_EVENTS, stacks=False)
-            except RuntimeError:  # another allocator than torch's own keeps none
-                return None
-            return cls(own=True)
-        return None
+        try:
+            torch_cuda.record_history(_EVENTS, stacks=False)
+        except RuntimeError:  # another allocator than torch's own keeps none
+            return None
+        return cls(own=True)
 
     def end(self, counts: Mapping[int, int]) -> dict[int, Living]:
         """What lives, by ordinal, of the last ``counts`` allocations of each device.

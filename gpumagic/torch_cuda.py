@@ -174,8 +174,11 @@ def snapshot() -> dict[str, Any]:
 
 
 def history_is_recorded() -> bool:
-    """Whether the allocator records its history. Initialises nothing."""
-    return built_with_cuda() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
+    """Whether the allocator records its history. False where CUDA is not initialised.
+
+    torch crashes when it is asked earlier.
+    """
+    return initialized() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
 
 
 def record_history(max_entries: int, *, stacks: bool) -> None:
