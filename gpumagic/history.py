@@ -148,7 +148,7 @@ class History:
             raise DeviceError("this torch has no CUDA support")
         before = self.state()
         if before.recording:
-            message = "It is recorded already." if self._hooked else "Begun by somebody else before"
+            message = f"{'It is' if self._own else 'By somebody else it is'} recorded already."
             self._hook()
             return self.state(message)
         try:
@@ -156,7 +156,6 @@ class History:
         except RuntimeError as error:
             raise DeviceError(_one_line(error)) from None
         self._own, self._max_entries = True, max_entries
-        self._cells = Cells()
         self._hook()
         return self.state("Recording begins.")
 
@@ -183,8 +182,10 @@ class History:
         Raises:
             DeviceError: no history is recorded.
         """
-        if not torch_cuda.history_is_recorded():
+        if not self.state().recording:
             raise DeviceError("no history is recorded; begin with: %gpumem record on")
+        if not torch_cuda.initialized():
+            return CellHoldings()
         try:
             snapshot = torch_cuda.snapshot()
         except RuntimeError as error:

@@ -13,8 +13,8 @@ def history_state(result: HistoryState) -> list[Block]:
     """The blocks of a `HistoryState`."""
     blocks: list[Block] = [Line.of(result.message)] if result.message else []
     if not result.recording:
-        hint = "'%gpumem record on' begins to record"
-        return [*blocks, Line.of(hint if blocks else f"No history is recorded; {hint}", "dim")]
+        hint = "No history is recorded; '%gpumem record on' begins to record one."
+        return blocks or [Line.of(hint)]
     kept = (
         "somebody else's bounds hold"
         if result.max_entries is None

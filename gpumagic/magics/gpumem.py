@@ -139,7 +139,7 @@ class _Reported(Measurement):
 
     def __enter__(self) -> _Reported:
         super().__enter__()
-        if self._tracer is not None and self.error is None:
+        if self._tracer is not None and self._error is None:
             self._tracer.start()
         return self
 
