@@ -90,5 +90,5 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(call new_environment,.venv-oldest,$(OLDEST_PYTHON))
 	@mkdir -p build
 	@.venv-oldest/bin/python tests/support/oldest.py > build/oldest.txt
-	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . -r build/oldest.txt --group test $(COMPILER)
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . -r build/oldest.txt --group test --group docs $(COMPILER)
 	@touch $@
