@@ -5,7 +5,9 @@ Imports no torch and makes no context.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.inventory import devices
@@ -20,7 +22,8 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     """
     table = devices(processes=False)
     seen = {device.ordinal: device for device in table if device.ordinal is not None}
-    held = {ordinal: _held(ordinal) for ordinal in torch_cuda.contexts()}
+    pools = _pools()
+    held = {ordinal: _held(ordinal, pools) for ordinal in torch_cuda.contexts()}
     before = previous.devices if previous is not None else {}
     rows = {
         ordinal: _since(_memory(ordinal, seen.get(ordinal), held.get(ordinal)), before.get(ordinal))
@@ -28,7 +31,17 @@ def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
     }
     if rows:
         unreadable = (f"GPU {d.index}: {d.error}" for d in seen.values() if d.error)
-        return MemoryReport(rows, notes=(*allocator_notes(), *unreadable, *table.notes))
+        notes = [*allocator_notes(), *unreadable, *table.notes]
+        if pools is not None and pools.expandable:
+            notes.append(_EXPANDABLE)
+        pinned, active = torch_cuda.pinned_memory() or (None, None)
+        return MemoryReport(
+            rows,
+            notes=tuple(notes),
+            pinned=pinned,
+            pinned_active=active,
+            in_use=torch_cuda.initialized(),
+        )
     return MemoryReport(error=table.error or _nothing_seen(table))
 
 
@@ -47,15 +60,58 @@ class _Held:
     allocated: int | None = None
     reserved: int | None = None
     peak: int | None = None
+    fragmented: int | None = None
+    graph_pools: int | None = None
+    mem_pools: int | None = None
 
 
-def _held(ordinal: int) -> _Held:
+@dataclass(frozen=True)
+class _Pools:
+    """Bytes in pools apart from all else, by ordinal."""
+
+    graphs: Counter[int]
+    mem_pools: Counter[int]
+    #: The devices with segments that can grow, whose fragmentation torch does not count.
+    expandable: frozenset[int]
+
+
+def _pools() -> _Pools | None:
+    """What torch's allocator keeps apart; None if it does not tell."""
+    if torch_cuda.allocator_backend() != "native":
+        return None
+    found = _Pools(
+        Counter(),
+        Counter(),
+        frozenset(s["device"] for s in (segments := torch_cuda.memory_snapshot()) if _grows(s)),
+    )
+    for segment in segments:
+        # The first number is a graph's, the second that of a pool made by the user.
+        graph, own = segment["segment_pool_id"]
+        pool = found.graphs if graph else found.mem_pools if own else Counter()
+        pool[segment["device"]] += segment["total_size"]
+    return found
+
+
+def _grows(segment: dict[str, Any]) -> bool:
+    return bool(segment.get("is_expandable"))
+
+
+def _held(ordinal: int, pools: _Pools | None) -> _Held:
     try:
         stats = torch_cuda.memory_stats(ordinal)
     except RuntimeError:  # a pluggable allocator without counters
         return _Held()
     allocated = stats["allocated_bytes"]["all"]
-    return _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
+    held = _Held(allocated["current"], stats["reserved_bytes"]["all"]["current"], allocated["peak"])
+    if pools is None:
+        return held
+    split = stats["inactive_split_bytes"]["all"]["current"]
+    return replace(
+        held,
+        fragmented=None if ordinal in pools.expandable else split,
+        graph_pools=pools.graphs[ordinal],
+        mem_pools=pools.mem_pools[ordinal],
+    )
 
 
 def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
@@ -63,7 +119,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     context = held is not None
     if held is None:
         # Without a context torch holds nothing.
-        held = _Held(0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+        held = _Held(0, 0, 0, 0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
     if context and (free is None or total is None):
         free, total = _by_the_runtime(ordinal)
@@ -78,6 +134,9 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
         name=device.name if device else None,
         index=device.index if device else None,
         context=context,
+        fragmented=held.fragmented,
+        graph_pools=held.graph_pools,
+        mem_pools=held.mem_pools,
     )
 
 
@@ -113,6 +172,7 @@ def _minus(now: int | None, before: int | None) -> int | None:
     return None if now is None else now - (before or 0)
 
 
+_EXPANDABLE = "expandable_segments is on: torch does not count the fragmentation of such segments"
 PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"
 
 

@@ -115,6 +115,23 @@ def memory_info(ordinal: int) -> tuple[int, int]:
     return int(free), int(total)
 
 
+def pinned_memory() -> tuple[int, int] | None:
+    """Host memory that torch has pinned, and the part of live tensors, in bytes; None if unknown.
+
+    torch counts it since 2.7.
+    """
+    if not initialized():
+        return None
+    ask = getattr(c_functions(), "_cuda_hostMemoryStats", None)
+    if ask is None:
+        return None
+    stats = ask()
+    try:
+        return int(stats["allocated_bytes"]["current"]), int(stats["active_bytes"]["current"])
+    except KeyError:  # counted under other names in between
+        return None
+
+
 def memory_limit(ordinal: int) -> int | None:
     """Bytes that torch may take from a device, by its size and the user's memory fraction.
 

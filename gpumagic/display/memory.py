@@ -35,7 +35,29 @@ def report(result: MemoryReport) -> list[Block]:
     ]
     if changes:
         blocks.append(Line.of("Since the last report: " + "; ".join(changes)))
-    return [*blocks, *_notes(result.notes)]
+    return [*blocks, *_kept_apart(result), *_notes(result.notes)]
+
+
+def _kept_apart(result: MemoryReport) -> list[Block]:
+    """What has a line of its own where there is any of it."""
+    kinds = {
+        "CUDA graphs' pools, of reserved": {i: d.graph_pools for i, d in result.devices.items()},
+        "MemPools, of reserved": {i: d.mem_pools for i, d in result.devices.items()},
+        "Fragmented, free between live tensors": {
+            i: d.fragmented for i, d in result.devices.items()
+        },
+    }
+    blocks: list[Block] = [
+        Line.of(f"{kind}: " + "; ".join(f"cuda:{i} {bytes_(v)}" for i, v in held.items() if v))
+        for kind, held in kinds.items()
+        if any(held.values())
+    ]
+    if result.pinned:
+        live = f"{bytes_(result.pinned_active)} by live tensors"
+        blocks.append(Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}"))
+    elif result.pinned is None and result.in_use:
+        blocks.append(Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim"))
+    return blocks
 
 
 def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:

@@ -32,6 +32,12 @@ class DeviceMemory:
     reserved_change: int | None = None
     #: Whether this process has a CUDA context on the device; without one it holds nothing there.
     context: bool | None = None
+    #: Of ``reserved``: free, but between live tensors within a segment, so that it can serve only
+    #: smaller ones and be given back to nobody.
+    fragmented: int | None = None
+    #: Of ``reserved``: held for CUDA graphs, and for `torch.cuda.MemPool`, apart from all else.
+    graph_pools: int | None = None
+    mem_pools: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class MemoryReport(Result):
     notes: tuple[str, ...] = ()
     #: Why there is no report, if there is none: one line.
     error: str | None = None
+    #: The host's memory that torch's allocator has pinned, live tensors and cache, and the live
+    #: tensors' part; bytes. None where torch does not count it (before 2.7).
+    pinned: int | None = None
+    pinned_active: int | None = None
+    #: Whether torch uses CUDA in this process.
+    in_use: bool = False
 
     def __repr__(self) -> str:
         return f"<MemoryReport: {len(self.devices)} device{'' if len(self.devices) == 1 else 's'}>"
