@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "threads": {"results", "errors", "visibility", "torch_cuda"},
     "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
+    "saved": {"errors"},
     "nvml": {"results", "errors"},
     "loop": {"errors"},
     "cell": {"errors", "loop"},
