@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.inventory import devices
@@ -79,21 +78,18 @@ def _pools() -> _Pools | None:
     """What torch's allocator keeps apart; None if it does not tell."""
     if torch_cuda.allocator_backend() != "native":
         return None
-    found = _Pools(
-        Counter(),
-        Counter(),
-        frozenset(s["device"] for s in (segments := torch_cuda.memory_snapshot()) if _grows(s)),
-    )
-    for segment in segments:
+    graphs: Counter[int] = Counter()
+    mem_pools: Counter[int] = Counter()
+    expandable = set()
+    for segment in torch_cuda.memory_snapshot():
+        ordinal = segment["device"]
         # The first number is a graph's, the second that of a pool made by the user.
         graph, own = segment["segment_pool_id"]
-        pool = found.graphs if graph else found.mem_pools if own else Counter()
-        pool[segment["device"]] += segment["total_size"]
-    return found
-
-
-def _grows(segment: dict[str, Any]) -> bool:
-    return bool(segment.get("is_expandable"))
+        graphs[ordinal] += segment["total_size"] if graph else 0
+        mem_pools[ordinal] += segment["total_size"] if own and not graph else 0
+        if segment.get("is_expandable"):
+            expandable.add(ordinal)
+    return _Pools(graphs, mem_pools, frozenset(expandable))
 
 
 def _held(ordinal: int, pools: _Pools | None) -> _Held:
