@@ -195,15 +195,15 @@ def test_an_explainer_that_fails_steps_aside(
 
 def test_in_a_kernel(kernel: Callable[..., Kernel]) -> None:
     """On a machine whose GPU is too old; the line comes after the traceback."""
-    fresh = kernel(Scenario(devices=[GPU(name="GTX 750", compute_capability=(5, 0))]))
+    fresh = kernel(Scenario(devices=[GPU(name="GTX 680", compute_capability=(3, 0))]))
     fresh.run("import torch\nx = torch.ones(1, device='cuda')")
     failed = fresh.run(
         "raise RuntimeError('CUDA error: no kernel image is available for execution')",
         raising=False,
     )
     assert [output["output_type"] for output in failed.outputs] == ["error", "display_data"]
-    assert failed.text.startswith("gpumagic: GPU 0 and torch: GTX 750, compute capability 5.0;")
-    assert "sm_50" in failed.text
+    assert failed.text.startswith("gpumagic: GPU 0 and torch: GTX 680, compute capability 3.0;")
+    assert "sm_30" in failed.text
     loader = (
         "class Data(torch.utils.data.Dataset):\n"
         "    def __len__(self): return 1\n"
