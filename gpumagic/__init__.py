@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         GpuMagicWarning,
         SpecError,
     )
+    from gpumagic.holding import holders
     from gpumagic.inventory import devices
     from gpumagic.memory import gpumem
     from gpumagic.results import (
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
         DeviceTable,
         Diagnosis,
         Finding,
+        Freed,
+        Holder,
+        Holders,
         MemoryDelta,
         MemoryReport,
+        OutOfMemory,
         Process,
         Sample,
         Selection,
@@ -51,6 +56,7 @@ _HOMES = {
     "compare": "comparing",
     "cudatime": "timing",
     "gpumem": "memory",
+    "holders": "holding",
     "device": "torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
     **dict.fromkeys(
@@ -63,8 +69,12 @@ _HOMES = {
             "DeviceTable",
             "Diagnosis",
             "Finding",
+            "Freed",
+            "Holder",
+            "Holders",
             "MemoryDelta",
             "MemoryReport",
+            "OutOfMemory",
             "Process",
             "Sample",
             "Selection",
@@ -83,10 +93,14 @@ __all__ = [
     "DeviceTable",
     "Diagnosis",
     "Finding",
+    "Freed",
     "GpuMagicError",
     "GpuMagicWarning",
+    "Holder",
+    "Holders",
     "MemoryDelta",
     "MemoryReport",
+    "OutOfMemory",
     "Process",
     "Sample",
     "Selection",
@@ -98,6 +112,7 @@ __all__ = [
     "devices",
     "diagnose",
     "gpumem",
+    "holders",
     "select",
 ]
 

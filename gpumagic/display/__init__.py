@@ -22,8 +22,10 @@ from gpumagic.results import (
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.history import HistoryState, SnapshotFile
+from gpumagic.results.holders import Freed, Holders
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.lines import LineReport
+from gpumagic.results.oom import OutOfMemory
 
 
 @singledispatch
@@ -135,6 +137,27 @@ def _(result: CellHoldings) -> list[Block]:
     from gpumagic.display.cells import holdings
 
     return holdings(result)
+
+
+@describe.register
+def _(result: Holders) -> list[Block]:
+    from gpumagic.display.holders import holders
+
+    return holders(result)
+
+
+@describe.register
+def _(result: Freed) -> list[Block]:
+    from gpumagic.display.holders import freed
+
+    return freed(result)
+
+
+@describe.register
+def _(result: OutOfMemory) -> list[Block]:
+    from gpumagic.display.oom import out_of_memory
+
+    return out_of_memory(result)
 
 
 def as_text(result: Any, width: int | None = None) -> str:

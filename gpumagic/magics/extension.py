@@ -53,6 +53,10 @@ class GpuMagic(Magics):
         "", help="What '%gpu auto' asks of a device when --max-util is not given, in percent."
     ).tag(config=True)
 
+    explain_oom = Bool(
+        True, help="Say below the traceback why GPU memory ran out ('%gpumem explain off' too)."
+    ).tag(config=True)
+
     #: What `%gpumem` showed last in this shell, to tell the change since.
     previous_report: Any = None
     #: What `%cudatime --name` has kept, by name.

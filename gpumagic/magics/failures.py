@@ -8,10 +8,10 @@ from typing import Any, cast
 
 def explain(shell: Any, error: BaseException) -> None:
     """Show what there is to say on ``error``. Never raises, and keeps nothing of it."""
-    from gpumagic.explain import explain
-
     try:
-        found = explain(error)
+        from gpumagic.oom import find
+
+        found = _out_of_memory(shell, error) if find(error) is not None else _known(error)
         if found is None:
             return
         from IPython.display import display
@@ -19,3 +19,17 @@ def explain(shell: Any, error: BaseException) -> None:
         cast(Any, display)(found._repr_mimebundle_(), raw=True)
     except Exception as ours:
         print(f"gpumagic: no explanation ({type(ours).__name__}: {ours})", file=sys.stderr)
+
+
+def _known(error: BaseException) -> Any:
+    from gpumagic.explain import explain
+
+    return explain(error)
+
+
+def _out_of_memory(shell: Any, error: BaseException) -> Any:
+    if not shell._gpumagic.magics.explain_oom:
+        return None
+    from gpumagic.oom import explain
+
+    return explain(error, shell)

@@ -14,6 +14,7 @@ from gpumagic.magics.options import split
 VERBS = {
     **dict.fromkeys(("on", "off", "log", "plot"), "memory_cells"),
     **dict.fromkeys(("record", "snapshot", "cells"), "memory_history"),
+    **dict.fromkeys(("vars", "free", "explain"), "memory_holders"),
 }
 
 #: What goes on after a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,

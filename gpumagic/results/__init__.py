@@ -8,8 +8,8 @@ only know that they can be shown.
 from __future__ import annotations
 
 from gpumagic.results.base import Result
-from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
+from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.devices import (
     Device,
     DeviceTable,
@@ -20,6 +20,7 @@ from gpumagic.results.devices import (
 )
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
 from gpumagic.results.history import HistoryState, SnapshotFile
+from gpumagic.results.holders import DeviceHolders, Freed, FreeStep, Holder, Holders, Site
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import (
@@ -28,27 +29,33 @@ from gpumagic.results.memory import (
     MemoryDelta,
     MemoryReport,
 )
+from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.timing import Bound, CudaTiming, Sample
 
 __all__ = [
     "Bound",
-    "Compared",
-    "Comparison",
     "CellHolding",
     "CellHoldings",
     "CellLog",
     "CellMemory",
+    "Compared",
+    "Comparison",
     "Copy",
     "CudaTiming",
     "Device",
+    "DeviceHolders",
     "DeviceMemory",
     "DeviceMemoryDelta",
     "DeviceTable",
     "Diagnosis",
     "Explanation",
     "Finding",
+    "FreeStep",
+    "Freed",
     "Health",
     "HistoryState",
+    "Holder",
+    "Holders",
     "Kernel",
     "KernelReport",
     "LineMemory",
@@ -56,11 +63,14 @@ __all__ = [
     "MemoryDelta",
     "MemoryReport",
     "MigInstance",
+    "OutOfMemory",
     "Process",
     "Quantity",
+    "Remedy",
     "Result",
     "Sample",
     "Selection",
+    "Site",
     "SnapshotFile",
     "SourceLines",
     "Status",

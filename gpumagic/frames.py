@@ -1,0 +1,95 @@
+"""Where in the user's code: exceptions, their frames, and what to call them."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+#: The number of the notebook's cell that a file name stands for, or None.
+CellOf = Callable[[str], "int | None"]
+
+
+def no_cells(filename: str) -> int | None:
+    """Outside notebooks no file is a cell."""
+    return None
+
+
+def linked(error: BaseException) -> Iterator[BaseException]:
+    """An exception with its causes and contexts, and those of a group. Each once."""
+    seen: set[int] = set()
+    pending = [error]
+    while pending:
+        current = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        inner = getattr(current, "exceptions", ())  # of an exception group
+        group = inner if isinstance(inner, (tuple, list)) else ()
+        for other in (current.__context__, current.__cause__, *group):
+            if isinstance(other, BaseException):
+                pending.append(other)
+
+
+def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
+    """The frames of a traceback with the lines in them, outermost first."""
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names} | {str(Path(__file__).parent)}
+    return tuple(sorted(folder for folder in folders if folder))
+
+
+def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
+    """Whether a file is the user's own: a cell, or no part of an installed library."""
+    if not filename:
+        return False
+    if cell_of(filename) is not None:
+        return True
+    if filename.startswith("<") or "site-packages" in filename or "dist-packages" in filename:
+        return False
+    return not filename.startswith(_libraries())
+
+
+def users_modules() -> dict[str, Any]:
+    """The modules that are the user's own files, by name."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name == "__main__" or is_users(getattr(module, "__dict__", {}).get("__file__"))
+    }
+
+
+def place(filename: str, line: int, cell_of: CellOf = no_cells) -> str:
+    """``In[5] line 3`` or ``train.py line 12``."""
+    cell = cell_of(filename)
+    return f"{Path(filename).name if cell is None else f'In[{cell}]'} line {line}"
+
+
+def function(code: CodeType) -> str:
+    """A function's name; empty for a module's or a cell's own code."""
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return "" if code.co_name.startswith("<module") or code.co_name.startswith("<cell") else name
+
+
+def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
+    """``In[5] line 3 in forward``."""
+    name = function(frame.f_code)
+    where = place(frame.f_code.co_filename, line, cell_of)
+    return f"{where} in {name}" if name else where
+
+
+def source(frame: FrameType, line: int) -> str | None:
+    """The source of a line, stripped, or None."""
+    return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip() or None

@@ -1,0 +1,143 @@
+"""Giving GPU memory back: names, what the notebook pins, garbage, the allocator's cache."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+from gpumagic import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.holding import Survey
+from gpumagic.pinned import EXCEPTION, LAST, LOCAL, Pins
+from gpumagic.results import Freed, FreeStep
+
+NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
+
+
+def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Freed:
+    """Delete ``names``, let go of what the notebook pins, collect, and empty the cache.
+
+    Nothing else that the user has a name for is touched. With ``dry_run`` nothing is touched at
+    all, and the figures are those to be expected: what garbage there is nobody knows before.
+
+    Raises:
+        SpecError: no such variable; nothing is done then.
+    """
+    pins = Pins(shell)
+    _check(pins, names)
+    try:
+        survey = Survey.make(shell=shell, ask=pins.exceptions())
+    except RuntimeError as error:
+        return Freed(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
+    if not survey.blocks.allocated:
+        for name in () if dry_run else names:
+            shell.del_var(name, by_name=True)
+        return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
+    holding = survey.holding(lambda root: root.pinned)
+    places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
+    labels = (_label("delete", names), _label("forget", list(places)))
+    if dry_run:
+        return _expected(survey, names, labels)
+    named = sum(1 << i for i, root in enumerate(survey.roots) if not root.pinned)
+    gone = sum(
+        1 << i for i, root in enumerate(survey.roots) if not root.pinned and root.name in names
+    )
+    # Frames that the user can still reach are left as they are.
+    clear = not any(mask & named & ~gone for mask in survey.walked.reached.values())
+    del survey
+    meter = _Meter()
+    for name in names:
+        shell.del_var(name, by_name=True)
+    meter.step(labels[0])
+    failed = pins.release(holding, clear_frames=clear)
+    del holding
+    meter.step(labels[1])
+    gc.collect()
+    meter.step("collect garbage")
+    torch_cuda.empty_cache()
+    meter.step("empty the cache")
+    return meter.result((NO_DEBUG,) if failed else ())
+
+
+def _check(pins: Pins, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in pins.namespace:
+            near = difflib.get_close_matches(name, list(pins.namespace), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
+        if pins.is_notebooks(name, pins.namespace[name]):
+            raise SpecError(
+                f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free lets go "
+                "of what the notebook holds on to"
+            )
+
+
+def _label(verb: str, names: Sequence[str]) -> str | None:
+    """``delete x, y``; None where there is nothing to do."""
+    if not names:
+        return None
+    shown = ", ".join(names[:3])
+    return f"{verb} {shown}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+
+
+class _Meter:
+    """What each step gave back, by the allocator's counters."""
+
+    def __init__(self) -> None:
+        self._before = self._now = _counters()
+        self._steps: list[FreeStep] = []
+
+    def step(self, what: str | None) -> None:
+        now = _counters()
+        if what is not None:
+            self._steps.append(
+                FreeStep(what, *(_minus(b, n) for b, n in zip(self._now, now, strict=True)))
+            )
+            self._now = now
+
+    def result(self, notes: tuple[str, ...]) -> Freed:
+        (allocated, reserved), (allocated_now, reserved_now) = self._before, self._now
+        steps = tuple(self._steps)
+        return Freed(steps, allocated, allocated_now, reserved, reserved_now, notes=notes)
+
+
+_Counters = tuple[dict[int, int], dict[int, int]]
+
+
+def _counters() -> _Counters:
+    """Allocated and reserved bytes by ordinal."""
+    stats = {ordinal: torch_cuda.memory_stats(ordinal) for ordinal in torch_cuda.contexts()}
+    allocated = {i: s["allocated_bytes"]["all"]["current"] for i, s in stats.items()}
+    return allocated, {i: s["reserved_bytes"]["all"]["current"] for i, s in stats.items()}
+
+
+def _minus(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
+    return {i: before[i] - now for i, now in after.items() if i in before and before[i] != now}
+
+
+def _expected(survey: Survey, names: Sequence[str], labels: tuple[str | None, str | None]) -> Freed:
+    """The figures of a dry run."""
+    blocks = survey.blocks
+    before = (dict(blocks.allocated), dict(blocks.reserved))
+    by_names = survey.held_by(lambda root: not root.pinned and root.name in names)
+    by_all = survey.held_by(lambda root: root.pinned or root.name in names)
+    middle = blocks.without(by_names)[0]
+    after = blocks.without(by_all)
+    steps = []
+    if labels[0] is not None:
+        steps.append(FreeStep(labels[0], _minus(before[0], middle)))
+    if labels[1] is not None:
+        steps.append(FreeStep(labels[1], _minus(middle, after[0])))
+    steps.append(FreeStep("collect garbage"))
+    steps.append(FreeStep("empty the cache", {}, _minus(before[1], after[1])))
+    pinned = survey.holding(lambda root: root.kind in (LOCAL, EXCEPTION))
+    notes = ["nothing was done; without --dry-run it is"]
+    if pinned:
+        notes.append("the last exception would be gone, and %debug would have nothing to show")
+    if not blocks.exact or any(segment.expandable for segment in blocks.segments):
+        notes.append("what goes back to the device is a lower bound")
+    return Freed(
+        tuple(steps), before[0], after[0], before[1], after[1], dry_run=True, notes=tuple(notes)
+    )

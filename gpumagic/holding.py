@@ -1,0 +1,352 @@
+"""Who holds GPU memory, to the byte: the walk's findings laid against the allocator's blocks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic import frames, torch_cuda
+from gpumagic.blocks import Block, Blocks
+from gpumagic.pinned import LAST, LOCAL, Pins
+from gpumagic.results import DeviceHolders, Holder, Holders, Site
+from gpumagic.tensors import Root, Walked, bits, walk
+
+INEXACT = (
+    "this allocator does not list its blocks: sizes are the tensors' own, and what it adds to "
+    "them is in what no name leads to"
+)
+
+
+def holders(
+    namespace: Mapping[str, Any] | None = None, *, gc: bool = False, shell: Any = None
+) -> Holders:
+    """Who holds GPU memory, by the names that the user has for it. Bytes.
+
+    Walks what the names in ``namespace`` lead to (default: the notebook's, or the main module's)
+    and runs no code of the user's. What the notebook itself pins is told apart. The locals of
+    functions that are running are in nobody's namespace: ``holders({**globals(), **locals()})``.
+
+    Args:
+        namespace: Names and their values.
+        gc: Also look through all objects of the process for tensors that no name leads to; some
+            100 ms, and more in a large process.
+        shell: The IPython shell; by default the one that runs, if one does.
+
+    Imports no torch, makes no context, waits for nothing.
+    """
+    try:
+        survey = Survey.make(namespace, shell)
+    except RuntimeError as error:
+        return Holders(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
+    if not survey.blocks.allocated:
+        return Holders(error=torch_cuda.no_gpu_reason())
+    return survey.result(scan=gc)
+
+
+def current_shell() -> Any:
+    """The IPython shell of this process, or None."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+@dataclass
+class Survey:
+    """The blocks, the roots in the order in which they are given blocks, and who holds which."""
+
+    blocks: Blocks
+    roots: Sequence[Root]
+    walked: Walked
+    cell_of: frames.CellOf = frames.no_cells
+
+    @classmethod
+    def make(
+        cls,
+        namespace: Mapping[str, Any] | None = None,
+        shell: Any = None,
+        *,
+        ask: Iterable[Any] = (),
+        deadline: float | None = None,
+    ) -> Survey:
+        """Look around now.
+
+        Raises:
+            RuntimeError: a pluggable allocator, which keeps no counters.
+        """
+        shell = current_shell() if shell is None else shell
+        pins = None if shell is None else Pins(shell)
+        if namespace is None:
+            namespace = pins.namespace if pins else vars(sys.modules["__main__"])
+        modules = frames.users_modules()
+        roots = named_roots(namespace, modules, pins)
+        without: list[Any] = [namespace, sys.modules, vars(sys)]
+        if pins is not None:
+            roots += pins.roots()
+            without += pins.excluded()
+        blocks = Blocks.read()
+        walked = walk(
+            roots,
+            blocks,
+            without=without,
+            ask=ask,
+            user_modules=modules,
+            deadline=deadline,
+        )
+        survey = cls(blocks, roots, walked, pins.cell_of if pins else frames.no_cells)
+        survey._name_locals()
+        return survey
+
+    def _name_locals(self) -> None:
+        """What a failed function's variable holds is not held by its exception once more."""
+        local = self._mask(lambda root: root.kind == LOCAL)
+        last = self._mask(lambda root: root.name == LAST)
+        for block, owners in self.walked.owners.items():
+            if owners & local:
+                self.walked.owners[block] = owners & ~last
+
+    def held_by(self, chosen: Callable[[Root], bool]) -> set[int]:
+        """The blocks that nothing but the chosen roots holds."""
+        mask = self._mask(chosen)
+        return {b for b, owners in self.walked.owners.items() if owners and not owners & ~mask}
+
+    def alone(self, beside: Callable[[Root], bool]) -> dict[int, set[int]]:
+        """By place of a root, the blocks that only it holds, and perhaps roots ``beside`` it."""
+        mask = self._mask(beside)
+        found: dict[int, set[int]] = {}
+        for block, owners in self.walked.owners.items():
+            rest = owners & ~mask
+            if rest and not rest & (rest - 1):
+                found.setdefault(rest.bit_length() - 1, set()).add(block)
+        return found
+
+    def holding(self, chosen: Callable[[Root], bool]) -> list[Root]:
+        """Those of the chosen roots that hold any block."""
+        holding = 0
+        for owners in self.walked.owners.values():
+            holding |= owners
+        return [self.roots[i] for i in bits(holding & self._mask(chosen))]
+
+    def _mask(self, chosen: Callable[[Root], bool]) -> int:
+        return sum(1 << i for i, root in enumerate(self.roots) if chosen(root))
+
+    # --- the account -----------------------------------------------------------------------------
+
+    def result(self, *, scan: bool = False) -> Holders:
+        """The account of every device; ``scan`` looks for the rest through all objects."""
+        rest = self._rest()
+        sites = _scanned(self.blocks, rest) if scan else self._sites(rest)
+        devices = {
+            ordinal: self._device(ordinal, allocated, sites.get(ordinal, ()))
+            for ordinal, allocated in self.blocks.allocated.items()
+        }
+        notes = list(self.walked.incomplete)
+        if not self.blocks.exact:
+            notes.append(INEXACT)
+        if not self.blocks.consistent:
+            notes.append("another thread allocates meanwhile: figures are of different moments")
+        return Holders(devices, tuple(notes))
+
+    def _rest(self) -> list[int]:
+        owners = self.walked.owners
+        return [i for i in range(len(self.blocks.all)) if not owners.get(i)]
+
+    def _device(self, ordinal: int, allocated: int, sites: tuple[Site, ...]) -> DeviceHolders:
+        counted: dict[int, _Count] = {}
+        for place, owners in self.walked.owners.items():
+            block = self.blocks.all[place]
+            if block.device != ordinal or not owners:
+                continue
+            first, *others = bits(owners)
+            count = counted.setdefault(first, _Count())
+            count.add(block, self.walked.parts.get(place, ""), owners)
+            for root in (first, *others) if others else ():
+                counted.setdefault(root, _Count()).shared += block.requested
+        found = [self._holder(self.roots[i], count) for i, count in counted.items()]
+        found.sort(key=lambda holder: -holder.bytes)
+        named = sum(holder.bytes for holder in found if not holder.pinned)
+        pinned = sum(holder.bytes for holder in found if holder.pinned)
+        rounding = None
+        if self.blocks.exact:
+            mine = (block for block in self.blocks.all if block.device == ordinal)
+            rounding = sum(block.size - block.requested for block in mine)
+        return DeviceHolders(
+            allocated=allocated,
+            named=named,
+            pinned=pinned,
+            unattributed=allocated - named - pinned - (rounding or 0),
+            rounding=rounding,
+            holders=tuple(found),
+            sites=sites,
+        )
+
+    def _holder(self, root: Root, count: _Count) -> Holder:
+        others = [other for i in bits(count.owners) if (other := self.roots[i]) is not root]
+        if root.kind != LOCAL:
+            names = [LAST if other.kind == LOCAL else other.name for other in others]
+        else:
+            names = [other.name for other in others]
+        also = dict.fromkeys(name for name in names if name != root.name)
+        return Holder(
+            name=root.name,
+            kind=root.kind,
+            bytes=count.bytes,
+            parts=count.parts,
+            blocks=count.blocks,
+            alone=count.alone,
+            shared=count.shared,
+            also=tuple(also),
+            pinned=root.pinned,
+        )
+
+    # --- what no name leads to -------------------------------------------------------------------
+
+    def _sites(self, rest: Iterable[int]) -> dict[int, tuple[Site, ...]]:
+        """By the line that allocated it, where torch recorded that."""
+        found = ((self.blocks.all[i], self._site(self.blocks.all[i])) for i in rest)
+        return _summed((block, where) for block, where in found if where is not None)
+
+    def _site(self, block: Block) -> str | None:
+        lines = [frame for frame in block.frames if str(frame.get("filename", "")).strip("?")]
+        users = [f for f in lines if frames.is_users(f["filename"], self.cell_of)]
+        for frame in users or lines[:1]:
+            where = frames.place(frame["filename"], frame["line"], self.cell_of)
+            return where if frame["name"].startswith("<") else f"{where} in {frame['name']}"
+        return None
+
+
+class _Count:
+    """What one root holds on one device."""
+
+    def __init__(self) -> None:
+        self.bytes = self.blocks = self.alone = self.shared = self.owners = 0
+        self.parts: dict[str, int] = {}
+
+    def add(self, block: Block, part: str, owners: int) -> None:
+        self.bytes += block.requested
+        self.blocks += 1
+        self.parts[part] = self.parts.get(part, 0) + block.requested
+        self.owners |= owners
+        if not owners & (owners - 1):
+            self.alone += block.requested
+
+
+def _summed(found: Iterable[tuple[Block, str]]) -> dict[int, tuple[Site, ...]]:
+    """The sites of each device, the largest first."""
+    sums: dict[tuple[int, str], list[int]] = {}
+    for block, where in found:
+        held = sums.setdefault((block.device, where), [0, 0])
+        held[0] += block.requested
+        held[1] += 1
+    sites: dict[int, tuple[Site, ...]] = {}
+    for (device, where), (size, number) in sorted(sums.items(), key=lambda item: -item[1][0]):
+        sites[device] = (*sites.get(device, ()), Site(where, size, number))
+    return sites
+
+
+# --- roots --------------------------------------------------------------------------------------
+
+
+def named_roots(
+    namespace: Mapping[str, Any], modules: Mapping[str, Any], pins: Pins | None
+) -> list[Root]:
+    """The user's names: modules first, since to them belongs what others refer to as well."""
+    names = list(namespace.items())
+    found = [
+        (name, value)
+        for name, value in names
+        if not (pins.is_notebooks(name, value) if pins else name.startswith("__"))
+    ]
+    users = [m for m in modules.values() if isinstance(m, types.ModuleType)]
+    for name, value in names:
+        if type(value) is types.ModuleType and any(value is module for module in users):
+            inside = vars(value)
+            if inside is namespace:
+                continue
+            found += [(f"{name}.{k}", v) for k, v in list(inside.items()) if k[:2] != "__"]
+    ranked = [(*_kind(value), name, value) for name, value in found]
+    ranked.sort(key=lambda item: item[0])
+    return [Root(name, kind, (value,)) for _, kind, name, value in ranked]
+
+
+def _kind(value: Any) -> tuple[int, str]:
+    """The rank and the name of a value's kind."""
+    kind, torch = type(value), torch_cuda.loaded()
+    if torch is not None:
+        if issubclass(kind, torch.nn.Module):
+            return 0, "module"
+        if issubclass(kind, torch.Tensor):
+            return 2, "tensor"
+        if issubclass(kind, torch.optim.Optimizer):
+            return 4, "optimizer"
+    if issubclass(kind, (types.FunctionType, types.MethodType, type)):
+        return 5, "class" if issubclass(kind, type) else "function"
+    # A list before a variable that a loop over it has left behind.
+    rank = 1 if kind in (list, tuple, dict, set, frozenset) else 3
+    return rank, str(vars(type)["__name__"].__get__(kind))
+
+
+# --- all objects --------------------------------------------------------------------------------
+
+
+def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]:
+    """What no name leads to, by what else refers to it; looks through all objects."""
+    torch = torch_cuda.loaded()
+    wanted, find = set(rest), blocks.finder()
+    #: Side by side, so that nothing here refers to a tensor but this one list.
+    tensors: list[Any] = []
+    places: list[int] = []
+    for thing in gc.get_objects():
+        if torch is not None and issubclass(type(thing), torch.Tensor):
+            try:
+                block = find(thing)
+            except Exception:  # no storage of its own
+                continue
+            if block is not None and block in wanted:
+                tensors.append(thing)
+                places.append(block)
+    named = _referrers(tensors)
+    found: dict[int, str] = {}
+    for thing, block in zip(tensors, places, strict=True):
+        found.setdefault(block, named.get(id(thing), "no object of Python's"))
+    return _summed((blocks.all[block], f"held by {where}") for block, where in found.items())
+
+
+def _referrers(things: list[Any]) -> dict[int, str]:
+    """By `id`, what refers to each of the ``things``: two steps back at most."""
+    names: dict[int, str] = {}
+    modules = {id(vars(m)): n for n, m in list(sys.modules.items()) if type(m) is types.ModuleType}
+    containers: list[Any] = []
+    for holder in _who(things):
+        where = _called(holder, things, modules)
+        for inner in gc.get_referents(holder):
+            names.setdefault(id(inner), where)
+        if type(holder) in (dict, list, tuple, set, types.CellType) and id(holder) not in modules:
+            containers.append(holder)
+    inside = {id(holder): gc.get_referents(holder) for holder in containers}
+    for above in _who(containers):
+        if any(above is each for each in inside.values()):
+            continue
+        where = _called(above, containers, modules)
+        for holder in gc.get_referents(above):
+            for inner in inside.get(id(holder), ()):
+                names[id(inner)] = where
+    return names
+
+
+def _who(things: list[Any]) -> list[Any]:
+    """What refers to any of ``things``, but for the list itself and what is running."""
+    found = gc.get_referrers(*things) if things else []
+    return [f for f in found if f is not things and type(f) is not types.FrameType]
+
+
+def _called(holder: Any, held: Sequence[Any], modules: Mapping[int, str]) -> str:
+    module = modules.get(id(holder))
+    if module is not None:
+        wanted = {id(each) for each in held}
+        name = next((k for k, v in holder.items() if id(v) in wanted), "?")
+        return f"{module}.{name}"
+    kind = vars(type)["__name__"].__get__(type(holder))
+    return f"a {kind}"

@@ -1,0 +1,179 @@
+"""Out of memory, explained: what was asked for, who holds the rest, and what helps.
+
+Read while the exception is live, since its frames still hold what the failed functions had. Keeps
+nothing of the exception: the result is made of numbers and strings.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from gpumagic import frames, inventory, torch_cuda
+from gpumagic.holding import Survey
+from gpumagic.pinned import Pins
+from gpumagic.remedies import Situation, remedies
+from gpumagic.results import Device, OutOfMemory, Process
+
+#: Seconds that the walk over the user's objects may take; the whole report stays below 0.3.
+WALK = 0.12
+#: So many holders are named.
+_HOLDERS = 6
+
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+#: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
+_REQUESTED = re.compile(rf"(?:Tried to allocate|Requested\s*:) {_SIZE}")
+_DEVICE = re.compile(r"(?:\bGPU|on device) (\d+)")
+_UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_FREE = re.compile(rf"(?:of which {_SIZE} is free|Free \(according to CUDA\): {_SIZE})")
+
+
+def find(error: BaseException) -> BaseException | None:
+    """The out-of-memory error in an exception, its causes and contexts, or its group."""
+    torch = torch_cuda.loaded()
+    if torch is None:
+        return None
+    kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+    return next((each for each in frames.linked(error) if isinstance(each, kind)), None)
+
+
+def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
+    """Why the memory ran out; None if it is not of that that the exception tells."""
+    found = find(error)
+    if found is None:
+        return None
+    text = str(found)
+    device = _device(text)
+    where, source = _place(found, error, Pins(shell))
+    requested = _size(_REQUESTED, text)
+    if device is None:
+        return OutOfMemory(requested=requested, where=where, source=source)
+    deadline = time.perf_counter() + WALK
+    try:
+        survey = Survey.make(shell=shell, deadline=deadline)
+    except RuntimeError:  # a pluggable allocator
+        return OutOfMemory(device=device, requested=requested, where=where, source=source)
+    return _report(survey, device, text, requested, where, source)
+
+
+def _report(
+    survey: Survey,
+    device: int,
+    text: str,
+    requested: int | None,
+    where: str | None,
+    source: str | None,
+) -> OutOfMemory:
+    blocks = survey.blocks
+    account = survey.result()
+    held = account.devices.get(device)
+    reserved, allocated = blocks.reserved.get(device, 0), blocks.allocated.get(device, 0)
+    listed = _listed(device)
+    free, total = torch_cuda.memory_info(device)
+    limit = torch_cuda.memory_limit(device)
+    limit = limit if limit is not None and limit < total * 0.999 else None
+    own = None if listed is None else listed.memory_own
+    outside = None if own is None or own < reserved else own - reserved
+    # What nobody else may use of it does not count as unused.
+    private = sum(
+        size
+        for segment in blocks.segments
+        if segment.device == device and segment.private
+        for size, address in segment.layout
+        if address is None
+    )
+    unused = _size(_UNUSED, text)
+    unused = (reserved - allocated if unused is None else unused) - private
+    free_then = _size(_FREE, text)
+    free_then = free if free_then is None else free_then
+    room = free_then if limit is None else min(free_then, max(limit - reserved, 0))
+    expandable = any(s.expandable for s in blocks.segments if s.device == device)
+    fragmented = None
+    if requested is not None and blocks.exact:
+        # A margin: the message gives two decimals, and blocks are rounded up.
+        fragmented = not expandable and unused > 0 and unused + room >= requested * 1.01
+    situation = Situation(
+        survey=survey,
+        device=device,
+        requested=requested,
+        free=free,
+        total=total,
+        limit=limit,
+        fragmented=bool(fragmented),
+        unattributed=held.unattributed if held else 0,
+        processes=_others(listed),
+    )
+    pinned = survey.held_by(lambda root: root.pinned)
+    return OutOfMemory(
+        device=device,
+        name=None if listed is None else listed.name,
+        requested=requested,
+        where=where,
+        source=source,
+        total=total,
+        free=free,
+        reserved=reserved,
+        allocated=allocated,
+        outside=outside,
+        others=None if listed is None else listed.memory_others,
+        processes=_others(listed),
+        largest_free=blocks.largest_free(device) if blocks.exact else None,
+        limit=limit,
+        fragmented=fragmented,
+        fragmentation="expandable" if expandable else "too-late" if fragmented else "",
+        holders=tuple(h for h in held.holders if h.bytes)[:_HOLDERS] if held else (),
+        unattributed=held.unattributed if held else None,
+        recoverable=sum(blocks.all[i].size for i in pinned if blocks.all[i].device == device),
+        remedies=remedies(situation),
+        notes=account.notes,
+    )
+
+
+# --- what the exception says ---------------------------------------------------------------------
+
+
+def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    if match is None:
+        return None
+    number, unit = [group for group in match.groups() if group is not None]
+    return round(float(number) * _UNITS[unit])
+
+
+def _device(text: str) -> int | None:
+    """The CUDA ordinal that a message names; or the only one in use."""
+    match = _DEVICE.search(text)
+    used = torch_cuda.contexts()
+    if match is None:
+        return used[0] if len(used) == 1 else None
+    return int(match.group(1)) if int(match.group(1)) in used else None
+
+
+def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str | None, str | None]:
+    """The innermost line of the user's that led to it, and its source."""
+    for each in (found, error):
+        for frame, line in reversed(list(frames.steps(each.__traceback__))):
+            if frames.is_users(frame.f_code.co_filename, pins.cell_of):
+                where = frames.described(frame, line, pins.cell_of)
+                return where, frames.source(frame, line)
+    return None, None
+
+
+# --- what the devices say ------------------------------------------------------------------------
+
+
+def _listed(ordinal: int) -> Device | None:
+    """What NVML says of a device, or None."""
+    table: Iterable[Device] = inventory.devices(processes=True)
+    return next((device for device in table if device.ordinal == ordinal), None)
+
+
+def _others(device: Device | None) -> tuple[Process, ...]:
+    """The other processes on it, the largest first."""
+    if device is None or not device.processes:
+        return ()
+    others = [process for process in device.processes if process.own is False]
+    return tuple(sorted(others, key=lambda process: -(process.memory or 0)))
