@@ -16,9 +16,6 @@ CLEARLY_LATER = 0.5
 _MOSTLY_WAITING, _MOSTLY_WORKING = 0.8, 0.9
 #: The same where the queued time is an upper bound of the GPU's part.
 _SURELY_WAITING = 0.5
-#: GPU seconds of a queued sample of nothing at all, at most: what the marks themselves take.
-NOTHING = 4e-6
-
 
 #: What limits the code, and how that is known; None where it is not.
 Verdict = tuple[Bound | None, str | None]
@@ -28,11 +25,6 @@ def outlives(gpu: Sequence[float], host: Sequence[float]) -> bool:
     """Whether in most runs the GPU worked on for more than half of its time without the host."""
     later = sum(g - h >= CLEARLY_LATER * g for g, h in zip(gpu, host, strict=True))
     return 2 * later > len(gpu)
-
-
-def is_nothing(probe: Probe) -> bool:
-    """Whether the queued samples show that the code gave the GPU nothing to do."""
-    return bool(probe.samples) and statistics.median(probe.samples) * probe.loops < NOTHING
 
 
 def judge(
@@ -48,7 +40,7 @@ def judge(
     if probe is None:
         return None, None
     if probe.samples:
-        if is_nothing(probe):
+        if probe.shows_nothing:
             return None, None
         share = statistics.median(probe.samples) / as_run
         evidence = f"with launch cost hidden, the GPU takes {share:.0%} of its time as run"

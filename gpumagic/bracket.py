@@ -34,7 +34,7 @@ class Reading:
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
-    #: The device was held, and still was when the host stopped: all work was queued beforehand.
+    #: The device was held, and still was when all marks were set: all work was queued beforehand.
     held: bool = False
 
 
@@ -66,7 +66,6 @@ class _Clock:
 
     def mark_current_stream(self) -> None:
         """Set the second mark where it counts most, and see whether there is work before it."""
-        self.held = self.held and not self.start.query()
         stream = torch_cuda.current_stream(self.ordinal)
         self.idle = stream.query()
         self.stop.record(stream)
@@ -78,10 +77,12 @@ class _Clock:
         busy = [stream for stream in torch_cuda.busy_streams(self.ordinal) if stream != own]
         self.others = [torch_cuda.timing_event(stream) for stream in busy]
         self.idle = self.idle and not busy
+        # A hold that ended before all marks were set has let some of them come too late.
+        self.held = self.held and not self.start.query()
 
     def read(self, host_start: float, host_stop: float) -> Reading:
         for event in (self.stop, *self.others):
-            _wait_for(event)
+            wait_for(event)
         known = perf_counter()
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
@@ -98,7 +99,7 @@ class _Clock:
         return Reading(seconds, self.idle, worked, finished, self.held)
 
 
-def _wait_for(event: Any) -> None:
+def wait_for(event: Any) -> None:
     """Wait as exactly as the wait so far is long, and open to Ctrl-C, which CUDA's own is not."""
     begun = perf_counter()
     while not event.query():

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from gpumagic import torch_cuda
-from gpumagic.bound import is_nothing, judge
+from gpumagic.bound import judge
 from gpumagic.bracket import Bracket, Reading
 from gpumagic.queued import Hold, Probe
 from gpumagic.results import Bound, CudaTiming, Sample
@@ -35,7 +35,7 @@ class Lap:
     notes: tuple[str, ...] = ()
 
 
-def _cpu() -> tuple[float, float]:
+def cpu_times() -> tuple[float, float]:
     """CPU seconds of this process, user and system, all threads."""
     if resource is None:
         times = os.times()
@@ -75,14 +75,14 @@ class Stopwatch:
 
     def _mark_start(self, hold: Hold | None = None) -> None:
         # The CPU clock takes a microsecond to read: outside the other two.
-        self._cpu_start = _cpu()
+        self._cpu_start = cpu_times()
         self._bracket.start(hold)
         self._started = perf_counter()
 
     def _mark_stop(self) -> None:
         self._stopped = perf_counter()
         self._bracket.stop()
-        user, system = _cpu()
+        user, system = cpu_times()
         self._cpu_passed = user - self._cpu_start[0], system - self._cpu_start[1]
 
 
@@ -132,7 +132,7 @@ def summarize(
 
 
 def _queued(probe: Probe | None) -> dict[str, Any]:
-    if probe is None or is_nothing(probe):
+    if probe is None or probe.shows_nothing:
         return {}
     return {
         "queued": Sample(tuple(probe.samples)) if probe.samples else None,
@@ -171,7 +171,7 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
     if not any(lap.readings for lap in laps):
         return _Gpu(note=f"no GPU time: {torch_cuda.no_gpu_reason()}")
     worked = list(working(laps))
-    if not worked and probe is not None and is_nothing(probe):
+    if not worked and probe is not None and probe.shows_nothing:
         return _Gpu(note="no GPU time: the code gave the GPU nothing to do")
     note = None
     if not worked:
@@ -179,7 +179,7 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
         if current not in laps[-1].readings:
             return _Gpu(note="no GPU time: no sign of GPU work was seen")
         worked = [current]
-    if not working(laps) and not (probe and probe.samples and not is_nothing(probe)):
+    if not working(laps) and not (probe and (probe.samples or probe.bounds)):
         note = "no sign of GPU work was seen; the GPU time is that between two marks on its stream"
     complete = [lap for lap in laps if all(_seconds(lap, i) is not None for i in worked)]
     devices = {

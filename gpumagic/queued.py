@@ -16,13 +16,16 @@ from gpumagic import torch_cuda
 
 #: Seconds that a device is held at most.
 LONGEST = 1.0
-#: The hold is so much longer than the host needed last time: (a factor, and seconds more).
-_MARGIN = 1.5, 0.5e-3
+#: The hold is so much longer than the host needed last time: (a factor, and seconds more, in which
+#: the streams are marked).
+_MARGIN = 1.5, 3e-3
 #: GPU seconds that a sample should have, and loops at most: a stream's queue holds some 1,000
 #: launches, and a host that finds it full waits.
 _WORTH_READING, _MOST_LOOPS = 1e-3, 100
 #: Samples in a row that may fail.
 _ATTEMPTS = 4
+#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
+RESOLUTION = 0.5e-6
 
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
@@ -81,12 +84,16 @@ class Probe:
     """Decides how to take queued samples, and why there are none: no device is touched here.
 
     As long as ``hold`` is not None, run ``loops`` loops behind that hold and hand over what came of
-    it with `take`. ``loop_time`` is what a loop took as run, ``host_time`` what it kept the host.
+    it with `take`. ``loop_time`` is what a loop took as run, ``host_time`` what it kept the host,
+    ``marks`` what a queued sample of nothing takes.
     """
 
-    def __init__(self, ordinal: int, loop_time: float, host_time: float, loops: int) -> None:
+    def __init__(
+        self, ordinal: int, loop_time: float, host_time: float, loops: int, marks: float = 0.0
+    ) -> None:
         self._ordinal = ordinal
         self._host_time = host_time
+        self._marks = marks
         self._failures = 0
         #: GPU seconds per loop, with everything queued beforehand.
         self.samples: list[float] = []
@@ -126,12 +133,20 @@ class Probe:
     def _after_failure(self) -> None:
         if self._failures >= _ATTEMPTS:
             self.refuse(WAITS)
-        elif self.samples:
-            return  # it goes well otherwise: something held up the host
-        elif self.loops > 1:
-            self._plan(max(1, self.loops // 10))  # perhaps the queue was full
-        else:
-            self._plan(1, 2.0**self._failures)  # perhaps the host was slow
+        elif not self.samples:  # else something held up the host for once
+            # Perhaps the host was slow, perhaps the queue was full.
+            loops, patience = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0))[
+                self._failures - 1
+            ]
+            self._plan(max(1, loops), patience)
+
+    @property
+    def shows_nothing(self) -> bool:
+        """Whether the samples show that the code gave the GPU nothing to do."""
+        if not self.samples:
+            return False
+        least = 2 * self._marks + RESOLUTION
+        return statistics.median(self.samples) * self.loops < least
 
     def stop(self) -> None:
         """Take no more samples; if there are none, they took too long."""

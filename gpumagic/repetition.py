@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 from gpumagic import bound, enough, torch_cuda
 from gpumagic.conditions import Clocks, Flush, compilations
-from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
 from gpumagic.measure import Lap, Stopwatch, summarize, timed, working
+from gpumagic.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, DEFAULT_REPEAT, Plan
 from gpumagic.queued import Hold, Probe
 from gpumagic.results import CudaTiming
 from gpumagic.results.quality import Quality, StoppedBy
 
-#: Repeats when only the number of loops is given, as ``%timeit``'s.
-DEFAULT_REPEAT = 7
-#: Without a number of repeats: how well the median is to be known, and for how many seconds at
-#: most to measure.
-DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
 #: Seconds that a repeat lasts at least when the number of loops is chosen here: as ``%timeit``'s
 #: for a given number of repeats, else enough for the marks not to count.
 MIN_REPEAT_TIME, _MIN_SAMPLE_TIME = 0.2, 5e-3
@@ -34,53 +28,8 @@ _WARM_UP, _LEAST_TIME = 50e-3, 0.1
 _MOST_COMPILATIONS = 8
 #: Queued samples for the verdict on what limits the code, and seconds that they may take.
 _PROBES, _PROBE_TIME = 5, 0.5
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How often to run, and under which conditions; None where that is left to us.
-
-    Raises:
-        SpecError: a number that means nothing, or two that contradict each other.
-    """
-
-    loops: int | None = None
-    repeat: int | None = None
-    warmup: int | None = None
-    #: Half the width of the median's 95 % confidence interval, as a part of the median.
-    precision: float | None = None
-    #: Seconds.
-    max_time: float | None = None
-    queued: bool = False
-    cold: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value, least in (
-            ("n", self.loops, 1),
-            ("r", self.repeat, 1),
-            ("w", self.warmup, 0),
-        ):
-            if value is not None and value < least:
-                raise SpecError(f"{name} is {value}, but must be {least} or more")
-        for name, share in (("precision", self.precision), ("max_time", self.max_time)):
-            if share is not None and not share > 0:
-                raise SpecError(f"{name} is {share:g}, but must be above 0")
-            if share is not None and self.repeat is not None:
-                raise SpecError(f"a number of repeats (r) leaves nothing for {name} to decide")
-        if self.cold and self.loops not in (None, 1):
-            raise SpecError("cold empties the cache before each loop: there can be only one (n=1)")
-
-    @property
-    def open_end(self) -> bool:
-        """Whether the repeats end by themselves, not by their number."""
-        if self.repeat is not None:
-            return False
-        return self.loops is None or not (self.precision is self.max_time is None)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the code runs as often as was said, and not once more."""
-        return not self.open_end and self.warmup is not None
+#: Seconds that a device is held for a sample of nothing.
+_EMPTY_HOLD = 5e-3
 
 
 class Repetition:
@@ -237,8 +186,30 @@ class Repetition:
     def _can_be_held(self, laps: Sequence[Lap], loops: int) -> bool:
         """Whether there is, or may be, a queued sample; ``laps`` are runs of ``loops`` loops."""
         if self._probe is None:
-            self._probe = _new_probe(laps, loops)
+            self._probe = self._new_probe(laps, loops)
         return self._probe is not None and self._probe.hold is not None
+
+    def _new_probe(self, laps: Sequence[Lap], loops: int) -> Probe | None:
+        """How to take queued samples; None where there is no GPU time to begin with."""
+        if laps[-1].notes or not laps[-1].readings:
+            return None
+        # Code that is done before its marks are set may have used the current device all the same.
+        devices = working(laps) or (torch_cuda.current_device(),)
+        ordinal = devices[0]
+        if ordinal is None or ordinal not in laps[-1].readings:
+            return None
+        self._stopwatch.start(Hold(ordinal, _EMPTY_HOLD))
+        marks = self._stopwatch.stop().readings.get(ordinal)
+        probe = Probe(
+            ordinal,
+            loop_time=min(lap.wall for lap in laps) / loops,
+            host_time=max(lap.host for lap in laps[-9:]) / loops,
+            loops=loops,
+            marks=(marks.seconds or 0.0) if marks is not None and marks.held else 0.0,
+        )
+        if len(devices) > 1:
+            probe.refuse("the code uses several GPUs, which cannot be held as one")
+        return probe
 
     def _one_queued(self) -> Iterator[int]:
         """A sample behind a hold."""
@@ -261,7 +232,7 @@ class Repetition:
             return False
         assert self._probe is not None
         samples = self._probe.samples
-        return len(samples) < _PROBES and not (samples and bound.is_nothing(self._probe))
+        return len(samples) < _PROBES and not self._probe.shows_nothing
 
     def _find_bound(self) -> Iterator[int]:
         """A few queued samples, if the runs themselves do not show what limits the code."""
@@ -332,22 +303,6 @@ class Repetition:
             quality=quality,
             compilations=self.compilations,
         )
-
-
-def _new_probe(laps: Sequence[Lap], loops: int) -> Probe | None:
-    """How to take queued samples; None where there is no GPU time to begin with."""
-    if laps[-1].notes or not laps[-1].readings:
-        return None
-    # Code that is done before its marks are set may have used the current device all the same.
-    devices = working(laps) or (torch_cuda.current_device(),)
-    if devices[0] not in laps[-1].readings:
-        return None
-    wall = min(lap.wall for lap in laps) / loops
-    host = max(lap.host for lap in laps[-9:]) / loops
-    probe = Probe(devices[0], wall, host, loops)
-    if len(devices) > 1:
-        probe.refuse("the code uses several GPUs, which cannot be held as one")
-    return probe
 
 
 def _round_up(value: float) -> int:

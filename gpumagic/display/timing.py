@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumagic.display.grid import Block, Cell, Column, Grid, Line, Style
-from gpumagic.display.units import seconds
+from gpumagic.display.units import bytes_, seconds
 from gpumagic.results import CudaTiming, Sample
 
 #: Seconds above which the time to compile is worth a word, as in ``%time``.
@@ -23,6 +23,8 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
         rows += [(f"  cuda:{i}", sample, "") for i, sample in result.per_device.items()]
+    if result.queued is not None:
+        rows.append(("  queued", result.queued, ""))
     rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
     if result.gpu is not None and result.host is not None:
         rows.append(("Host", result.host, "dim"))
@@ -80,14 +82,72 @@ def _statistics(result: CudaTiming) -> list[Block]:
                 Cell(spread, "dim"),
             ]
         rows.append((Cell(name, "dim" if style == "dim" else ""), *cells))
+    return [Grid(columns, rows), Line.of(_count(result), "dim")]
+
+
+def _count(result: CudaTiming) -> str:
+    """How many runs there were, and why so many."""
     repeats = f"{result.repeat:,} repeat{'' if result.repeat == 1 else 's'}"
-    loops = f"{result.loops:,} loop{'' if result.loops == 1 else 's'} each"
-    partial = ", stopped early" if result.partial else ""
-    return [Grid(columns, rows), Line.of(f"{repeats}, {loops}{partial}", "dim")]
+    words = [repeats, f"{result.loops:,} loop{'' if result.loops == 1 else 's'} each"]
+    if result.partial:
+        words.append("stopped early")
+    quality = result.quality
+    if quality is None or quality.stopped_by is None:
+        return ", ".join(words)
+    if quality.precision is None:
+        known = "too few to tell how well the median is known"
+    else:
+        known = f"the median is known to ±{quality.precision:.1%}"
+    end = "time was over" if quality.stopped_by == "max-time" else "that was enough"
+    return f"{', '.join(words)}; {known}: {end}"
 
 
 def _notes(result: CudaTiming) -> list[str]:
     notes = [] if result.gpu_note is None else [result.gpu_note]
+    notes += _bound(result)
+    notes += quality_notes(result)
     if result.compile_time > _LONG_COMPILE:
         notes.append(f"compiled in {seconds(result.compile_time)}, which is not counted")
     return [*notes, *result.notes]
+
+
+def _bound(result: CudaTiming) -> list[str]:
+    """What limits the code, for repeated runs, and why there is no queued time."""
+    notes = []
+    if result.bound_evidence is not None and result.quality is not None:
+        limits = {
+            "gpu": "GPU-bound",
+            "host": "host-bound: the GPU waits for work to be launched",
+            None: "neither the GPU nor the host clearly limits the code",
+        }
+        notes.append(f"{limits[result.bound]} ({result.bound_evidence})")
+    if result.queued_note is not None:
+        notes.append(f"no queued GPU time: {result.queued_note}")
+    return notes
+
+
+def quality_notes(result: CudaTiming) -> list[str]:
+    """What is out of the ordinary about the repeats."""
+    notes = []
+    if result.compilations:
+        runs = len(result.compilations)
+        times = ", ".join(seconds(value) for value in result.compilations)
+        which = "the first run" if runs == 1 else f"the first {runs} runs"
+        notes.append(f"torch.compile compiled in {which}, not counted: {times}")
+    quality = result.quality
+    if quality is None:
+        return notes
+    if quality.flushed is not None:
+        sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
+        notes.append(f"L2 cache emptied before each loop: {sizes or 'there is no GPU in use'}")
+    if quality.drift is not None:
+        notes.append(f"drift: the second half of the repeats took {quality.drift:+.1%}")
+    if quality.outliers:
+        far = len(quality.outliers)
+        worst = max(quality.outliers)
+        notes.append(
+            f"{far:,} of {result.repeat:,} repeats far off, up to {seconds(worst)}; all are counted"
+        )
+    for ordinal, reasons in (quality.throttled or {}).items():
+        notes.append(f"cuda:{ordinal}'s clock was held down: {', '.join(reasons)}")
+    return notes

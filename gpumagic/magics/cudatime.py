@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
-from gpumagic.magics import kept, once_more, repeating
+from gpumagic.magics import kept, once_more, repeating, timing_cells
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
+from gpumagic.magics.verbs import run_verb, take_verb
 from gpumagic.measure import Stopwatch, summarize
-from gpumagic.repetition import DEFAULT_REPEAT, MIN_REPEAT_TIME, run_async
+from gpumagic.plan import DEFAULT_REPEAT
+from gpumagic.repetition import MIN_REPEAT_TIME, run_async
 from gpumagic.repetition import run as run_loop
 
 _DESCRIPTION = f"""\
@@ -24,6 +27,9 @@ Time code on the GPU, on the wall and on the CPU.
   %cudatime STATEMENT     run the statement once, like %time
   %%cudatime              run the cell once, like %%time
   %%cudatime -n 10 -r 5   run it many times, like %%timeit: 5 repeats of 10 loops
+  %cudatime --compare     the results that --name has kept, side by side
+  %cudatime on            from now on a line with the times of every cell that used the GPU, or
+                          took longer than 0.5 s (--above TIME); off ends that; log sums all up
 
 GPU time is taken by CUDA events on every device that is in use, and includes side streams and
 other threads: from the start of the code until the device's last work is done. A figure with ≤ is
@@ -82,9 +88,14 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
+    # Options end at a word's end: the semicolon is to be none of them.
+    line = re.sub(r"(--compare)\s*;\s*$", r"\1 ;", line)
     options, statement = take_options(parser(), line)
     if magics.quiet:
         options.quiet = True
+    verb = None if cell is not None else _verb(options, line, statement)
+    if verb is not None:
+        return run_verb(magics, verb[0], verb[1], silent=verb[2], verbs=timing_cells.VERBS)
     if options.compare:
         return _compare(magics, options, cell, statement)
     repeated = repeating.is_wanted(options)
@@ -114,6 +125,17 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     return _run_repeatedly(Delivery(magics, options), loop)
 
 
+def _verb(options: argparse.Namespace, line: str, statement: str) -> tuple[str, str, bool] | None:
+    """The verb, its own options, and whether it is silent; None if a statement follows."""
+    of_a_run = (options.name, options.trace, options.nvtx, options.kernels, options.compare)
+    if any(of_a_run) or repeating.is_wanted(options):
+        return None
+    written = line.strip().removesuffix(statement)
+    words, silent = take_semicolon(statement)
+    verb = take_verb(written, words, timing_cells.VERBS)
+    return None if verb is None else (verb[0], f"{written} {verb[1]}", silent)
+
+
 def _compare(magics: Any, options: argparse.Namespace, cell: str | None, words: str) -> Any:
     if cell is not None:
         raise SpecError("%%cudatime: --compare shows what is kept; write %cudatime --compare")
@@ -139,7 +161,7 @@ def _run_once(delivery: Delivery, compiled: CompiledCell) -> Any:
         return compiled.run_within(scope, finish)
     return more.after(
         lambda: compiled.run_within(scope, lambda value: value),
-        compiled.run_async if compiled.is_async else compiled.run,
+        lambda scope: compiled.run_within(scope, lambda value: value),
         finish,
         is_async=compiled.is_async,
     )
@@ -183,7 +205,7 @@ def _run_repeatedly(delivery: Delivery, loop: Loop) -> Any:
         return _run_within(scope, loop)
     return more.after(
         lambda: _run_within(scope, loop),
-        lambda: loop(1),
+        lambda scope: loop(1, scope),
         lambda _: delivery.returned,
         is_async=loop.is_async,
     )

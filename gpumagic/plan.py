@@ -1,0 +1,60 @@
+"""What a repetition is asked for: how often, how well, under which conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpumagic.errors import SpecError
+
+#: Repeats when only the number of loops is given, as ``%timeit``'s.
+DEFAULT_REPEAT = 7
+#: Without a number of repeats: how well the median is to be known, and for how many seconds at
+#: most to measure.
+DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to run, and under which conditions; None where that is left to us.
+
+    Raises:
+        SpecError: a number that means nothing, or two that contradict each other.
+    """
+
+    loops: int | None = None
+    repeat: int | None = None
+    warmup: int | None = None
+    #: Half the width of the median's 95 % confidence interval, as a part of the median.
+    precision: float | None = None
+    #: Seconds.
+    max_time: float | None = None
+    queued: bool = False
+    cold: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("n", self.loops, 1),
+            ("r", self.repeat, 1),
+            ("w", self.warmup, 0),
+        ):
+            if value is not None and value < least:
+                raise SpecError(f"{name} is {value}, but must be {least} or more")
+        for name, share in (("precision", self.precision), ("max_time", self.max_time)):
+            if share is not None and not share > 0:
+                raise SpecError(f"{name} is {share:g}, but must be above 0")
+            if share is not None and self.repeat is not None:
+                raise SpecError(f"a number of repeats (r) leaves nothing for {name} to decide")
+        if self.cold and self.loops not in (None, 1):
+            raise SpecError("cold empties the cache before each loop: there can be only one (n=1)")
+
+    @property
+    def open_end(self) -> bool:
+        """Whether the repeats end by themselves, not by their number."""
+        if self.repeat is not None:
+            return False
+        return self.loops is None or not (self.precision is self.max_time is None)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the code runs as often as was said, and not once more."""
+        return not self.open_end and self.warmup is not None
