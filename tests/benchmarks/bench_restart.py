@@ -12,7 +12,7 @@ from statistics import median
 from tests.benchmarks.row import Row
 from tests.support.kernels import Kernel, python_environment
 
-ROUNDS = 10
+ROUNDS = 10  # even: the choice changes from one turn to the next
 #: Initialises the driver, so that another choice needs a restart; torch is not needed for that.
 _FREEZE = "%load_ext gpumagic\nimport ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 
