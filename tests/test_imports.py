@@ -42,6 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "bracket": {"errors", "torch_cuda"},
     "measure": {"results", "errors", "torch_cuda", "bracket", "loop"},
     "timing": {"results", "errors", "torch_cuda", "loop", "measure"},
+    "passing": {"errors", "torch_cuda", "bracket"},
     "comparing": {"results", "errors"},
     "kernels": {"results", "errors"},
     "profiling": {"results", "errors", "torch_cuda", "kernels"},

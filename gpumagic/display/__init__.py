@@ -20,6 +20,7 @@ from gpumagic.results import (
     Selection,
 )
 from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
+from gpumagic.results.cell_timings import CellTiming, TimingLog
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.history import HistoryState, SnapshotFile
 from gpumagic.results.holders import Freed, Holders
@@ -67,6 +68,20 @@ def _(result: KernelReport) -> list[Block]:
     from gpumagic.display.kernels import kernels
 
     return kernels(result)
+
+
+@describe.register
+def _(result: CellTiming) -> list[Block]:
+    from gpumagic.display.cell_timings import cell_line
+
+    return cell_line(result)
+
+
+@describe.register
+def _(result: TimingLog) -> list[Block]:
+    from gpumagic.display.cell_timings import cell_log
+
+    return cell_log(result)
 
 
 @describe.register

@@ -47,12 +47,12 @@ class OnceMore:
     def after(
         self,
         timed: Callable[[], Any],
-        again: Callable[[], Any],
+        again: Callable[[AbstractContextManager[Any]], Any],
         finish: Callable[[Any], Any],
         *,
         is_async: bool,
     ) -> Any:
-        """Run ``timed``, then ``again`` under the profiler; ``finish`` of the last one's value.
+        """Run ``timed``, then ``again`` in the profiler's scope; ``finish`` of the last's value.
 
         A coroutine that does so if ``is_async``.
         """
@@ -64,8 +64,7 @@ class OnceMore:
                 value = await timed()
                 profiled = self._begin()
                 if profiled is not None:
-                    with profiled:
-                        value = await again()
+                    value = await again(profiled)
                     self._end(profiled)
                 return finish(value)
 
@@ -73,8 +72,7 @@ class OnceMore:
         value = timed()
         profiled = self._begin()
         if profiled is not None:
-            with profiled:
-                value = again()
+            value = again(profiled)
             self._end(profiled)
         return finish(value)
 

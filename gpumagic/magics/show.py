@@ -10,24 +10,32 @@ from typing import Any, cast
 from gpumagic.results import Result
 
 
-def show(shell: Any, result: Result) -> None:
-    """Display ``result`` now: HTML and text in a notebook, text in a terminal."""
+def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
+    """Display ``result`` now: HTML and text in a notebook, text in a terminal.
+
+    ``metadata`` goes into the output's, for readers of the notebook file.
+    """
     from IPython.display import display
 
-    cast(Any, display)(result._repr_mimebundle_(), raw=True)
+    cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
     # With -o the same object comes back as Out[n]; a second table below the first helps nobody.
     shell._gpumagic_shown = (id(result), shell.execution_count)
 
 
 def hand_over(
-    shell: Any, result: Result, options: argparse.Namespace, *, silent: bool = False
+    shell: Any,
+    result: Result,
+    options: argparse.Namespace,
+    *,
+    silent: bool = False,
+    metadata: dict[str, Any] | None = None,
 ) -> Any:
     """Show, store and return ``result`` as the options ``-q``, ``-v`` and ``-o`` say.
 
     ``silent`` is a trailing ``;``.
     """
     if not (options.quiet or silent):
-        show(shell, result)
+        show(shell, result, metadata)
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None

@@ -8,6 +8,7 @@ only know that they can be shown.
 from __future__ import annotations
 
 from gpumagic.results.base import Result
+from gpumagic.results.cell_timings import CellTiming, TimingLog
 from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.devices import (
@@ -38,6 +39,7 @@ __all__ = [
     "CellHoldings",
     "CellLog",
     "CellMemory",
+    "CellTiming",
     "Compared",
     "Comparison",
     "Copy",
@@ -74,5 +76,6 @@ __all__ = [
     "SnapshotFile",
     "SourceLines",
     "Status",
+    "TimingLog",
     "Verdict",
 ]

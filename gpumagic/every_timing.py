@@ -1,0 +1,120 @@
+"""The automatic mode of the timer: how long every cell took, by hooks around the cells of a shell.
+
+Costs a cell that uses no GPU less than 0.3 ms, and nothing is waited for before a cell. At a cell's
+end its own GPU work is, so that the figure is its own and the next cell begins with an idle GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from gpumagic.cell_hooks import CellHooks
+from gpumagic.measure import Lap, cpu_times, summarize
+from gpumagic.memory_log import KEPT, first_line
+from gpumagic.passing import Passing
+from gpumagic.results import CellTiming, TimingLog
+
+
+class _Begun(NamedTuple):
+    """What is known when a cell begins."""
+
+    source: str
+    cpu: tuple[float, float]
+    started: float
+
+
+class EveryTiming:
+    """Times the cells of one shell. `on` and `off` are exact opposites.
+
+    ``tell`` is called after each cell that used the GPU or took longer than ``above`` seconds,
+    ``wanted`` with the source of each cell: False leaves it out.
+    """
+
+    def __init__(
+        self, shell: Any, tell: Callable[[CellTiming, str], None], wanted: Callable[[str], bool]
+    ) -> None:
+        self._tell = tell
+        self._wanted = wanted
+        self._hooks = CellHooks(shell, self._begin, self._end, self._failed)
+        self._passing = Passing()
+        self._cells: deque[CellTiming] = deque(maxlen=KEPT)
+        self._forgotten = 0
+        self.above = 0.0
+
+    @property
+    def watching(self) -> bool:
+        return self._hooks.attached
+
+    def on(self, above: float) -> None:
+        """Begin with the next cell, or go on with another threshold."""
+        self.above = above
+        self._hooks.attach()
+
+    def off(self) -> None:
+        """Stop. The records stay."""
+        self._hooks.detach()
+
+    def log(self) -> TimingLog:
+        """The records until now."""
+        return TimingLog(tuple(self._cells), self._forgotten, self.watching)
+
+    # --- the hooks ---------------------------------------------------------------------------
+
+    def _begin(self, info: Any) -> _Begun:
+        self._passing.start()
+        return _Begun(info.raw_cell, cpu_times(), perf_counter())
+
+    def _end(self, begun: _Begun, result: Any) -> None:
+        stopped = perf_counter()
+        user, system = cpu_times()
+        if not self._wanted(begun.source):
+            return
+        try:
+            readings = self._passing.stop(begun.started, stopped)
+            note = self._passing.note
+        except KeyboardInterrupt:
+            # The cell is done, and the user has seen enough of the wait for the GPU.
+            readings, note = {}, "interrupted while waiting for the GPU"
+        used = any(reading.worked for reading in readings.values())
+        if not used:
+            readings = {}
+        finished = max((reading.finished for reading in readings.values()), default=stopped)
+        timing = summarize(
+            [
+                Lap(
+                    wall=finished - begun.started,
+                    host=stopped - begun.started,
+                    user=max(user - begun.cpu[0], 0.0),
+                    system=max(system - begun.cpu[1], 0.0),
+                    readings=readings,
+                )
+            ]
+        )
+        cell = CellTiming(
+            cell=result.execution_count,
+            source=first_line(begun.source),
+            wall=timing.wall.median,
+            host=stopped - begun.started,
+            cpu=timing.cpu.median,
+            gpu=timing.gpu.median if used and timing.gpu is not None else None,
+            per_device={i: sample.median for i, sample in timing.per_device.items()},
+            gpu_at_most=used and timing.gpu_at_most,
+            used_gpu=used,
+            failed=not result.success,
+            note=timing.gpu_note if used and timing.gpu is None else note,
+        )
+        self._forgotten += len(self._cells) == KEPT
+        self._cells.append(cell)
+        if used or cell.wall > self.above:
+            self._tell(cell, begun.source)
+
+    def _failed(self, error: Exception) -> None:
+        """Our failure: one line, and the user's cells go on without us."""
+        lines = str(error).strip().splitlines()
+        print(
+            f"%cudatime: cells are timed no longer ({type(error).__name__}: "
+            f"{lines[0] if lines else '-'}); '%cudatime on' begins anew"
+        )

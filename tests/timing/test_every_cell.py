@@ -1,0 +1,302 @@
+"""``%cudatime on``, ``off`` and ``log``: a line after every cell that used the GPU or took long."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.utils.capture import capture_output
+
+from gpumagic.magics.timing_cells import duration
+from gpumagic.results import CellTiming, CudaTiming, TimingLog
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
+
+SLEEP = f"torch.cuda._sleep({int(0.02 * SLEEP_CYCLES_PER_SECOND)})"
+
+
+@pytest.fixture
+def on(work: Any, ip: Any, run_cell: Any) -> Any:
+    """A shell with the automatic mode on, and contexts on cuda:0 and cuda:1."""
+    ip.user_ns.update(work=work, torch=work.torch)
+    run_cell("%cudatime on -q")
+    return run_cell
+
+
+def last(run_cell: Any) -> CellTiming:
+    log = run_cell("%cudatime log -o -q").value
+    assert isinstance(log, TimingLog)
+    return log[-1]
+
+
+def test_a_cell_that_used_the_gpu(on: Any) -> None:
+    ran = on("work.sleep(0.02)")
+    assert ran.text.startswith("GPU 2")
+    assert "ms · wall 2" in ran.text
+    assert "\n" not in ran.text
+    cell = last(on)
+    assert cell.gpu is not None
+    assert 0.98 * 0.02 <= cell.gpu <= 1.02 * 0.02 + cell.host
+    assert cell.wall >= 0.0196
+    assert cell.host < 0.015
+    assert not cell.gpu_at_most
+    assert list(cell.per_device) == [0]
+    assert cell.source == "work.sleep(0.02)"
+
+
+@pytest.mark.parametrize(
+    ("code", "devices"),
+    [
+        ("work.on_side(0.02)", [0]),
+        ("work.from_thread(0.02)", [0]),
+        ("work.sleep(0.02, 1)", [1]),
+        ("work.sleep(0.02)\nwork.sleep(0.01, 1)", [0, 1]),
+    ],
+)
+def test_every_device_and_stream(on: Any, code: str, devices: list[int]) -> None:
+    ran = on(code)
+    cell = last(on)
+    assert list(cell.per_device) == devices
+    assert cell.gpu is not None
+    assert 0.0196 <= cell.gpu <= 0.0204 + cell.host
+    assert ("(cuda:0 " in ran.text) == (len(devices) > 1)
+
+
+def test_a_cell_that_waits_itself_has_an_upper_bound(on: Any) -> None:
+    """Its allocation is the sign; how long the GPU idled in between is not known."""
+    ran = on("y = torch.ones(9, device='cuda')\nwork.sleep(0.02)\ntorch.cuda.synchronize()")
+    cell = last(on)
+    assert cell.gpu_at_most
+    assert cell.gpu is not None
+    assert 0.0196 <= cell.gpu <= cell.wall
+    assert ran.text.startswith("GPU ≤ 2")
+
+
+def test_a_cell_without_gpu_work_says_nothing(on: Any) -> None:
+    assert on("x = 1").text == ""
+    assert last(on).gpu is None
+    assert not last(on).used_gpu
+    assert last(on).per_device == {}
+
+
+def test_a_long_cell_says_so(on: Any) -> None:
+    on("%cudatime on --above 20ms -q")
+    assert on("import time\ntime.sleep(0.005)").text == ""
+    assert on("time.sleep(0.03)").text.startswith("wall 3")
+    on("%cudatime on -q")
+    assert on("time.sleep(0.03)").text == ""
+
+
+def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, work: Any) -> None:
+    """The device is at work when the cell begins: nothing waits, and its mark is behind that."""
+    work.sleep(0.05)
+    on("work.sleep(0.02)")
+    cell = last(on)
+    assert cell.gpu is not None
+    assert 0.0196 <= cell.gpu <= 0.021
+    assert cell.wall > 0.06
+    assert cell.host < 0.04, "nothing was waited for before the cell"
+    # and a cell that does nothing on a device that is at work has not used it
+    work.sleep(0.05)
+    assert on("x = 1").text == ""
+    assert not last(on).used_gpu
+
+
+def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
+    """From a fresh kernel: no torch, CUDA made inside, then everything as it should be."""
+    k = kernel()
+    k.run("%cudatime on --above 0s")
+    k.run("import sys; assert 'torch' not in sys.modules")
+    assert k.run("x = 1").text.startswith("wall ")
+    reply = k.run(f"import torch\ntorch.cuda.init()\n{SLEEP}", timeout=120)
+    assert "GPU – · wall" in reply.text
+    assert "CUDA was initialised inside this cell" in reply.text
+    reply = k.run(SLEEP)
+    assert reply.text.startswith("GPU 2")
+    figures = reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]
+    assert figures["gpu"] == pytest.approx(0.02, rel=0.2)
+    # await, an exception, a cell that the front end does not want in its history
+    assert "wall" in k.run("import asyncio\nawait asyncio.sleep(0.01)").text
+    reply = k.run(f"x = torch.ones(9, device='cuda')\n{SLEEP}\n1 / 0", raising=False)
+    assert reply.error["ename"] == "ZeroDivisionError"
+    assert "GPU ≤ " in reply.text, "the traceback takes longer than the GPU"
+    # interrupted in the wait for the GPU: the cell is done, and says so
+    message = k.submit(f"print('begun')\ntorch.cuda._sleep({30 * SLEEP_CYCLES_PER_SECOND})")
+    k.until(message, "begun")
+    import time
+
+    time.sleep(1)
+    k.interrupt()
+    assert "interrupted while waiting for the GPU" in k.wait(message, timeout=20).text
+    assert k.value("1 + 1") == 2
+
+
+def test_metadata_in_a_notebook(notebook: Any) -> None:
+    """What papermill, or any reader of the file, finds."""
+    cells = ["%load_ext gpumagic\nimport torch; torch.ones(1, device='cuda')\n%cudatime on"]
+    executed = notebook([*cells, SLEEP, "y = 1", "%cudatime log"])
+    figures = executed.cells[1].outputs[0].metadata["gpumagic"]["cudatime"]
+    assert figures["gpu"] == pytest.approx(0.02, rel=0.2)
+    assert figures["cell"] == 2
+    assert executed.cells[2].outputs == []
+    log = executed.cells[3].outputs[0].metadata["gpumagic"]["cudatime_log"]
+    assert [entry["cell"] for entry in log] == [2, 3]
+
+
+def test_off_and_the_log(on: Any, ip: Any) -> None:
+    on("work.sleep(0.01)")
+    on("x = 1")
+    on("1 / 0", raising=False)
+    text = on("%cudatime log").text
+    assert text.startswith("3 cells, 1 with GPU work: wall ")
+    assert "x = 1" in text
+    on("%cudatime off")
+    assert on("work.sleep(0.01)").text == ""
+    log = on("%cudatime log -o -q").value
+    assert [cell.failed for cell in log] == [False, False, True]
+    assert not log.watching
+    assert log.wall == pytest.approx(sum(cell.wall for cell in log))
+    assert log.gpu == log[0].gpu
+    callbacks = ip.events.callbacks
+    ours = [f for e in ("pre_run_cell", "post_run_cell") for f in callbacks[e]]
+    assert not [f for f in ours if "CellHooks" in repr(f)]
+
+
+def test_the_log_as_a_data_frame(on: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    on("work.sleep(0.01)\nwork.sleep(0.01, 1)")
+    on("x = 1")
+    frame = on("%cudatime log -o -q").value.to_pandas()
+    assert list(frame["source"]) == ["work.sleep(0.01)", "x = 1"]
+    assert frame["cuda:1"].iloc[0] == pytest.approx(0.01, rel=0.3)
+    assert pandas.isna(frame["gpu"].iloc[1])
+
+
+def test_an_empty_log(run_cell: Any) -> None:
+    shown = "No cell has been timed yet: '%cudatime on' begins to"
+    assert run_cell("%cudatime log").text == shown
+    assert run_cell("%cudatime off").stdout == "It is off already.\n"
+
+
+def test_timed_cells_are_not_timed_aloud_twice(on: Any) -> None:
+    assert on("%%cudatime\nwork.sleep(0.01)").text.count("GPU") == 1
+    assert on("%cudatime torch.ones(9, device='cuda');").text.count("GPU") == 1
+    assert last(on).used_gpu
+
+
+def test_verbs_are_no_statements(ip: Any, run_cell: Any) -> None:
+    """A user's variable of that name can still be timed."""
+    ip.user_ns["log"] = lambda x: x
+    assert run_cell("%cudatime -q log(3)").value == 3
+    run_cell("%cudatime -q log = 3")
+    assert ip.user_ns["log"] == 3
+    assert run_cell("%cudatime -q log + 1").value == 4
+    assert run_cell("%cudatime -q -- log").value == 3
+    assert run_cell("%cudatime -q -r 1 -n 1 -o log").value.repeat == 1
+    assert isinstance(run_cell("%cudatime -q -o log").value, TimingLog)
+    assert isinstance(run_cell("%cudatime log -o;").value, TimingLog)
+    assert isinstance(run_cell("%%cudatime -q -o\nlog").value, CudaTiming)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%cudatime on --above soon", "'soon' is not a time; write 0.5s, 500ms or 2min"),
+        ("%cudatime on --abvoe 1s", "unknown option --abvoe; did you mean --above?"),
+        ("%cudatime log x", "unexpected 'x'"),
+    ],
+)
+def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
+    error = run_cell(line, raising=False).error
+    assert type(error) is UsageError
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("word", "seconds"),
+    [("0.5s", 0.5), ("500ms", 0.5), ("2min", 120), ("3", 3), (".5", 0.5), ("20us", 2e-5)],
+)
+def test_durations(word: str, seconds: float) -> None:
+    assert duration(word) == pytest.approx(seconds)
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(f"{word} or so")
+
+
+def test_a_cell_within_a_cell_is_part_of_it(on: Any, ip: Any) -> None:
+    on("get_ipython().run_cell('work.sleep(0.01)', store_history=False)")
+    log = on("%cudatime log -o -q").value
+    assert len(log) == 1
+    assert log[0].used_gpu
+
+
+def test_empty_and_broken_cells(on: Any) -> None:
+    on("")
+    on("a = (", raising=False)
+    on("x = 1")
+    assert [cell.source for cell in on("%cudatime log -o -q").value] == ["a = (", "x = 1"]
+
+
+def test_during_a_graphs_capture_nothing_is_asked_of_the_gpu(on: Any) -> None:
+    on("graph = torch.cuda.CUDAGraph()\nstream = torch.cuda.Stream()\nx = torch.ones(9).cuda()")
+    on("scope = torch.cuda.stream(stream)\nscope.__enter__()\ngraph.capture_begin()")
+    on("y = x + x")
+    assert "graph is being captured" in str(last(on).note)
+    on("graph.capture_end()\nscope.__exit__(None, None, None)\ngraph.replay()")
+    on("graph.replay()")
+    assert last(on).used_gpu
+
+
+def test_a_gpu_that_fails_fails_no_cell(on: Any, virtual_gpu: Any) -> None:
+    virtual_gpu.fault("cudaStreamQuery", 700)
+    ran = on("x = 5\nx")
+    virtual_gpu.reset()
+    assert ran.value == 5
+    assert "the GPU cannot be waited for" in str(last(on).note)
+
+
+def test_our_own_failure_steps_aside(on: Any, ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("oops")
+
+    monkeypatch.setattr("gpumagic.every_timing.summarize", fails)
+    ran = on("x = 5\nx")
+    assert ran.value == 5
+    assert ran.stdout.endswith(
+        "%cudatime: cells are timed no longer (ValueError: oops); '%cudatime on' begins anew\n"
+    )
+    assert on("%cudatime log -o -q").value.watching is False
+
+
+def test_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
+    shown = terminal()
+    assert "a line with its times" in shown.run("%cudatime on --above 0s")
+    assert "wall " in shown.run("x = 1")
+
+
+def test_lines_in_text() -> None:
+    cell = CellTiming(3, "x", wall=0.5, host=0.4, cpu=0.3, gpu=0.45, used_gpu=True)
+    assert str(cell) == "GPU 500 ms · wall 500 ms · CPU 300 ms".replace("500", "450", 1)
+    plain = CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.3)
+    assert str(plain) == "wall 500 ms · CPU 300 ms"
+
+
+def test_the_longest_cells_of_a_long_log() -> None:
+    cells = tuple(
+        CellTiming(i, f"cell {i}", wall=i / 10, host=i / 10, cpu=0.1) for i in range(1, 31)
+    )
+    lines = str(TimingLog(cells, forgotten=2)).splitlines()
+    assert lines[0] == "30 cells, 0 with GPU work: wall 46.5 s, GPU –, CPU 3.00 s"
+    assert lines[3].split()[0] == "[30]"
+    assert len(lines) == 3 + 20 + 2
+    assert lines[-2] == "the 20 longest are shown; .to_pandas() has all 30"
+    assert lines[-1] == "2 older cells have been forgotten"
+
+
+def test_the_dim_line_has_a_bundle(on: Any, ip: Any) -> None:
+    with capture_output() as captured:
+        ip.run_cell("work.sleep(0.01)", store_history=True)
+    (output,) = captured.outputs
+    assert "opacity" in output.data["text/html"]
+    assert set(output.metadata["gpumagic"]["cudatime"]) >= {"gpu", "wall", "cpu", "cell"}
