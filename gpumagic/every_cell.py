@@ -86,9 +86,11 @@ class EveryCell:
     def _after(self, result: Any) -> None:
         ended = time.perf_counter()
         try:
-            # The front end may have been told of no result, and an empty cell never began.
-            running = self._running.pop(id(getattr(result, "info", None)), None)
-            if running is not None:
+            if result is None:  # the cell was cancelled: it is charged to the next one
+                self._running.clear()
+                return
+            running = self._running.pop(id(result.info), None)
+            if running is not None:  # an empty cell never began
                 self._end(running, result, ended)
         except Exception as error:
             self._step_aside(error)

@@ -231,8 +231,11 @@ class History:
         self._cells.turn(_now(), run)
 
     def _after(self, result: Any) -> None:
-        ended = getattr(result, "info", None)
-        places = [i for i, (info, _) in enumerate(self._stack) if info is ended]
+        if result is None:  # the cell was cancelled
+            self._stack.clear()
+            self._cells.turn(_now(), None)
+            return
+        places = [i for i, (info, _) in enumerate(self._stack) if info is result.info]
         if not places:
             return
         _, run = self._stack[places[0]]

@@ -32,7 +32,9 @@ def figure(log: CellLog) -> Any:
         raise SpecError(
             "a plot needs matplotlib; install it with: pip install matplotlib"
         ) from None
-    ordinals = sorted({ordinal for cell in log for ordinal in cell.devices})
+    known = sorted({ordinal for cell in log for ordinal in cell.devices})
+    used = {i for cell in log for i, d in cell.devices.items() if d.reserved_now or d.ooms}
+    ordinals = [ordinal for ordinal in known if ordinal in used] or known
     height = 0.6 + 2.4 * len(ordinals)
     drawn = Figure(figsize=(8, height), dpi=_DPI, layout="constrained", facecolor="white")
     panels = drawn.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]

@@ -43,7 +43,7 @@ def _kept_apart(result: MemoryReport) -> list[Block]:
     kinds = {
         "CUDA graphs' pools, of reserved": {i: d.graph_pools for i, d in result.devices.items()},
         "MemPools, of reserved": {i: d.mem_pools for i, d in result.devices.items()},
-        "Fragmented, free between live tensors": {
+        "Fragmentation, free within segments in use": {
             i: d.fragmented for i, d in result.devices.items()
         },
     }

@@ -1,0 +1,364 @@
+"""``%gpumem on``, ``off``, ``log``, ``plot``: what every cell did, and nothing that it changes."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.every_cell import EveryCell
+from gpumagic.memory_log import MemoryLog, first_line
+from gpumagic.peaks import LEDGER
+from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
+from tests.memory.conftest import MIB, clear
+from tests.memory.test_magic import bytes_on
+from tests.memory.test_peaks import empty, functions, program, readings
+
+
+@pytest.fixture
+def watched(torch: ModuleType, ip: Any, run_cell: Any) -> Any:
+    """``run_cell`` with ``%gpumem on``."""
+    ip.user_ns["torch"] = torch
+    run_cell("%gpumem on -q")
+    return run_cell
+
+
+def log(run_cell: Any) -> CellLog:
+    found = run_cell("%gpumem log -o -q").value
+    assert isinstance(found, CellLog)
+    return found
+
+
+# --- the line -----------------------------------------------------------------------------------
+
+
+def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
+    ran = watched(f"x = {bytes_on(0, 3 * MIB)}\ny = {bytes_on(0, 10 * MIB)}\ndel y")
+    assert ran.text == "GPU memory: cuda:0 +3.00 MiB, peak +13.0 MiB, now 3.00 MiB"
+    assert "opacity" in ran.html  # dim
+    assert watched("1").displays == []
+    ran = watched("del x")
+    assert ran.text == "GPU memory: cuda:0 -3.00 MiB, peak 0 B, now 0 B"
+
+
+def test_several_devices_in_one_line(watched: Any) -> None:
+    ran = watched(f"x = {bytes_on(0, MIB)}\ny = {bytes_on(1, MIB)}")
+    assert ran.text == "GPU memory: cuda:0-1 each +1.00 MiB, peak +1.00 MiB, now 1.00 MiB"
+    ran = watched(f"z = {bytes_on(1, 2 * MIB)}; del x, y")
+    assert ran.text == (
+        "GPU memory: cuda:0 -1.00 MiB, peak 0 B, now 0 B"
+        " · cuda:1 +1.00 MiB, peak +2.00 MiB, now 2.00 MiB"
+    )
+    ran = watched("torch.cuda.empty_cache()")
+    assert ran.text == (
+        "GPU memory: cuda:0 reserved -2.00 MiB, now 0 B · cuda:1 reserved -2.00 MiB, now 20.0 MiB"
+    )
+
+
+def test_the_rest_of_the_cell_that_turned_it_on_counts(
+    torch: ModuleType, run_cell: Any, ip: Any
+) -> None:
+    ip.user_ns["torch"] = torch
+    ran = run_cell(f"a = {bytes_on(0, 8 * MIB)}\n%gpumem on\nb = {bytes_on(0, MIB)}")
+    assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 9.00 MiB" in ran.text
+    assert ran.stdout.startswith("After every cell a line")
+
+
+def test_hooks_survive_cells_that_fail(watched: Any, torch: ModuleType) -> None:
+    ran = watched(f"x = {bytes_on(0, MIB)}\nraise KeyError('mine')", raising=False)
+    assert type(ran.error) is KeyError
+    assert "+1.00 MiB" in ran.text
+    ran = watched(bytes_on(0, 2**50), raising=False)
+    assert type(ran.error) is torch.OutOfMemoryError
+    assert "(out of memory: cuda:0)" in ran.text
+    assert type(watched("= 1", raising=False).error) is SyntaxError
+    assert watched("").displays == []
+    assert "+2.00 MiB" in watched(f"y = {bytes_on(0, 2 * MIB)}").text
+    assert [cell.failed for cell in log(watched)] == [False, True, True, True, False]
+
+
+def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
+    watched: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callbacks = {name: list(found) for name, found in ip.events.callbacks.items()}
+
+    def broken(scope: Any) -> Any:
+        raise RuntimeError("no counters\nmore")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LEDGER, "turn", broken)
+        ran = watched("21 * 2")
+    assert ran.value == 42
+    assert "%gpumem: cells are watched no longer (RuntimeError: no counters)" in ran.stdout
+    assert "Traceback" not in ran.stdout
+    assert watched(f"x = {bytes_on(0, MIB)}").displays == []
+    assert len(ip.events.callbacks["post_run_cell"]) == len(callbacks["post_run_cell"]) - 1
+
+
+def test_off_takes_the_hooks_back(torch: ModuleType, run_cell: Any, ip: Any) -> None:
+    ip.user_ns["torch"] = torch
+    own = functions(torch)
+    before = {name: list(found) for name, found in ip.events.callbacks.items()}
+    assert "It is off already." in run_cell("%gpumem off").stdout
+    run_cell("%gpumem on")
+    assert "It is on already." in run_cell("%gpumem on").stdout
+    assert functions(torch) != own
+    run_cell(f"x = {bytes_on(0, MIB)}")
+    run_cell("%gpumem off")
+    assert {name: list(found) for name, found in ip.events.callbacks.items()} == before
+    assert functions(torch) == own
+    assert run_cell(f"y = {bytes_on(0, MIB)}").displays == []
+    assert [cell.source[:10] for cell in log(run_cell)] == [
+        "%gpumem on",
+        "%gpumem on",
+        "x = torch.",
+    ]
+
+
+def test_unloading_takes_the_hooks_back(watched: Any, ip: Any, torch: ModuleType) -> None:
+    watched(f"x = {bytes_on(0, MIB)}\ndel x")
+    ip.extension_manager.reload_extension("gpumagic")
+    assert watched(f"x = {bytes_on(0, MIB)}").displays == []
+    assert len(log(watched)) == 0
+
+
+# --- cells within cells ----------------------------------------------------------------------
+
+
+def test_a_cell_within_a_cell_is_part_of_it(watched: Any) -> None:
+    inner = f"y = {bytes_on(0, 2 * MIB)}"
+    ran = watched(f"x = {bytes_on(0, MIB)}\nget_ipython().run_cell({inner!r});")
+    assert ran.text == "GPU memory: cuda:0 +3.00 MiB, peak +3.00 MiB, now 3.00 MiB"
+    ran = watched(f"get_ipython().run_cell({inner!r}, store_history=True);")
+    assert ran.text.splitlines() == [
+        "GPU memory: cuda:0 0 B, peak +2.00 MiB, now 3.00 MiB",
+        "GPU memory: cuda:0 0 B, peak +2.00 MiB, now 3.00 MiB",
+    ]
+
+
+def test_a_magic_within_a_watched_cell_is_exact(watched: Any) -> None:
+    ran = watched(
+        f"%%gpumem -q -v inner\nx = {bytes_on(0, 40 * MIB)}\ndel x\ny = {bytes_on(0, MIB)}"
+    )
+    assert ran.text == "GPU memory: cuda:0 +1.00 MiB, peak +40.0 MiB, now 1.00 MiB"
+    assert watched("inner").value.devices[0].peak == 40 * MIB
+
+
+def test_a_cell_that_awaits(watched: Any) -> None:
+    ran = watched(f"import asyncio\nawait asyncio.sleep(0)\nx = {bytes_on(0, MIB)}")
+    assert "+1.00 MiB" in ran.text
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def test_the_log(watched: Any) -> None:
+    watched(f"\n  # a comment\nx = {bytes_on(1, 5 * MIB)}")
+    watched("del x")
+    watched("1")
+    found = log(watched)
+    comment, freed, idle = found[1:4]
+    assert (comment.source, freed.source, idle.source) == ("# a comment", "del x", "1")
+    assert comment.number is not None
+    assert freed.number == comment.number + 1
+    assert comment.devices[1].peak == 5 * MIB
+    assert freed.devices[1].allocated == -5 * MIB
+    assert not idle.changed
+    assert all(cell.seconds > 0 for cell in found)
+    text = watched("%gpumem log").text
+    assert re.search(rf"\[{freed.number}\] +del x +(cuda:1 +)?-5.00 MiB +0 B", text)
+
+
+def test_the_log_as_a_frame(watched: Any) -> None:
+    pytest.importorskip("pandas")
+    watched(f"x = {bytes_on(1, 5 * MIB)}; y = {bytes_on(0, MIB)}")
+    frame = log(watched).to_pandas()
+    last = frame.index[-1][0]
+    assert frame.loc[(last, 1), "allocated"] == 5 * MIB
+    assert frame.loc[(last, 0), "peak"] == MIB
+    assert len(CellLog().to_pandas()) == 0
+
+
+def test_the_log_forgets_the_oldest() -> None:
+    log = MemoryLog(kept=2)
+    for number in range(5):
+        log.add(CellMemory(number, "x", 0.1))
+    found = log.result({}, watching=True)
+    assert [cell.number for cell in found] == [3, 4]
+    assert found.forgotten == 3
+    assert "3 still earlier ones are forgotten" in str(found)
+
+
+def test_first_lines() -> None:
+    assert first_line("\n\n   x = 1  \ny") == "x = 1"
+    assert first_line("") == ""
+    assert first_line("x" * 100) == "x" * 79 + "…"
+
+
+def test_an_empty_log_says_what_to_do() -> None:
+    assert str(CellLog()) == "No cells to show: '%gpumem on' begins to watch them"
+
+
+# --- the plot -----------------------------------------------------------------------------------
+
+
+def test_the_plot(watched: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    watched(f"x = {bytes_on(0, 30 * MIB)}\ndel x\nx = {bytes_on(0, MIB)}")
+    watched(bytes_on(0, 2**50), raising=False)
+    ran = watched("%gpumem plot -o")
+    (bundle,) = ran.displays
+    assert bundle["image/png"]
+    (axes,) = ran.value.axes
+    assert max(bar.get_height() for bar in axes.patches) == 30 * MIB
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines["allocated"].get_ydata()) == [0, MIB, MIB]
+    assert list(lines["reserved"].get_ydata()) == [0, 32 * MIB, 2 * MIB]
+    assert list(lines["out of memory"].get_xdata()) == [2]
+    assert axes.get_title(loc="right").startswith("limit")
+    path = tmp_path / "cells.svg"
+    assert str(path) in watched(f"%gpumem plot {path}").stdout
+    assert path.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_a_plot_without_cells_or_without_a_folder_is_one_line(watched: Any) -> None:
+    pytest.importorskip("matplotlib")
+    ran = watched("%gpumem plot /nowhere/x.png", raising=False)
+    assert type(ran.error).__name__ == "UsageError"
+    watched(f"x = {bytes_on(0, MIB)}")
+    for file in ("/nowhere/x.png", "x.nonsense"):
+        ran = watched(f"%gpumem plot {file}", raising=False)
+        assert type(ran.error).__name__ == "UsageError"
+        assert "cannot write" in str(ran.error)
+
+
+def test_a_plot_without_matplotlib_is_one_line(
+    watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched(f"x = {bytes_on(0, MIB)}")
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    ran = watched("%gpumem plot", raising=False)
+    assert type(ran.error).__name__ == "UsageError"
+    assert "pip install" in str(ran.error)
+
+
+# --- verbs and statements ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "log = 3",
+        "log= 3",
+        "log += 1",
+        "log[0]",
+        "log [0]",
+        "log - 1",
+        "log if log else 2",
+        "-- log",
+    ],
+)
+def test_a_statement_is_no_verb(run_cell: Any, ip: Any, statement: str) -> None:
+    import numpy
+
+    ip.user_ns["log"] = numpy.zeros(1)
+    ran = run_cell(f"%gpumem -v change {statement}")
+    assert not isinstance(ran.value, CellLog)
+    assert "devices" in vars(run_cell("change").value)
+
+
+def test_bad_options_of_a_verb_are_one_line(run_cell: Any) -> None:
+    ran = run_cell("%gpumem log -z", raising=False)
+    assert type(ran.error).__name__ == "UsageError"
+    assert str(ran.error) == "%gpumem log: unknown option -z. Try %gpumem?"
+
+
+# --- the user's counters ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_users_counters_are_what_they_would_have_been(
+    torch: ModuleType, ip: Any, seed: int
+) -> None:
+    """The same random program, its steps between cells, with the automatic mode and without."""
+    alone, _ = program(torch, seed, lambda aside: None)
+    del _
+    clear(torch)
+    told: list[CellMemory] = []
+    every_cell = EveryCell(ip, told.append)
+    every_cell.on()
+
+    def cell(aside: random.Random) -> None:
+        if aside.random() < 0.5:
+            ip.run_cell("1", store_history=True)
+
+    beside, held = program(torch, seed, cell)
+    every_cell.off()
+    beside[-1] = readings(torch)
+    del held
+    assert told
+    for without, within in zip(alone, beside, strict=True):
+        assert without.keys() == within.keys()
+        for key in without:
+            assert without[key] == within[key], key
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
+    """Every byte of the session is in one record, and every peak above a model's."""
+    rng = random.Random(seed)
+    live: list[Any] = []
+    course = [0]
+    expected: list[tuple[int, int]] = []
+
+    def work() -> None:
+        for _ in range(rng.randrange(6)):
+            if rng.random() < 0.5 and live:
+                live.pop(rng.randrange(len(live)))
+            else:
+                live.append(empty(torch, rng.randrange(1, 20 * MIB)))
+            if rng.random() < 0.2:
+                torch.cuda.reset_peak_memory_stats()
+            course.append(torch.cuda.memory_allocated())
+
+    ip.user_ns["work"] = work
+    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell.on()
+    for _ in range(30):
+        start = course[-1]
+        course[:] = [start]
+        ip.run_cell("work()", store_history=True)
+        expected.append((course[-1] - start, max(course) - start))
+    found = every_cell.log()
+    every_cell.off()
+    assert [(c.devices[0].allocated, c.devices[0].peak) for c in found] == expected
+
+
+def test_an_idle_device_reads_once_a_cell(
+    torch: ModuleType, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell.on()
+    read: list[int] = []
+    call = LEDGER._call
+
+    def counted(name: str, ordinal: int) -> Any:
+        read.append(ordinal)
+        return call(name, ordinal)
+
+    monkeypatch.setattr(LEDGER, "_call", counted)
+    ip.run_cell("1", store_history=True)
+    every_cell.off()
+    assert sorted(read) == sorted(set(read))
+    assert every_cell.log()[0].devices[0] == DeviceMemoryDelta(0, 0, 0)
+
+
+def test_in_a_kernel_the_line_stands_below_its_cell(kernel: Any) -> None:
+    k = kernel()
+    k.run("import torch\n%gpumem on -q")
+    reply = k.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    assert "GPU memory: cuda:0 +1.00 MiB" in str(reply)
