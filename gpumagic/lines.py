@@ -1,5 +1,4 @@
-"""What each line did to GPU memory: the allocator's counters, read where one line gives way to the
-next.
+"""What each line did to GPU memory: the counters, read where one line gives way to the next.
 
 Only the code objects asked for are traced line by line, in the thread of the cell; every other
 function that a line calls counts to the line. A comprehension counts to the lines on which it is

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
-    from torch import device as _Device
+    from torch import device as _Device  # noqa: N812 - `device` is a function here
 
 
 _streams: dict[int, tuple[Any, ...]] = {}

@@ -35,7 +35,7 @@ def snapshot_file(result: SnapshotFile) -> list[Block]:
     what = f"{result.events} events" if result.events else "no history, only what is held now"
     blocks: list[Block] = [
         Line.of(f"Written to {result.path} ({bytes_(result.size)}): {what}."),
-        Line.of(f"To view it, open {_VIZ} and drop the file there; it stays on your machine.", "dim"),
+        Line.of(f"To view it, drop the file on {_VIZ}; it stays on your machine.", "dim"),
     ]
     if not result.events:
         blocks.append(Line.of("For a timeline with stacks, '%gpumem record on' first.", "dim"))

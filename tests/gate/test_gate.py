@@ -12,8 +12,8 @@ STATE = """
 import torch
 def state():
     cuda, C = torch.cuda, torch._C
-    owners = {"cuda": vars(cuda), "Stream": vars(cuda.Stream), "C": vars(C), "T": vars(torch)}
-    return {(o, k): v for o, names in owners.items() for k, v in names.items() if not k.startswith("_tls")}
+    owners = {"cuda": cuda, "Stream": cuda.Stream, "C": C, "T": torch}
+    return {(o, k): v for o, owner in owners.items() for k, v in vars(owner).items()}
 """
 
 
