@@ -1,0 +1,65 @@
+"""Cells of which it is known what limits them: the host that launches, or the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: What the cells use, ``sleep(seconds)`` apart, which the test brings along.
+SETUP = """
+import torch
+x = torch.ones(16, 16, device="cuda")
+big = torch.ones(4096, 4096, device="cuda")
+host = torch.ones(64)
+side = torch.cuda.Stream()
+"""
+
+HOST_BOUND = {
+    "one tiny kernel": "x.add_(1)",
+    "a hundred tiny kernels": "for _ in range(100):\n    x.add_(1)",
+    "five hundred tiny kernels": "for _ in range(500):\n    x.mul_(2)",
+    "a chain of operators": "(x + 1).mul(2).sub(3).relu().neg()",
+    "tiny kernels that make tensors": "rows = [x[i] + x[i + 1] for i in range(15)]",
+    "tiny products": "for _ in range(50):\n    x @ x",
+    "python between launches": "for i in range(20):\n    sum(range(500))\n    x.add_(i)",
+    "tiny copies to the GPU": "for _ in range(20):\n    host.to('cuda', non_blocking=True)",
+    "tiny kernels on a side stream": (
+        "with torch.cuda.stream(side):\n    for _ in range(50):\n        x.add_(1)"
+    ),
+    "a training step of a tiny model": (
+        "w = torch.ones(16, 16, device='cuda', requires_grad=True)\n"
+        "((x @ w).relu() - 1).pow(2).sum().backward()"
+    ),
+}
+
+GPU_BOUND = {
+    "one long kernel": "sleep(2e-3)",
+    "kernels of 100 µs": "for _ in range(20):\n    sleep(100e-6)",
+    "kernels of 400 µs": "for _ in range(5):\n    sleep(400e-6)",
+    "a large product": "big @ big",
+    "ten large products": "for _ in range(10):\n    big @ big",
+    "a long kernel and tiny ones": "sleep(4e-3)\nfor _ in range(5):\n    x.add_(1)",
+    "tiny ones and a long kernel": "for _ in range(5):\n    x.add_(1)\nsleep(4e-3)",
+    "a long kernel on a side stream": "with torch.cuda.stream(side):\n    sleep(3e-3)",
+    "a side stream that is joined": (
+        "side.wait_stream(torch.cuda.current_stream())\n"
+        "with torch.cuda.stream(side):\n    sleep(2e-3)\n"
+        "torch.cuda.current_stream().wait_stream(side)\nsleep(1e-3)"
+    ),
+    "a long kernel behind some Python": "sum(range(1000))\nsleep(5e-3)",
+}
+
+#: The code, and what limits it.
+ALL = {
+    **{f"host: {name}": (code, "host") for name, code in HOST_BOUND.items()},
+    **{f"gpu: {name}": (code, "gpu") for name, code in GPU_BOUND.items()},
+}
+
+
+def namespace(cycles_per_second: float) -> dict[str, Any]:
+    """A namespace for the cells, after `SETUP`."""
+    made: dict[str, Any] = {}
+    exec(SETUP, made)
+    sleep: Callable[[int], None] = made["torch"].cuda._sleep
+    made["sleep"] = lambda seconds: sleep(int(seconds * cycles_per_second))
+    return made

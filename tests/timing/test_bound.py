@@ -1,0 +1,143 @@
+"""What limits a cell: twenty of which it is known, and cells of which nobody can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gpumagic
+from tests.timing import cells
+
+MANY = {"precision": 0.05, "max_time": 0.3}
+
+
+@pytest.fixture
+def namespace(work: Any) -> dict[str, Any]:
+    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
+
+    return cells.namespace(SLEEP_CYCLES_PER_SECOND)
+
+
+@pytest.mark.parametrize("name", cells.ALL)
+def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
+    code, limit = cells.ALL[name]
+    timing = gpumagic.cudatime(code, globals=namespace, **MANY)
+    assert timing.bound == limit, timing
+    assert timing.bound_evidence
+    assert timing.gpu_at_most == (limit == "host")
+    assert {"gpu": "GPU-bound", "host": "host-bound"}[limit] in str(timing)
+
+
+def test_there_are_twenty() -> None:
+    assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
+
+
+def test_the_number_of_runs_is_kept_where_it_is_given(namespace: dict[str, Any]) -> None:
+    """The warm-up serves as the queued samples then."""
+    namespace["runs"] = runs = []
+    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=8, globals=namespace)
+    assert len(runs) == 8 + 3 * 4
+    assert timing.warmup == 8
+    assert timing.bound == "host"
+
+
+def test_without_warm_up_only_the_runs_themselves_tell(namespace: dict[str, Any]) -> None:
+    namespace["runs"] = runs = []
+    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=0, globals=namespace)
+    assert len(runs) == 12
+    assert timing.bound is None
+    assert timing.queued is None
+    timing = gpumagic.cudatime("sleep(2e-3)", n=3, r=4, w=0, globals=namespace)
+    assert timing.bound == "gpu"
+
+
+WAITING = {
+    "a long kernel and its result": "sleep(2e-3); torch.cuda.synchronize()",
+    "a value": "sleep(2e-3); x.sum().cpu()",
+    "an event": "sleep(2e-3); e = torch.cuda.Event(); e.record(); e.synchronize()",
+}
+
+
+@pytest.mark.parametrize("code", WAITING.values(), ids=[*WAITING])
+def test_a_cell_that_waits_has_no_queued_time(code: str, namespace: dict[str, Any]) -> None:
+    timing = gpumagic.cudatime(code, queued=True, globals=namespace, **MANY)
+    assert timing.queued is None
+    assert "waits for the GPU inside" in timing.queued_note
+    assert timing.bound is None
+    assert timing.gpu_at_most
+    assert "no queued GPU time: the code waits" in str(timing)
+
+
+def test_more_than_the_queue_holds_has_no_queued_time(namespace: dict[str, Any]) -> None:
+    code = "for _ in range(3000): x.add_(1)"
+    timing = gpumagic.cudatime(code, queued=True, globals=namespace, precision=0.5, max_time=1.0)
+    assert timing.queued is None
+    assert "queues more than the GPU's queue holds" in timing.queued_note
+
+
+def test_queued_time_has_no_launch_cost(namespace: dict[str, Any]) -> None:
+    from tests.virtual_gpu import Scenario
+
+    kernel = Scenario().kernel_time
+    code = "for _ in range(20): x.add_(1)"
+    timing = gpumagic.cudatime(code, queued=True, globals=namespace, **MANY)
+    assert timing.queued.median == pytest.approx(20 * kernel, rel=0.02)
+    assert timing.gpu.median > 1.5 * timing.queued.median
+    assert "queued" in str(timing)
+
+
+def test_queued_time_counts_side_streams(namespace: dict[str, Any]) -> None:
+    """They are held too: work that began during the hold would not be counted."""
+    code = "with torch.cuda.stream(side):\n    sleep(50e-6)\nx.add_(1)"
+    timing = gpumagic.cudatime(code, queued=True, globals=namespace, **MANY)
+    assert timing.queued.median >= 0.999 * 50e-6
+
+
+def test_several_devices_cannot_be_held(namespace: dict[str, Any], work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: (work.sleep(1e-3), work.sleep(1e-3, 1)), queued=True, **MANY)
+    assert timing.queued is None
+    assert "several GPUs" in timing.queued_note
+    assert timing.bound == "gpu"
+
+
+def test_no_gpu_work_is_said(work: Any) -> None:
+    timing = gpumagic.cudatime("sum(range(1000))", **MANY)
+    assert timing.gpu is None
+    assert "nothing to do" in timing.gpu_note
+    assert timing.bound is None
+
+
+def test_what_a_queued_run_raises_is_no_affair_of_the_users(work: Any) -> None:
+    """Nobody asked for more runs than seven."""
+    left = [work.torch.ones(3, device="cuda") for _ in range(8)]
+    timing = gpumagic.cudatime(lambda: left.pop().add_(1), n=1, r=7)
+    assert not left
+    assert timing.repeat == 7
+    assert "raised IndexError" in timing.queued_note
+
+
+def test_a_graphs_replay(work: Any) -> None:
+    torch = work.torch
+    x = torch.ones(16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(50):
+            x.add_(1)
+    timing = gpumagic.cudatime(graph.replay, queued=True, **MANY)
+    eager = gpumagic.cudatime(lambda: [x.add_(1) for _ in range(50)], queued=True, **MANY)
+    assert timing.bound == "gpu"
+    assert timing.gpu.median == pytest.approx(timing.queued.median, rel=0.05)
+    assert timing.gpu.median == pytest.approx(eager.queued.median, rel=0.05)
+
+
+def test_repeats_while_a_graph_is_captured(work: Any) -> None:
+    torch = work.torch
+    x = torch.ones(16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        timing = gpumagic.cudatime(lambda: x.add_(1), queued=True, cold=False, n=2, r=3)
+    assert timing.gpu is None
+    assert timing.queued is None
+    assert "captured" in timing.gpu_note
+    graph.replay()
