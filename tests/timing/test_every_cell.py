@@ -95,7 +95,7 @@ def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, work: Any)
     on("work.sleep(0.02)")
     cell = last(on)
     assert cell.gpu is not None
-    assert 0.0196 <= cell.gpu <= 0.021
+    assert 0.0196 <= cell.gpu <= 0.0204 + cell.host
     assert cell.wall > 0.06
     assert cell.host < 0.04, "nothing was waited for before the cell"
     # and a cell that does nothing on a device that is at work has not used it
@@ -116,7 +116,7 @@ def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
     reply = k.run(SLEEP)
     assert reply.text.startswith("GPU 2")
     figures = reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]
-    assert figures["gpu"] == pytest.approx(0.02, rel=0.2)
+    assert 0.0196 <= figures["gpu"] <= 0.0204 + figures["host"]
     # await, an exception, a cell that the front end does not want in its history
     assert "wall" in k.run("import asyncio\nawait asyncio.sleep(0.01)").text
     reply = k.run(f"x = torch.ones(9, device='cuda')\n{SLEEP}\n1 / 0", raising=False)
@@ -138,7 +138,7 @@ def test_metadata_in_a_notebook(notebook: Any) -> None:
     cells = ["%load_ext gpumagic\nimport torch; torch.ones(1, device='cuda')\n%cudatime on"]
     executed = notebook([*cells, SLEEP, "y = 1", "%cudatime log"])
     figures = executed.cells[1].outputs[0].metadata["gpumagic"]["cudatime"]
-    assert figures["gpu"] == pytest.approx(0.02, rel=0.2)
+    assert 0.0196 <= figures["gpu"] <= 0.0204 + figures["host"]
     assert figures["cell"] == 2
     assert executed.cells[2].outputs == []
     log = executed.cells[3].outputs[0].metadata["gpumagic"]["cudatime_log"]
@@ -170,7 +170,7 @@ def test_the_log_as_a_data_frame(on: Any) -> None:
     on("x = 1")
     frame = on("%cudatime log -o -q").value.to_pandas()
     assert list(frame["source"]) == ["work.sleep(0.01)", "x = 1"]
-    assert frame["cuda:1"].iloc[0] == pytest.approx(0.01, rel=0.3)
+    assert 0.0098 <= frame["cuda:1"].iloc[0] <= 0.0102 + frame["host"].iloc[0]
     assert pandas.isna(frame["gpu"].iloc[1])
 
 
@@ -181,8 +181,8 @@ def test_an_empty_log(run_cell: Any) -> None:
 
 
 def test_timed_cells_are_not_timed_aloud_twice(on: Any) -> None:
-    assert on("%%cudatime\nwork.sleep(0.01)").text.count("GPU") == 1
-    assert on("%cudatime torch.ones(9, device='cuda');").text.count("GPU") == 1
+    assert len(on("%%cudatime\nwork.sleep(0.01)").displays) == 1
+    assert len(on("%cudatime torch.ones(9, device='cuda');").displays) == 1
     assert last(on).used_gpu
 
 
