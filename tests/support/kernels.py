@@ -105,14 +105,15 @@ class Kernel:
             CellError: the cell raised, and ``raising`` is true; with the traceback.
             TimeoutError: no reply, or no end of the output, within ``timeout`` seconds.
         """
-        reply = self.wait(self.submit(source), timeout=timeout)
+        # ipykernel 6 aborts what arrives just after an error: that is for those who queue cells.
+        reply = self.wait(self.submit(source, stop_on_error=False), timeout=timeout)
         if raising and reply.status != "ok":
             raise CellError(f"{source}\n→ {reply.status}\n{reply.shown}")
         return reply
 
-    def submit(self, source: str) -> str:
+    def submit(self, source: str, *, stop_on_error: bool = True) -> str:
         """Send a cell and return the request's id at once."""
-        message: str = self.client.execute(source, allow_stdin=False)
+        message: str = self.client.execute(source, allow_stdin=False, stop_on_error=stop_on_error)
         return message
 
     def until(self, message: str, text: str, *, timeout: float = 60) -> None:

@@ -96,7 +96,7 @@ def nothing_leaks() -> Iterator[None]:
     What a package does when it is first imported in the block is no leak.
     """
     before, functions, threads = state(), torch_functions(), set(threading.enumerate())
-    packages = _foreign_packages()
+    packages, dynamo_was_there = _foreign_packages(), "torch._dynamo" in sys.modules
     yield
     left = _threads_left(threads)
     assert not left, f"threads left running: {[t.name for t in left]}"
@@ -106,6 +106,9 @@ def nothing_leaks() -> Iterator[None]:
     assert not changed, f"global state left changed: {changed}"
     now = torch_functions()
     replaced = [name for name, identity in functions.items() if now.get(name) != identity]
+    if not dynamo_was_there and "torch._dynamo" in sys.modules:
+        # torch's own doing: its optimizers import the compiler, which wraps this one.
+        replaced = [name for name in replaced if name != "torch.manual_seed"]
     assert not replaced, f"functions of torch left replaced: {replaced}"
 
 
