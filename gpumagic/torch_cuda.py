@@ -193,9 +193,9 @@ def snapshot() -> dict[str, Any]:
 def history_is_recorded() -> bool:
     """Whether the allocator records its history. False where CUDA is not initialised.
 
-    torch crashes when it is asked earlier.
+    torch crashes when it is asked earlier, and other allocators than its own raise.
     """
-    return initialized() and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
+    return allocator_backend() == "native" and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
 
 
 def record_history(max_entries: int, *, stacks: bool) -> None:

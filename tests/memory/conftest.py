@@ -33,3 +33,14 @@ def clear(torch: ModuleType) -> None:
         torch.cuda.reset_peak_memory_stats(ordinal)
         torch.cuda.reset_accumulated_memory_stats(ordinal)
         assert torch.cuda.memory_reserved(ordinal) == 0
+
+
+@pytest.fixture(scope="session")
+def with_stacks() -> None:
+    """torch has told recorded stacks once: for that it imports a part of itself, which stays."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100)
+    torch.empty(1, device="cuda")
+    torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)

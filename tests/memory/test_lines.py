@@ -1,0 +1,431 @@
+"""``%%gpumem --lines``: exact to the byte, on the line where it is written."""
+
+from __future__ import annotations
+
+import bdb
+import functools
+import random
+import sys
+from types import FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.lines import find_code, function_source
+from gpumagic.results import LineMemory, LineReport
+from gpumagic.stayed import Living, living_numbers
+from tests.memory.conftest import MIB, clear
+from tests.memory.test_peaks import empty, program, readings
+
+
+@pytest.fixture
+def lines(torch: ModuleType, ip: Any, run_cell: Any) -> Any:
+    """``lines(cell, options="", raising=True)``: its `LineReport`; ``e(MiB, device)`` allocates."""
+
+    def e(size: float, ordinal: int = 0) -> Any:
+        return empty(torch, int(size * MIB), ordinal)
+
+    e(1)
+    ip.user_ns.update(e=e, torch=torch)
+
+    def measure(cell: str, options: str = "", **how: Any) -> LineReport:
+        run_cell(f"%%gpumem --lines -q -v report {options}\n{cell}", **how)
+        report = ip.user_ns["report"]
+        assert isinstance(report, LineReport)
+        return report
+
+    return measure
+
+
+def in_mib(report: LineReport, source: int = 0, ordinal: int = 0) -> dict[int, tuple[float, ...]]:
+    """By line: change, peak and what stayed, in MiB."""
+    found = report.sources[source].devices.get(ordinal, {})
+    return {
+        number: (m.change / MIB, m.peak / MIB, -1 if m.stayed is None else m.stayed / MIB)
+        for number, m in found.items()
+    }
+
+
+# --- on its line --------------------------------------------------------------------------------
+
+
+def test_each_line(lines: Any) -> None:
+    report = lines("a = e(10)\nb = e(4); del b\nc = e(2)\ndel a")
+    assert in_mib(report) == {2: (10, 10, 0), 3: (0, 4, 0), 4: (2, 2, 2), 5: (-10, 0, 0)}
+    assert report.cell.devices[0].allocated == 2 * MIB
+    assert report.cell.devices[0].peak == 14 * MIB
+    assert report.elsewhere == {}
+    assert report.notes == ()
+    assert report.sources[0].devices[0][3] == LineMemory(0, 4 * MIB, 4 * MIB, 4 * MIB, 0)
+
+
+def test_a_loop_is_summed(lines: Any) -> None:
+    report = lines("kept = []\nfor i in range(5):\n    kept.append(e(2))\n    t = e(3)\n    del t")
+    assert in_mib(report) == {4: (10, 2, 10), 5: (15, 3, 0), 6: (-15, 0, 0)}
+
+
+def test_a_multi_line_statement_lands_where_it_is_written(lines: Any) -> None:
+    report = lines("d = dict(\n    a=e(2),\n    b=[\n        e(4),\n        e(8)],\n)")
+    assert in_mib(report) == {3: (2, 2, 2), 5: (4, 4, 4), 6: (8, 8, 8)}
+
+
+def test_a_comprehension_lands_on_its_line(lines: Any) -> None:
+    one = "x = [e(2) for i in range(3)]"
+    several = "y = [\n    e(2)\n    for i in range(3)\n]"
+    others = "z = {i: e(1) for i in range(2)}\nn = sum(e(4).numel() for i in range(2))"
+    report = lines(f"{one}\n{several}\n{others}")
+    assert in_mib(report) == {2: (6, 6, 6), 4: (6, 2, 6), 7: (2, 2, 2), 8: (0, 4, 0)}
+
+
+def test_a_generator_expression_lands_where_it_is_written_not_where_it_is_run(lines: Any) -> None:
+    report = lines("g = (e(2)\n     for i in range(3))\nkept = list(g)")
+    assert in_mib(report) == {2: (6, 2, 6)}
+
+
+def test_decorators_and_class_bodies(lines: Any) -> None:
+    report = lines(
+        "def deco(size):\n    kept.append(e(size))\n    return lambda f: f\nkept = []\n"
+        "@deco(\n    3\n)\n@deco(5)\ndef f(): pass\nclass A:\n    x = e(7)"
+    )
+    assert in_mib(report) == {6: (3, 3, 3), 9: (5, 5, 5), 12: (7, 7, 7)}
+
+
+def test_what_a_called_function_does_counts_to_the_line(lines: Any) -> None:
+    report = lines("def f():\n    t = e(20)\n    return e(5)\nx = f()\nx = f()")
+    assert in_mib(report) == {5: (5, 25, 0), 6: (0, 25, 5)}
+
+
+def test_devices_are_kept_apart(lines: Any) -> None:
+    report = lines("a = e(2, 1)\nb = e(3, 0)")
+    assert in_mib(report, ordinal=0) == {3: (3, 3, 3)}
+    assert in_mib(report, ordinal=1) == {2: (2, 2, 2)}
+    assert "cell on cuda:1" in str(report)
+
+
+def test_a_cell_that_raises(lines: Any, ip: Any) -> None:
+    report = lines("a = e(2)\nb = e(3); raise KeyError('mine')\nc = e(4)", raising=False)
+    assert in_mib(report) == {2: (2, 2, 2), 3: (3, 3, 3)}
+    assert report.cell.partial
+
+
+def test_a_cell_that_awaits(lines: Any) -> None:
+    report = lines(
+        "import asyncio\nkept = []\nasync def other():\n    kept.append(e(6))\n"
+        "a = e(1)\ntask = asyncio.ensure_future(other())\nawait asyncio.sleep(0.01)\nb = e(2)"
+    )
+    assert in_mib(report) == {6: (1, 1, 1), 9: (2, 2, 2)}
+    assert report.elsewhere == {0: 6 * MIB}
+    assert "cuda:0: +6.00 MiB while no line of the cell ran" in str(report)
+
+
+def test_a_reset_by_the_user_changes_nothing(lines: Any) -> None:
+    report = lines(
+        "x = [e(8), torch.cuda.reset_peak_memory_stats(),\n"
+        "     torch.cuda.reset_accumulated_memory_stats(), e(1)]"
+    )
+    assert in_mib(report) == {2: (8, 8, 8), 3: (1, 1, 1)}
+
+
+def test_the_value_and_a_statement(lines: Any, run_cell: Any) -> None:
+    assert run_cell("%%gpumem --lines -q\n6 * 7").value == 42
+    ran = run_cell("%gpumem --lines -o x = e(3)")
+    assert in_mib(ran.value) == {1: (3, 3, 3)}
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+
+def test_functions_named(lines: Any, run_cell: Any) -> None:
+    run_cell("def f(n):\n    t = e(n)\n    return e(1)")
+    report = lines("a = f(10)\nb = f(20)", "-f f")
+    assert in_mib(report) == {2: (1, 11, 1), 3: (1, 21, 1)}
+    assert in_mib(report, 1) == {2: (30, 20, 0), 3: (2, 1, 2)}
+    assert report.sources[1].lines[1] == "    t = e(n)"
+
+
+def test_a_function_that_the_cell_itself_defines(lines: Any) -> None:
+    report = lines("class A:\n    def f(self):\n        return e(3)\nx = A().f()", "-f A.f")
+    assert in_mib(report, 1) == {4: (3, 3, 3)}
+
+
+def test_a_recursion_counts_once(lines: Any, run_cell: Any) -> None:
+    run_cell("def f(n):\n    if n == 0: return []\n    x = e(1)\n    return [x, *f(n - 1)]")
+    report = lines("x = f(4)", "-f f")
+    assert in_mib(report) == {2: (4, 4, 4)}
+    assert in_mib(report, 1)[3] == (4, 1, 4)
+    assert in_mib(report, 1)[4] == (3, 3, 3)
+
+
+def test_a_generator_function(lines: Any, run_cell: Any) -> None:
+    run_cell("def g():\n    for i in range(3):\n        yield e(2)\n    t = e(9)")
+    report = lines("kept = []\nfor x in g():\n    kept.append(e(1))", "-f g")
+    assert in_mib(report, 1)[3] == (6, 2, 2)
+    assert in_mib(report)[4] == (3, 1, 3)
+    assert in_mib(report, 1)[4][:2] == (9, 9)
+
+
+def test_two_functions_one_calls_the_other(lines: Any, run_cell: Any) -> None:
+    run_cell("def inner():\n    return e(2)\ndef outer():\n    a = inner()\n    return e(1)")
+    report = lines("x = outer()", "-f inner -f outer")
+    assert in_mib(report, 1) == {2: (2, 2, 0)}
+    assert in_mib(report, 2) == {4: (2, 2, 0), 5: (1, 1, 1)}
+    assert in_mib(report) == {2: (1, 3, 1)}
+
+
+def test_what_may_be_named(torch: ModuleType) -> None:
+    class Net(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def forward(self, x: Any) -> Any:
+            return x
+
+        @property
+        def size(self) -> int:
+            return 1
+
+    @functools.lru_cache
+    def cached() -> None: ...
+
+    code = Net.forward.__code__
+    for found in (Net(), Net.forward, Net().forward, functools.partial(Net.forward, None)):
+        assert function_source("x", found).codes == (code,)
+    assert function_source("x", vars(Net)["size"]).codes[0].co_name == "size"
+    assert function_source("x", cached).codes[0].co_name == "cached"
+    with pytest.raises(ValueError, match="len is no Python function: builtin"):
+        function_source("len", len)
+    made: dict[str, Any] = {}
+    exec("def f():\n    pass", made)
+    assert function_source("f", made["f"]).lines
+
+
+def test_find_code() -> None:
+    code = compile("class A:\n    def f(self): pass\ndef f(): pass", "x", "exec")
+    assert find_code([code], "A.f").co_firstlineno == 2  # type: ignore[union-attr]
+    assert find_code([code], "f").co_firstlineno == 3  # type: ignore[union-attr]
+    assert find_code([code], "A.g") is None
+
+
+@pytest.mark.parametrize(
+    ("magic", "said"),
+    [
+        ("%%gpumem --lines -f nope", "-f nope: there is no 'nope' here"),
+        ("%%gpumem --lines -f e.nope", "-f e.nope: "),
+        ("%%gpumem --lines -f len", "-f len is no Python function"),
+        ("%%gpumem -f e", "-f names a function for --lines"),
+    ],
+)
+def test_bad_functions_are_one_line(lines: Any, run_cell: Any, magic: str, said: str) -> None:
+    ran = run_cell(f"{magic}\nx = 1", raising=False)
+    assert type(ran.error).__name__ == "UsageError"
+    assert said in str(ran.error)
+    assert "\n" not in str(ran.error)
+
+
+# --- other trace functions ----------------------------------------------------------------------
+
+
+class Tracer:
+    """A trace function like a coverage tool's: it notes lines; perhaps it sets itself again."""
+
+    def __init__(self, again: bool = False) -> None:
+        self.lines: list[int] = []
+        self._again = again
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self._again and event == "call":
+            sys.settrace(self)
+        if event == "line" and frame.f_code.co_name == "<module>":
+            self.lines.append(frame.f_lineno)
+        return self
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_trace_function_goes_on_and_is_put_back(lines: Any, again: bool, failing: bool) -> None:
+    theirs, before = Tracer(again), sys.gettrace()
+    sys.settrace(theirs)
+    try:
+        report = lines("a = e(1)\nb = e(2)" + "\nraise KeyError" * failing, raising=False)
+        kept = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert kept is theirs
+    assert {2, 3} <= set(theirs.lines)
+    assert in_mib(report) == {2: (1, 1, 1), 3: (2, 2, 2)}
+    assert report.notes == ()
+
+
+def test_a_debugger_that_wants_no_more(lines: Any) -> None:
+    """As `bdb` without breakpoints does after "continue": it takes its trace function away."""
+    before = sys.gettrace()
+
+    class Debugger(bdb.Bdb):
+        stopped = 0
+
+        def user_line(self, frame: FrameType) -> None:
+            self.stopped += 1
+            self.set_continue()
+
+    debugger = Debugger()
+    debugger.reset()
+    sys.settrace(debugger.trace_dispatch)
+    try:
+        report = lines("a = e(1)\nb = e(2)")
+        left = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert debugger.stopped == 1
+    assert left is None
+    assert in_mib(report) == {2: (1, 1, 1), 3: (2, 2, 2)}
+
+
+def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing(
+    lines: Any, ip: Any
+) -> None:
+    before, theirs = sys.gettrace(), Tracer()
+    ip.user_ns["theirs"] = theirs
+    try:
+        report = lines("import sys\na = e(1)\nsys.settrace(theirs)\nb = e(2)")
+        left = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert left is theirs
+    assert report.notes == (
+        "the trace function was replaced while the cell ran: lines are missing",
+    )
+    assert report.cell.devices[0].allocated == 3 * MIB
+
+
+def test_an_error_of_ours_does_not_reach_the_cell(
+    lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumagic.lines import LineTracer
+
+    def broken(self: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(LineTracer, "_advance", broken)
+    report = lines("a = e(1)\nb = 6 * 7")
+    assert run_cell("b").value == 42
+    assert report.notes[0] == "lines are missing after an error (RuntimeError: ours)"
+    assert report.cell.devices[0].allocated == MIB
+
+
+# --- the whole, against a model ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_cell_is_exact(lines: Any, torch: ModuleType, seed: int) -> None:
+    """Every line's figures against those read by the cell itself; the sum is the cell's."""
+    rng = random.Random(seed)
+    source, live = [], 0
+    for i in range(25):
+        if live and rng.random() < 0.4:
+            source.append(f"live.pop({rng.randrange(live)});")
+            live -= 1
+        else:
+            source.append(f"live.append(e({rng.randrange(1, 20)}));")
+            live += 1
+        if rng.random() < 0.3:
+            source[-1] += f"t = e({rng.randrange(1, 40)}); del t;"
+        source[-1] += f"now[{i + 3}] = torch.cuda.memory_allocated()"
+    report = lines("live, now = [], {2: torch.cuda.memory_allocated()}\n" + "\n".join(source))
+    now = lines.__closure__[0].cell_contents.user_ns["now"]
+    found = report.sources[0].devices[0]
+    for number in range(3, 28):
+        change = now[number] - now[number - 1]
+        assert found.get(number, LineMemory()).change == change
+    assert sum(line.change for line in found.values()) == report.cell.devices[0].allocated
+    assert sum(line.stayed or 0 for line in found.values()) == report.cell.devices[0].allocated
+    assert report.elsewhere == {}
+
+
+def test_the_users_counters_are_what_they_would_have_been(
+    torch: ModuleType, ip: Any, run_cell: Any
+) -> None:
+    alone, _ = program(torch, 1, lambda aside: None)
+    del _
+    clear(torch)
+    ip.user_ns.update(program=program, torch=torch)
+    run_cell("%%gpumem --lines -q -f program\nseen, held = program(torch, 1, lambda aside: None)")
+    beside = ip.user_ns["seen"]
+    beside[-1] = readings(torch)
+    for without, within in zip(alone, beside, strict=True):
+        assert without.keys() == within.keys()
+        for key in without:
+            assert without[key] == within[key], key
+    del ip.user_ns["held"]
+
+
+# --- what stayed --------------------------------------------------------------------------------
+
+
+def test_a_history_that_is_recorded_already_goes_on(
+    with_stacks: None, lines: Any, torch: ModuleType
+) -> None:
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=1000)
+    try:
+        report = lines("a = e(1)\nb = e(2); del b")
+        assert torch._C._cuda_isHistoryEnabled()
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert in_mib(report) == {2: (1, 1, 1), 3: (0, 2, 0)}
+
+
+def test_a_history_too_short_gives_a_dash(with_stacks: None, lines: Any, torch: ModuleType) -> None:
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=4)
+    try:
+        report = lines("for i in range(9): a = e(1)")
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert in_mib(report) == {2: (1, 2, -1)}
+    assert "–" in str(report)
+
+
+def test_the_event_log_is_stopped_again(lines: Any, torch: ModuleType) -> None:
+    lines("a = e(1)")
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_living_numbers() -> None:
+    def event(action: str, addr: int) -> dict[str, Any]:
+        return {"action": action, "addr": addr}
+
+    events = [
+        event("alloc", 1),
+        event("alloc", 2),
+        event("free_requested", 1),
+        event("free_completed", 1),
+        event("segment_alloc", 7),
+        event("alloc", 1),
+        event("alloc", 3),
+    ]
+    assert living_numbers(events, 4) == {2: 1, 1: 2, 3: 3}
+    assert living_numbers(events, 2) == {1: 0, 3: 1}
+    assert living_numbers(events, 0) == {}
+    assert living_numbers(events, 5) is None
+    assert Living({0: 10, 2: 5, 7: 1}).bytes([(0, 3), (7, 8)]) == 16
+
+
+# --- on the screen -----------------------------------------------------------------------------
+
+
+def test_on_the_screen(lines: Any, run_cell: Any) -> None:
+    filler = "\n".join(f"n{i} = {i}" for i in range(12))
+    ran = run_cell(f"%%gpumem --lines\nif True:\n    a = e(2)\n{filler}\nb = e(1); c = 0")
+    assert ran.text.splitlines()[:6] == [
+        "cell on cuda:0",
+        "Line     Change       Peak    Stayed  Source",
+        "─────────────────────────────────────────────────────",
+        "   2                                  if True:",
+        "   3  +2.00 MiB  +2.00 MiB  2.00 MiB      a = e(2)",
+        "   4                                  n0 = 0",
+    ]
+    assert "⋯" in ran.text
+    assert "n6 = 6" not in ran.text
+    assert "white-space:pre" in ran.html
+
+
+def test_as_a_frame(lines: Any) -> None:
+    pytest.importorskip("pandas")
+    frame = lines("a = e(2)").to_pandas()
+    assert frame.loc[("cell", 2, 0), "change"] == 2 * MIB
+    assert frame.loc[("cell", 2, 0), "text"] == "a = e(2)"
