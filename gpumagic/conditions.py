@@ -58,9 +58,10 @@ class Clocks:
         #: The reasons so far, by ordinal.
         self.reasons: dict[int, tuple[str, ...]] = {}
 
-    def look(self, ordinals: Iterable[int]) -> None:
+    def look(self, ordinals: Iterable[int], *, at_once: bool = False) -> None:
         """Ask, if the last time is long enough ago; a machine without NVML has no reasons."""
-        if perf_counter() - self._last < _PATIENCE:
+        recent = perf_counter() - self._last < _PATIENCE
+        if not torch_cuda.initialized() or (recent and not at_once):
             return
         try:
             session = import_module("gpumagic.nvml").session()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import backends, torch_cuda
 from gpumagic.bound import judge
 from gpumagic.bracket import Bracket, Reading
 from gpumagic.queued import Hold, Probe
@@ -33,6 +33,9 @@ class Lap:
     system: float
     readings: dict[int, Reading]
     notes: tuple[str, ...] = ()
+    #: torch's name of the devices' kind, and what to bear in mind about its times.
+    backend: str = "cuda"
+    remark: str | None = None
 
 
 def cpu_times() -> tuple[float, float]:
@@ -48,10 +51,13 @@ class Stopwatch:
     """Host clock, CPU clock and GPU events around a stretch of code; reusable."""
 
     def __init__(self) -> None:
-        self._bracket = Bracket()
+        self._bracket: Bracket | backends.EventPair = Bracket()
 
     def start(self, hold: Hold | None = None) -> None:
         """Start the clocks; the code's GPU work then waits as long as ``hold`` says."""
+        other = backends.active()
+        if other is not None:
+            self._bracket = backends.EventPair(other)
         self._bracket.prepare()
         # A rehearsal warms the marks up, and tells what CPU time they take themselves.
         self._mark_start()
@@ -64,6 +70,7 @@ class Stopwatch:
         readings = self._bracket.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         user, system = self._cpu_passed
+        other = None if isinstance(self._bracket, Bracket) else self._bracket
         return Lap(
             wall=finished - self._started,
             host=self._stopped - self._started,
@@ -71,6 +78,8 @@ class Stopwatch:
             system=max(system - self._own[1], 0.0),
             readings=readings,
             notes=self._bracket.notes,
+            backend="cuda" if other is None else other.backend.kind,
+            remark=None if other is None else other.remark,
         )
 
     def _mark_start(self, hold: Hold | None = None) -> None:
@@ -123,7 +132,8 @@ def summarize(
         cpu_system=per_loop(system),
         partial=partial,
         gpu_at_most=gpu.at_most,
-        gpu_note=gpu.note,
+        gpu_note=gpu.note if laps[-1].remark is None or gpu.note else laps[-1].remark,
+        backend=laps[-1].backend,
         bound_evidence=gpu.evidence,
         **_queued(probe),
         quality=quality,

@@ -82,7 +82,6 @@ class Repetition:
         yield from self._warm_up()
         if self.loops is None:
             yield from self._choose_loops()
-        self._clocks.look(working(self.laps))
         if self.plan.open_end:
             yield from self._until_enough()
         else:
@@ -90,6 +89,7 @@ class Repetition:
             for done in range(repeat):
                 self._progress(done / repeat)
                 yield from self._one_repeat()
+        self._clocks.look(working(self.laps), at_once=True)
         if not (self.plan.exact or self.plan.queued):
             yield from self._find_bound()
 
@@ -191,7 +191,7 @@ class Repetition:
 
     def _new_probe(self, laps: Sequence[Lap], loops: int) -> Probe | None:
         """How to take queued samples; None where there is no GPU time to begin with."""
-        if laps[-1].notes or not laps[-1].readings:
+        if laps[-1].notes or not laps[-1].readings or laps[-1].backend != "cuda":
             return None
         # Code that is done before its marks are set may have used the current device all the same.
         devices = working(laps) or (torch_cuda.current_device(),)

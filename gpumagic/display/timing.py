@@ -12,7 +12,8 @@ _LONG_COMPILE = 0.1
 
 def timing(result: CudaTiming) -> list[Block]:
     """The blocks that show ``result``: GPU first, a table if there are several repeats."""
-    repeated = result.repeat > 1 or result.loops > 1
+    open_end = result.quality is not None and result.quality.stopped_by is not None
+    repeated = result.repeat > 1 or result.loops > 1 or open_end
     blocks: list[Block] = _statistics(result) if repeated else _single(result)
     for note in _notes(result):
         blocks.append(Line.of(note, "dim"))
@@ -22,7 +23,7 @@ def timing(result: CudaTiming) -> list[Block]:
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
-        rows += [(f"  cuda:{i}", sample, "") for i, sample in result.per_device.items()]
+        rows += [(f"  {result.backend}:{i}", sample, "") for i, sample in result.per_device.items()]
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
     rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
@@ -37,7 +38,7 @@ def _bounded(result: CudaTiming, name: str) -> str:
 
 
 def _device_names(result: CudaTiming) -> list[str]:
-    return [f"  cuda:{i}" for i in result.per_device]
+    return [f"  {result.backend}:{i}" for i in result.per_device]
 
 
 def _single(result: CudaTiming) -> list[Block]:
@@ -53,7 +54,7 @@ def _single(result: CudaTiming) -> list[Block]:
 def _remark(result: CudaTiming, name: str) -> str:
     """What stands behind a figure."""
     if name == "GPU" and len(result.per_device) == 1 and result.gpu is not None:
-        return f"cuda:{next(iter(result.per_device))}"
+        return f"{result.backend}:{next(iter(result.per_device))}"
     if name == "CPU" and result.cpu_user is not None and result.cpu_system is not None:
         return f"user {seconds(result.cpu_user.median)}, sys {seconds(result.cpu_system.median)}"
     if name == "Host":

@@ -80,6 +80,8 @@ class CudaTiming(Result):
     #: CPU time of this process, user and system, all threads.
     cpu: Sample
     per_device: Mapping[int, Sample] = field(default_factory=dict)
+    #: torch's name of the devices' kind: ``"cuda"`` (also for ROCm), ``"mps"``, ``"xpu"``…
+    backend: str = "cuda"
     loops: int = 1
     repeat: int = 1
     warmup: int = 0
