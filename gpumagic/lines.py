@@ -58,10 +58,11 @@ class _Sum:
     """What a line did, summed over its runs."""
 
     def __init__(self) -> None:
-        self.given = self.taken = self.peak = 0
+        self.change = self.given = self.taken = self.peak = 0
         self.ranges: list[Range] = []
 
     def add(self, start: _Point, end: _Point, peak: int) -> None:
+        self.change += end.allocated - start.allocated
         self.given += end.given - start.given
         self.taken += end.taken - start.taken
         self.peak = max(self.peak, peak - start.allocated)
@@ -74,7 +75,7 @@ class _Sum:
 
     def result(self, living: Living | None) -> LineMemory:
         stayed = None if living is None else living.bytes(self.ranges)
-        return LineMemory(self.given - self.taken, self.peak, self.given, self.taken, stayed)
+        return LineMemory(self.change, self.peak, self.given, self.taken, stayed)
 
 
 class LineTracer:
@@ -294,7 +295,8 @@ class LineTracer:
         for ordinal, end in self._now.items():
             start = level.start.get(ordinal, _Point())
             peak = level.peak.get(ordinal, end.allocated)
-            if end.given != start.given or end.taken != start.taken:
+            # By more than the totals, which another allocator than torch's own does not count.
+            if end != start or peak > start.allocated:
                 self._sums.setdefault((*key, ordinal), _Sum()).add(start, end, peak)
 
 

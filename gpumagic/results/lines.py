@@ -20,7 +20,7 @@ class LineMemory:
     What the functions that the line calls do counts to the line.
     """
 
-    #: Change of the bytes held by live tensors: ``given - taken``.
+    #: Change of the bytes held by live tensors: ``given - taken``, where those are counted.
     change: int = 0
     #: Highest allocated bytes while the line ran, above its start; the highest of its runs.
     peak: int = 0
