@@ -105,15 +105,19 @@ class Kernel:
             CellError: the cell raised, and ``raising`` is true; with the traceback.
             TimeoutError: no reply, or no end of the output, within ``timeout`` seconds.
         """
-        # ipykernel 6 aborts what arrives just after an error: that is for those who queue cells.
-        reply = self.wait(self.submit(source, stop_on_error=False), timeout=timeout)
+        deadline = time.monotonic() + timeout
+        # ipykernel 6 aborts also what arrives just after a cell has failed: nothing ran, so again.
+        while (reply := self.wait(self.submit(source), timeout=timeout)).status == "aborted":
+            if time.monotonic() > deadline:
+                raise TimeoutError("the kernel aborts every request")
+            time.sleep(0.05)
         if raising and reply.status != "ok":
             raise CellError(f"{source}\n→ {reply.status}\n{reply.shown}")
         return reply
 
-    def submit(self, source: str, *, stop_on_error: bool = True) -> str:
+    def submit(self, source: str) -> str:
         """Send a cell and return the request's id at once."""
-        message: str = self.client.execute(source, allow_stdin=False, stop_on_error=stop_on_error)
+        message: str = self.client.execute(source, allow_stdin=False)
         return message
 
     def until(self, message: str, text: str, *, timeout: float = 60) -> None:
