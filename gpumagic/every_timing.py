@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from gpumagic.bracket import Reading
 from gpumagic.cell_hooks import CellHooks
 from gpumagic.measure import Lap, cpu_times, summarize
 from gpumagic.memory_log import KEPT, first_line
@@ -78,37 +80,20 @@ class EveryTiming:
         except KeyboardInterrupt:
             # The cell is done, and the user has seen enough of the wait for the GPU.
             readings, note = {}, "interrupted while waiting for the GPU"
-        used = any(reading.worked for reading in readings.values())
-        if not used:
-            readings = {}
-        finished = max((reading.finished for reading in readings.values()), default=stopped)
-        timing = summarize(
-            [
-                Lap(
-                    wall=finished - begun.started,
-                    host=stopped - begun.started,
-                    user=max(user - begun.cpu[0], 0.0),
-                    system=max(system - begun.cpu[1], 0.0),
-                    readings=readings,
-                )
-            ]
-        )
         cell = CellTiming(
             cell=result.execution_count,
             source=first_line(begun.source),
-            wall=timing.wall.median,
+            wall=stopped - begun.started,
             host=stopped - begun.started,
-            cpu=timing.cpu.median,
-            gpu=timing.gpu.median if used and timing.gpu is not None else None,
-            per_device={i: sample.median for i, sample in timing.per_device.items()},
-            gpu_at_most=used and timing.gpu_at_most,
-            used_gpu=used,
+            cpu=max(user + system - sum(begun.cpu), 0.0),
             failed=not result.success,
-            note=timing.gpu_note if used and timing.gpu is None else note,
+            note=note,
         )
+        if any(reading.worked for reading in readings.values()):
+            cell = _with_gpu(cell, begun.started, readings)
         self._forgotten += len(self._cells) == KEPT
         self._cells.append(cell)
-        if used or cell.wall > self.above:
+        if cell.used_gpu or cell.wall > self.above:
             self._tell(cell, begun.source)
 
     def _failed(self, error: Exception) -> None:
@@ -118,3 +103,18 @@ class EveryTiming:
             f"%cudatime: cells are timed no longer ({type(error).__name__}: "
             f"{lines[0] if lines else '-'}); '%cudatime on' begins anew"
         )
+
+
+def _with_gpu(cell: CellTiming, started: float, readings: dict[int, Reading]) -> CellTiming:
+    """``cell`` with what the devices did, judged as the timer itself judges it."""
+    wall = max(reading.finished for reading in readings.values()) - started
+    timing = summarize([Lap(wall, cell.host, cell.cpu, 0.0, readings)])
+    return replace(
+        cell,
+        wall=wall,
+        gpu=None if timing.gpu is None else timing.gpu.median,
+        per_device={ordinal: sample.median for ordinal, sample in timing.per_device.items()},
+        gpu_at_most=timing.gpu is not None and timing.gpu_at_most,
+        used_gpu=True,
+        note=timing.gpu_note if timing.gpu is None else cell.note,
+    )

@@ -32,14 +32,14 @@ class _Clock:
         self._after_earlier = False
 
     def mark_start(self) -> None:
-        stream = torch_cuda.current_stream(self._ordinal)
-        self._after_earlier = not stream.query()
+        stream = torch_cuda.known_current_stream(self._ordinal)
+        self._after_earlier = not torch_cuda.is_idle(stream)
         self._start.record(stream)
 
     def mark_stop(self, *, side_streams: bool) -> None:
         """Set the second marks, on each stream that is at work."""
-        stream = torch_cuda.current_stream(self._ordinal)
-        self._busy = not stream.query()
+        stream = torch_cuda.known_current_stream(self._ordinal)
+        self._busy = not torch_cuda.is_idle(stream)
         # The reading at a cell's end is the next one's beginning: it takes longest of all this.
         before, self._allocations = self._allocations, torch_cuda.allocations(self._ordinal)
         self._allocated = before != self._allocations

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
+_by_handle: dict[int, dict[int, Any]] = {}
 #: What `device` is to answer, the last one counts.
 _chosen: list[_Device] = []
 
@@ -273,6 +274,23 @@ def streams(ordinal: int) -> tuple[Any, ...]:
                 found[stream.cuda_stream] = stream
         _streams[ordinal] = tuple(found.values())
     return _streams[ordinal]
+
+
+def known_current_stream(ordinal: int) -> Any:
+    """`current_stream` for those in a hurry: no new object, if the stream is one of `streams`.
+
+    Only for a device that has a context.
+    """
+    torch = cast(Any, loaded())
+    if ordinal not in _by_handle:
+        _by_handle[ordinal] = {stream.cuda_stream: stream for stream in streams(ordinal)}
+    stream = _by_handle[ordinal].get(torch._C._cuda_getCurrentRawStream(ordinal))
+    return current_stream(ordinal) if stream is None else stream
+
+
+def is_idle(stream: Any) -> bool:
+    """Whether a stream has no unfinished work."""
+    return bool(cast(Any, loaded())._C._CudaStreamBase.query(stream))
 
 
 def busy_streams(ordinal: int) -> list[Any]:
