@@ -66,8 +66,9 @@ class EveryTiming:
     # --- the hooks ---------------------------------------------------------------------------
 
     def _begin(self, info: Any) -> _Begun:
+        cpu = cpu_times()
         self._passing.start()
-        return _Begun(info.raw_cell, cpu_times(), perf_counter())
+        return _Begun(info.raw_cell, cpu, perf_counter())
 
     def _end(self, begun: _Begun, result: Any) -> None:
         stopped = perf_counter()

@@ -58,13 +58,14 @@ class _Clock:
             wait_for(mark)
         seconds = max(self._start.elapsed_time(mark) for mark in self._stops) / 1e3
         idle = not (self._busy or self._side)
-        if idle:  # the marks themselves took time too
-            seconds = min(seconds, host_stop - host_start)
         worked = self._allocated or self._side
         if self._busy and not worked:
             # Behind an earlier cell's work, a stream is at work without any of this one's.
             worked = not self._after_earlier or seconds > _NOTHING
+        # The marks themselves took time too, where nothing was left to do.
         finished = perf_counter() if worked and not idle else host_stop
+        # The host may have been held up between the mark and its own clock.
+        seconds = min(seconds, finished - host_start)
         return Reading(seconds, idle, worked, finished)
 
 

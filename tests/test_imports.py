@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "passing": {"errors", "torch_cuda", "bracket"},
     "cell_hooks": set(),
     "memory_log": {"results"},
-    "every_timing": {"results", "measure", "passing", "cell_hooks", "memory_log"},
+    "every_timing": {"results", "bracket", "measure", "passing", "cell_hooks", "memory_log"},
     "comparing": {"results", "errors"},
     "kernels": {"results", "errors"},
     "profiling": {"results", "errors", "torch_cuda", "kernels"},

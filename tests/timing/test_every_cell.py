@@ -38,7 +38,7 @@ def test_a_cell_that_used_the_gpu(on: Any) -> None:
     assert "\n" not in ran.text
     cell = last(on)
     assert cell.gpu is not None
-    assert 0.98 * 0.02 <= cell.gpu <= 1.02 * 0.02 + cell.host
+    assert 0.0196 <= cell.gpu <= cell.wall
     assert cell.wall >= 0.0196
     assert cell.host < 0.015
     assert not cell.gpu_at_most
@@ -60,7 +60,7 @@ def test_every_device_and_stream(on: Any, code: str, devices: list[int]) -> None
     cell = last(on)
     assert list(cell.per_device) == devices
     assert cell.gpu is not None
-    assert 0.0196 <= cell.gpu <= 0.0204 + cell.host
+    assert 0.0196 <= cell.gpu <= cell.wall
     assert ("(cuda:0 " in ran.text) == (len(devices) > 1)
 
 
@@ -95,7 +95,7 @@ def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, work: Any)
     on("work.sleep(0.02)")
     cell = last(on)
     assert cell.gpu is not None
-    assert 0.0196 <= cell.gpu <= 0.0204 + cell.host
+    assert 0.0196 <= cell.gpu <= 0.04
     assert cell.wall > 0.06
     assert cell.host < 0.04, "nothing was waited for before the cell"
     # and a cell that does nothing on a device that is at work has not used it
@@ -116,7 +116,7 @@ def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
     reply = k.run(SLEEP)
     assert reply.text.startswith("GPU 2")
     figures = reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]
-    assert 0.0196 <= figures["gpu"] <= 0.0204 + figures["host"]
+    assert 0.0196 <= figures["gpu"] <= figures["wall"]
     # await, an exception, a cell that the front end does not want in its history
     assert "wall" in k.run("import asyncio\nawait asyncio.sleep(0.01)").text
     reply = k.run(f"x = torch.ones(9, device='cuda')\n{SLEEP}\n1 / 0", raising=False)
@@ -138,7 +138,7 @@ def test_metadata_in_a_notebook(notebook: Any) -> None:
     cells = ["%load_ext gpumagic\nimport torch; torch.ones(1, device='cuda')\n%cudatime on"]
     executed = notebook([*cells, SLEEP, "y = 1", "%cudatime log"])
     figures = executed.cells[1].outputs[0].metadata["gpumagic"]["cudatime"]
-    assert 0.0196 <= figures["gpu"] <= 0.0204 + figures["host"]
+    assert 0.0196 <= figures["gpu"] <= figures["wall"]
     assert figures["cell"] == 2
     assert executed.cells[2].outputs == []
     log = executed.cells[3].outputs[0].metadata["gpumagic"]["cudatime_log"]
@@ -170,7 +170,7 @@ def test_the_log_as_a_data_frame(on: Any) -> None:
     on("x = 1")
     frame = on("%cudatime log -o -q").value.to_pandas()
     assert list(frame["source"]) == ["work.sleep(0.01)", "x = 1"]
-    assert 0.0098 <= frame["cuda:1"].iloc[0] <= 0.0102 + frame["host"].iloc[0]
+    assert 0.0098 <= frame["cuda:1"].iloc[0] <= frame["wall"].iloc[0]
     assert pandas.isna(frame["gpu"].iloc[1])
 
 
@@ -260,7 +260,7 @@ def test_our_own_failure_steps_aside(on: Any, ip: Any, monkeypatch: pytest.Monke
     def fails(*_: Any) -> None:
         raise ValueError("oops")
 
-    monkeypatch.setattr("gpumagic.every_timing.summarize", fails)
+    monkeypatch.setattr("gpumagic.every_timing.first_line", fails)
     ran = on("x = 5\nx")
     assert ran.value == 5
     assert ran.stdout.endswith(
