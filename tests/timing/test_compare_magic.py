@@ -17,8 +17,8 @@ from gpumagic.results import Comparison, CudaTiming
 
 
 def test_kept_results_side_by_side(run_cell: Any) -> None:
-    run_cell("import time\n%cudatime -q --name baseline -n 1 -r 5 time.sleep(0.002)")
-    ran = run_cell("%%cudatime --name faster -q -n 1 -r 5\ntime.sleep(0.0005)")
+    run_cell("import time\n%cudatime -q --name baseline -n 1 -r 5 time.sleep(0.1)")
+    ran = run_cell("%%cudatime --name faster -q -n 1 -r 5\ntime.sleep(0.001)")
     assert ran.text == ""
     compared = run_cell("%cudatime --compare -o").value
     assert isinstance(compared, Comparison)
