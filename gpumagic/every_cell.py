@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gpumagic import torch_cuda
 from gpumagic.memory_log import MemoryLog, first_line
-from gpumagic.peaks import LEDGER, Scope
+from gpumagic.peaks import LEDGER, Scope, Stretch
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 
 
@@ -37,6 +37,7 @@ class EveryCell:
         self._tell = tell
         self._log = MemoryLog()
         self._running: dict[int, _Running] = {}
+        self._idle: dict[int, DeviceMemoryDelta] = {}
         #: The scope that is turned at every end of a cell; None while off.
         self._scope: Scope | None = None
 
@@ -62,6 +63,7 @@ class EveryCell:
         for event, hook in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
             if hook in self._shell.events.callbacks[event]:
                 self._shell.events.unregister(event, hook)
+        self._idle.clear()
         scopes = {id(s): s for s in (self._scope, *(cell.scope for cell in self._running.values()))}
         self._scope = None
         self._running.clear()
@@ -108,7 +110,7 @@ class EveryCell:
     def _end(self, running: _Running, result: Any, ended: float) -> None:
         devices: Mapping[int, DeviceMemoryDelta]
         if running.scope is self._scope:
-            devices = {i: stretch.delta() for i, stretch in LEDGER.turn(running.scope).items()}
+            devices = {i: self._delta(i, s) for i, s in LEDGER.turn(running.scope).items()}
         else:
             devices = LEDGER.close(running.scope)
         cell = CellMemory(
@@ -121,6 +123,15 @@ class EveryCell:
         self._log.add(cell)
         if cell.changed:
             self._tell(cell)
+
+    def _delta(self, ordinal: int, stretch: Stretch) -> DeviceMemoryDelta:
+        """The change on a device; for one that is idle, the same object again and again."""
+        if not stretch.idle:
+            self._idle.pop(ordinal, None)
+            return stretch.delta()
+        if ordinal not in self._idle:
+            self._idle[ordinal] = stretch.delta()
+        return self._idle[ordinal]
 
     def _step_aside(self, error: Exception) -> None:
         """Our failure: one line, and the user's cells go on without us."""

@@ -61,6 +61,11 @@ class Stretch(NamedTuple):
     #: The highest allocated bytes.
     peak: int
 
+    @property
+    def idle(self) -> bool:
+        """Nothing has happened."""
+        return self.start == self.end and self.peak == self.end.allocated
+
     def delta(self) -> DeviceMemoryDelta:
         """The same as a result."""
         start, end = self.start, self.end
@@ -87,14 +92,15 @@ class Scope:
 
 def _counters(stats: dict[str, Any]) -> Counters:
     allocated = stats["allocated_bytes"]["all"]
+    # In the fields' order: by their names it costs twice as much.
     return Counters(
-        allocated=allocated["current"],
-        reserved=stats["reserved_bytes"]["all"]["current"],
-        ooms=stats["num_ooms"],
-        retries=stats["num_alloc_retries"],
-        given=allocated["allocated"],
-        taken=allocated["freed"],
-        blocks=stats["allocation"]["all"]["allocated"],
+        allocated["current"],
+        stats["reserved_bytes"]["all"]["current"],
+        stats["num_ooms"],
+        stats["num_alloc_retries"],
+        allocated["allocated"],
+        allocated["freed"],
+        stats["allocation"]["all"]["allocated"],
     )
 
 
