@@ -46,6 +46,10 @@ class Gate:
         if not self.allowed:
             self._replace(cuda, "is_available", _answering(cuda.is_available, False))
             self._replace(cuda, "device_count", _answering(cuda.device_count, 0))
+            # From torch 2.7 on these ask torch.cuda; before, they ask C++.
+            accelerator = self._torch.accelerator
+            self._replace(accelerator, "is_available", _answering(accelerator.is_available, False))
+            self._replace(accelerator, "device_count", _answering(accelerator.device_count, 0))
             self._replace(cuda, "_lazy_init", self._refusing(cuda._lazy_init))
         else:
             self._replace(cuda, "set_device", self._choosing(cuda.set_device))

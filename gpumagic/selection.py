@@ -199,9 +199,15 @@ _memory = _Memory()
 
 
 def note_hiding() -> None:
-    """Remember it if all devices are hidden while torch is loaded. Called when gpumagic loads."""
-    if torch_cuda.loaded() is not None and os.environ.get(MASK) is not None:
-        _note_hiding(variables(), inventory.devices(processes=False))
+    """Remember it if all devices are, or were, hidden from a torch that is loaded.
+
+    Called when gpumagic loads: what was set at the process's start held for a while.
+    """
+    masks = [held for held in (variables(), started_with()) if held[MASK] is not None]
+    if masks and torch_cuda.loaded() is not None:
+        table = inventory.devices(processes=False)
+        for held in masks:
+            _note_hiding(held, table)
 
 
 def _note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:

@@ -145,7 +145,7 @@ class Extension:
         self.undo.append(witness.detach)
         shell.events.register("post_run_cell", self._after_cell)
         self.undo.append(lambda: shell.events.unregister("post_run_cell", self._after_cell))
-        if "torch" in sys.modules and "CUDA_VISIBLE_DEVICES" in os.environ:
+        if "torch" in sys.modules:
             # All GPUs may have been hidden while torch could fail on it.
             from gpumagic.selection import note_hiding
 

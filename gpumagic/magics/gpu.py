@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, gate, inventory, selection, threads
+from gpumagic import driver, gate, inventory, selection, threads, torch_cuda
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import restarting, saving
 from gpumagic.magics.options import (
@@ -322,6 +322,10 @@ def _under(
             show(shell, chosen)
         yield
     finally:
+        if torch_cuda.initialized():
+            # torch 2.6 counts devices by the variable for the first time after CUDA is up, and
+            # keeps that: let it count while the variable is what CUDA has read.
+            torch_cuda.require().cuda.device_count()
         selection.restore(before)
         gate.put_back(gated)
         if options.threads is not None:
