@@ -23,7 +23,7 @@ _MARGIN = 1.5, 3e-3
 #: launches, and a host that finds it full waits.
 _WORTH_READING, _MOST_LOOPS = 1e-3, 100
 #: Samples in a row that may fail.
-_ATTEMPTS = 4
+_ATTEMPTS = 5
 #: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
 RESOLUTION = 0.5e-6
 
@@ -135,9 +135,8 @@ class Probe:
             self.refuse(WAITS)
         elif not self.samples:  # else something held up the host for once
             # Perhaps the host was slow, perhaps the queue was full.
-            loops, patience = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0))[
-                self._failures - 1
-            ]
+            tries = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0), (1, 27.0))
+            loops, patience = tries[self._failures - 1]
             self._plan(max(1, loops), patience)
 
     @property

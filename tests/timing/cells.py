@@ -56,9 +56,16 @@ ALL = {
 }
 
 
-def namespace(cycles_per_second: float) -> dict[str, Any]:
+class Namespace(dict[str, Any]):
+    """Short in a failed test's report: showing a tensor of the virtual GPU may take for ever."""
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self)}>"
+
+
+def namespace(cycles_per_second: float) -> Namespace:
     """A namespace for the cells, after `SETUP`."""
-    made: dict[str, Any] = {}
+    made = Namespace()
     exec(SETUP, made)
     sleep: Callable[[int], None] = made["torch"].cuda._sleep
     made["sleep"] = lambda seconds: sleep(int(seconds * cycles_per_second))
