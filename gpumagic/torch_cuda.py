@@ -144,7 +144,9 @@ def memory_limit(ordinal: int) -> int | None:
     except RuntimeError:  # the device is lost
         return None
     try:
-        fraction = torch._C._cuda_getMemoryFraction(ordinal)
+        # The guard: in torch 2.6 the question leaves the device that it is about the current one.
+        with torch.cuda.device(ordinal):
+            fraction = torch._C._cuda_getMemoryFraction(ordinal)
     except RuntimeError:  # a pluggable allocator has none
         fraction = 1.0
     return int(total * fraction)

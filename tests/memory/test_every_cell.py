@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,6 +174,14 @@ def test_the_log(watched: Any) -> None:
     assert re.search(rf"\[{freed.number}\] +del x +(cuda:1 +)?-5.00 MiB +0 B", text)
 
 
+def test_the_log_leaves_the_current_device(watched: Any, torch: ModuleType) -> None:
+    with torch.cuda.device(1):
+        found = log(watched)
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+    assert found.limits[0] == torch.cuda.get_device_properties(0).total_memory
+
+
 def test_the_log_as_a_frame(watched: Any) -> None:
     pytest.importorskip("pandas")
     watched(f"x = {bytes_on(1, 5 * MIB)}; y = {bytes_on(0, MIB)}")
@@ -206,8 +215,15 @@ def test_an_empty_log_says_what_to_do() -> None:
 # --- the plot -----------------------------------------------------------------------------------
 
 
-def test_the_plot(watched: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+@pytest.fixture
+def matplotlib() -> ModuleType:
+    """matplotlib, whose import may warn of its own dependencies."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("matplotlib.figure")
+
+
+def test_the_plot(matplotlib: ModuleType, watched: Any, tmp_path: Path) -> None:
     watched(f"x = {bytes_on(0, 30 * MIB)}\ndel x\nx = {bytes_on(0, MIB)}")
     watched(bytes_on(0, 2**50), raising=False)
     ran = watched("%gpumem plot -o")
@@ -225,8 +241,9 @@ def test_the_plot(watched: Any, tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_a_plot_without_cells_or_without_a_folder_is_one_line(watched: Any) -> None:
-    pytest.importorskip("matplotlib")
+def test_a_plot_without_cells_or_without_a_folder_is_one_line(
+    matplotlib: ModuleType, watched: Any
+) -> None:
     ran = watched("%gpumem plot /nowhere/x.png", raising=False)
     assert type(ran.error).__name__ == "UsageError"
     watched(f"x = {bytes_on(0, MIB)}")
