@@ -27,14 +27,14 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     """
     pins = Pins(shell)
     _check(pins, names)
+    if not torch_cuda.contexts():
+        for name in () if dry_run else names:
+            shell.del_var(name, by_name=True)
+        return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
     try:
         survey = Survey.make(shell=shell, ask=pins.exceptions())
     except RuntimeError as error:
         return Freed(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
-    if not survey.blocks.allocated:
-        for name in () if dry_run else names:
-            shell.del_var(name, by_name=True)
-        return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
     holding = survey.holding(lambda root: root.pinned)
     places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
     labels = (_label("delete", names), _label("forget", list(places)))

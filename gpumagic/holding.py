@@ -38,12 +38,12 @@ def holders(
 
     Imports no torch, makes no context, waits for nothing.
     """
+    if not torch_cuda.contexts():
+        return Holders(error=torch_cuda.no_gpu_reason())
     try:
         survey = Survey.make(namespace, shell)
     except RuntimeError as error:
         return Holders(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
-    if not survey.blocks.allocated:
-        return Holders(error=torch_cuda.no_gpu_reason())
     return survey.result(scan=gc)
 
 

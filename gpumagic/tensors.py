@@ -276,8 +276,8 @@ class _Rules:
         if node is not None:
             yield "autograd graph", (node,)
         inside = gc.get_referents(thing)
-        if len(inside) > 1:  # always its type
-            yield part, inside
+        if len(inside) > 1:  # always its type; sometimes the node
+            yield part, [each for each in inside if each is not node]
 
     def _storage(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
         block = self._find_storage(thing)

@@ -28,6 +28,13 @@ GPU memory: what there is now, and what a statement or a cell does to it.
   %gpumem STATEMENT       run the statement; the exact change of allocated and reserved memory, and
                           the exact peak of allocated memory above the start
   %%gpumem                the same for a cell, also when it raises
+  %gpumem vars            who holds the memory: every name of yours (modules by parameters, buffers
+                          and gradients), what the notebook pins (Out, _, the last exception), and
+                          the rest; adds up to the byte. --gc looks through all objects for the rest
+  %gpumem free [NAMES]    delete the variables named; let go of what the notebook pins, collect
+                          garbage, empty the cache; what each step gave back. After it %debug has
+                          nothing to show. --dry-run says it first and does nothing
+  %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 The figures of a statement or a cell come from the counters of torch's allocator: nothing is
 sampled, synchronised, collected or emptied, no context is made, and
@@ -40,6 +47,9 @@ examples:
   report = %gpumem -o -q
   %gpumem y = model(x)
   %gpumem -v forward y = model(x)
+  %gpumem vars
+  %gpumem free --dry-run
+  %gpumem free optimizer batch
 
   %%gpumem
   loss = model(x).sum()

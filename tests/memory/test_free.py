@@ -1,0 +1,259 @@
+"""``%gpumem free``: all memory comes back, and nothing that the user still names goes."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.memory.conftest import MIB
+
+SETUP = """
+def new(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+def inner(x):
+    held = new(2 ** 20)
+    gone = new(3 * 2 ** 20)
+    return new(2 ** 40)
+
+def outer():
+    mine = [new(5 * 2 ** 20)]
+    inner(mine)
+
+class Shy:
+    def __init__(self):
+        self.held = new(7 * 2 ** 20)
+"""
+
+
+@pytest.fixture
+def cells(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[Any]:
+    ip.user_ns["torch"] = torch
+    run_cell(SETUP)
+    run_cell("%gpumem explain off")
+    yield run_cell
+    run_cell("%gpumem free -q")
+
+
+FAILING = {
+    "a function": "outer()",
+    "nested in a cause": """
+try:
+    outer()
+except RuntimeError as error:
+    raise ValueError("mine") from error
+""",
+    "nested in a context": """
+try:
+    outer()
+except RuntimeError:
+    {}["missing"]
+""",
+    "a cycle of the exception with its frame": """
+def cycle():
+    try:
+        outer()
+    except RuntimeError as error:
+        kept = error
+        raise
+cycle()
+""",
+    "a module's forward": """
+class Net(torch.nn.Module):
+    def forward(self, x):
+        h = x + 1
+        return new(2 ** 40)
+Net()(new(9 * 2 ** 20))
+""",
+    "a generator": """
+def numbers():
+    held = new(2 ** 20)
+    yield held
+    yield new(2 ** 40)
+list(numbers())
+""",
+    "await": """
+async def later():
+    held = new(2 ** 20)
+    outer()
+await later()
+""",
+    "a magic": "%%gpumem\nouter()",
+}
+if sys.version_info >= (3, 11):
+    FAILING["a group"] = """
+try:
+    outer()
+except RuntimeError as error:
+    raise ExceptionGroup("several", [ValueError(1), error])
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("case", "also"),
+    [*((case, "") for case in FAILING), ("a function", "last_exc"), ("a function", "debugger")],
+)
+def test_all_comes_back_after_out_of_memory(
+    torch: ModuleType, cells: Any, ip: Any, case: str, also: str
+) -> None:
+    cells("kept = new(11 * 2 ** 20)")
+    before = torch.cuda.memory_allocated()
+    ran = cells(FAILING[case], raising=False)
+    assert ran.error is not None
+    if also == "last_exc":  # as Python 3.12 does
+        sys.last_exc = sys.last_value  # type: ignore[attr-defined]
+    if also == "debugger":
+        _debug(ip)
+    del ran
+    expected = cells("%gpumem free --dry-run -o -q").value
+    assert torch.cuda.memory_allocated() > before
+    freed = cells("%gpumem free -v freed")
+    assert torch.cuda.memory_allocated() == before
+    assert "%debug and %tb have nothing to show" in freed.text
+    assert expected.allocated_after[0] == before
+    assert cells("freed").value.allocated_after == expected.allocated_after
+    assert cells("kept.shape").value == (11 * MIB,)
+    assert not hasattr(sys, "last_exc")
+    assert "No traceback" in cells("%tb").stderr
+
+
+def _debug(ip: Any) -> None:
+    """Leave the debugger as ``%debug`` does: it keeps the frames it has shown."""
+    debugger = ip.InteractiveTB.debugger_cls()
+    debugger.reset()
+    debugger.setup(sys.last_traceback.tb_frame, sys.last_traceback)
+    ip.InteractiveTB.pdb = debugger
+
+
+def test_it_goes_without_the_garbage_collector(torch: ModuleType, cells: Any) -> None:
+    """Nothing of ours keeps what failed: the exception goes as soon as nobody pins it."""
+    before = torch.cuda.memory_allocated()
+    cells("%gpumem explain on")
+    cells("outer()", raising=False)
+    gc.disable()
+    try:
+        cells("%gpumem free -o -q -v freed")
+        forget = cells("freed").value.steps[0]
+    finally:
+        gc.enable()
+    assert forget.what == "forget the last exception"
+    assert forget.allocated[0] == 9 * MIB
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_outputs(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("6 * 7")
+    number = ip.execution_count
+    cells("Shy()")
+    cells("Shy()")
+    assert torch.cuda.memory_allocated() == 14 * MIB
+    freed = cells("%gpumem free -o").value
+    assert torch.cuda.memory_allocated() == 0
+    assert freed.allocated_before[0] - freed.allocated_after[0] == 14 * MIB
+    assert number not in cells("Out").value
+    assert f"_{number}" not in ip.user_ns
+    assert cells(f"Out[{number - 1}]").value == 42
+    assert cells("1 + 1").value == 2
+    assert cells("_ + 1").value == 3  # goes on as ever
+
+
+def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("a = new(2 ** 20); b = new(2 * 2 ** 20); same = b; c = 3")
+    cells("Shy()")
+    cells("_2 = a")  # a name of the user's own
+    ran = cells("%gpumem free a c --dry-run")
+    assert "would give back" in ran.text
+    assert "a" in ip.user_ns
+    assert torch.cuda.memory_allocated() == 10 * MIB
+    cells("%gpumem free b")
+    assert "b" not in ip.user_ns
+    assert torch.cuda.memory_allocated() == 3 * MIB
+    cells("%gpumem free a same")
+    assert torch.cuda.memory_allocated() == MIB
+    cells("del _2")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_what_the_user_still_names_is_not_touched(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("try:\n    outer()\nexcept RuntimeError as error:\n    mine = error")
+    cells("x = new(2 ** 20)")
+    cells("x.shape, Shy()")
+    cells("shown = _")
+    cells("raise mine", raising=False)
+    held = torch.cuda.memory_allocated()
+    cells("%gpumem free")
+    assert torch.cuda.memory_allocated() == held
+    assert cells("shown[1].held.shape").value == (7 * MIB,)
+    frames = cells("mine.__traceback__.tb_next.tb_next").value
+    assert frames.tb_frame.f_locals
+    del frames
+    cells("%gpumem free mine shown x")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_an_exception_without_gpu_memory_stays_for_the_debugger(cells: Any) -> None:
+    cells("1 / 0", raising=False)
+    cells("Shy()")
+    ran = cells("%gpumem free")
+    assert "%debug" not in ran.text
+    assert isinstance(sys.last_value, ZeroDivisionError)
+
+
+def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
+    gc.disable()  # or it may do it before we do
+    try:
+        cells("loop = [new(2 ** 20)]; loop.append(loop); del loop; new(30 * 2 ** 20).shape")
+        freed = cells("%gpumem free -o -q").value
+    finally:
+        gc.enable()
+    by_step = {step.what: step for step in freed.steps}
+    assert by_step["collect garbage"].allocated == {0: MIB}
+    assert by_step["empty the cache"].reserved[0] >= 30 * MIB
+    assert torch.cuda.memory_reserved() == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("free nothing_here", "there is no variable 'nothing_here'"),
+        ("free outr", "did you mean outer?"),
+        ("free Out", "the notebook's own"),
+        ("free --dryrun", "did you mean --dry-run?"),
+        ("vars --ggc", "did you mean --gc?"),
+        ("explain maybe", "invalid choice"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_and_changes_nothing(
+    torch: ModuleType, cells: Any, line: str, says: str
+) -> None:
+    from IPython.core.error import UsageError
+
+    cells("Shy()")
+    before = torch.cuda.memory_allocated()
+    ran = cells(f"%gpumem {line}", raising=False)
+    assert type(ran.error) is UsageError
+    assert says in str(ran.error)
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_the_whole_column_in_text(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("x = new(2 ** 20)")
+    number = ip.execution_count
+    cells("Shy()")
+    pinned = f"forget Out[{number}], _, the last result"
+    wide = len(pinned)
+    assert cells("%gpumem free x").text.splitlines() == [
+        f"{'cuda:0 gave back':{wide}}  Allocated  Reserved",
+        "─" * (wide + 21),
+        f"{'delete x':{wide}}   1.00 MiB       0 B",
+        f"{pinned}   7.00 MiB       0 B",
+        f"{'collect garbage':{wide}}        0 B       0 B",
+        f"{'empty the cache':{wide}}        0 B  22.0 MiB",
+        "allocated 8.00 MiB → 0 B, reserved 22.0 MiB → 0 B",
+    ]

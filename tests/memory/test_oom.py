@@ -1,0 +1,253 @@
+"""Out of memory, explained below the traceback: what is said, how soon, and what stays."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.oom import explain, find
+from gpumagic.results import OutOfMemory
+
+GIB = 2**30
+
+SETUP = """
+def new(gib, device=0):
+    return torch.empty(int(gib * 2**30), dtype=torch.uint8, device=f"cuda:{device}")
+
+def forward(x, wanted=70):
+    hidden = new(20)
+    return new(wanted)
+"""
+
+
+@pytest.fixture
+def cells(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[Any]:
+    ip.user_ns["torch"] = torch
+    run_cell(SETUP)
+    yield run_cell
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    run_cell("%gpumem free -q")
+
+
+def explained(ip: Any) -> OutOfMemory:
+    found = explain(sys.last_value, ip)
+    assert found is not None
+    return found
+
+
+def test_what_is_said(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("a = new(8); b = new(16)")
+    number = ip.execution_count
+    ran = cells("forward(a)", raising=False)
+    assert isinstance(ran.error, torch.OutOfMemoryError)
+    text = ran.text
+    assert "Out of memory on cuda:0" in text
+    assert "In[1] line 2 in new asked for 70.0 GiB" in text
+    assert (
+        'return torch.empty(int(gib * 2**30), dtype=torch.uint8, device=f"cuda:{device}")' in text
+    )
+    assert "Not a matter of fragmentation" in text
+    assert "hidden (In[1] line 6 in forward)" in text
+    assert "1. %gpumem free gives 20.0 GiB, not enough" in text
+    assert "<table" in ran.html
+    found = explained(ip)
+    assert (found.device, found.requested, found.allocated) == (0, 70 * GIB, 44 * GIB)
+    assert (found.recoverable, found.unattributed) == (20 * GIB, 0)
+    assert [h.name for h in found.holders] == ["hidden (In[1] line 6 in forward)", "b", "a"]
+    assert found.total is not None
+    assert found.total - GIB < found.allocated + (found.free or 0) < found.total
+    assert found.remedies[0].what == "%gpumem free"
+    assert number == ip.execution_count - 1
+
+
+def test_the_smallest_variable_that_is_enough(cells: Any, ip: Any) -> None:
+    cells("a = new(8); b = new(16); c = new(30)")
+    cells("new(32)", raising=False)
+    by_what = {remedy.what: remedy for remedy in explained(ip).remedies}
+    assert by_what["%gpumem free a"].enough
+    assert by_what["%gpumem free a"].gives == 8 * GIB
+    assert "%gpumem free b" not in by_what
+    cells("%gpumem free a")
+    assert cells("new(32).shape").value == (32 * GIB,)
+
+
+def test_fragmentation(cells: Any, ip: Any) -> None:
+    # Segments of 2 GiB, in each a small piece that stays.
+    cells("whole = [new(2) for _ in range(36)]")
+    cells("del whole; pairs = [(new(.1), new(1.85)) for _ in range(36)]")
+    cells("kept = [small for small, _ in pairs]; del pairs, _")
+    cells("new(20)", raising=False)
+    found = explained(ip)
+    assert found.fragmented
+    assert found.fragmentation == "too-late"
+    assert found.largest_free is not None
+    assert found.largest_free < 20 * GIB < (found.unused or 0)
+    (remedy,) = [r for r in found.remedies if "expandable_segments:True" in r.what]
+    assert "too late for this kernel" in remedy.why
+
+
+def test_other_processes_by_name(cells: Any, ip: Any, virtual_gpu: Any) -> None:
+    virtual_gpu.add_process(0, pid=4242, memory_bytes=60 * GIB)
+    cells("new(30)", raising=False)
+    found = explained(ip)
+    assert found.others == 60 * GIB
+    assert [process.pid for process in found.processes] == [4242]
+    (remedy,) = [r for r in found.remedies if "4242" in r.what]
+    assert remedy.enough
+    assert remedy.gives == 60 * GIB
+
+
+def test_a_limit_of_ones_own(torch: ModuleType, cells: Any, ip: Any) -> None:
+    cells("torch.cuda.set_per_process_memory_fraction(0.25)")
+    cells("new(30)", raising=False)
+    found = explained(ip)
+    assert found.limit is not None
+    assert found.limit < 20 * GIB
+    (remedy,) = [r for r in found.remedies if "set_per_process_memory_fraction" in r.what]
+    assert remedy.enough
+
+
+def test_the_device_that_ran_out(cells: Any, ip: Any) -> None:
+    cells("here = new(1); there = new(60, 1)")
+    cells("new(40, 1)", raising=False)
+    found = explained(ip)
+    assert found.device == 1
+    assert [holder.name for holder in found.holders] == ["there"]
+
+
+NESTED = {
+    "cause": "try:\n    forward(1)\nexcept RuntimeError as e:\n    raise ValueError from e",
+    "context": "try:\n    forward(1)\nexcept RuntimeError:\n    1 / 0",
+    "magic": "%%gpumem -q\nforward(1)",
+}
+if sys.version_info >= (3, 11):
+    NESTED["group"] = (
+        "try:\n    forward(1)\n"
+        "except RuntimeError as e:\n    raise ExceptionGroup('x', [KeyError(), e])"
+    )
+
+
+@pytest.mark.parametrize("source", NESTED.values(), ids=NESTED)
+def test_nested_in_another_exception(cells: Any, source: str) -> None:
+    ran = cells(source, raising=False)
+    assert "Out of memory on cuda:0" in ran.text
+    assert "hidden (In[1] line 6 in forward)" in ran.text
+
+
+def test_an_exception_that_runs_in_circles(torch: ModuleType) -> None:
+    a, b = ValueError(), KeyError()
+    a.__cause__, b.__context__ = b, a
+    assert find(a) is None
+    b.__cause__ = error = torch.OutOfMemoryError("CUDA out of memory.")
+    assert find(a) is error
+
+
+def test_other_exceptions_and_caught_ones_are_not_explained(cells: Any) -> None:
+    assert "Out of memory" not in cells("1 / 0", raising=False).text
+    ran = cells("try:\n    forward(1)\nexcept RuntimeError:\n    pass")
+    assert ran.displays == []
+
+
+def test_off_and_on(cells: Any, ip: Any) -> None:
+    assert "not explained" in cells("%gpumem explain off").stdout
+    assert cells("forward(1)", raising=False).displays == []
+    assert cells("%gpumem explain -o -q").value is False
+    cells("%config GpuMagic.explain_oom = True")
+    assert "Out of memory" in cells("forward(1)", raising=False).text
+    cells("%gpumem free -q")
+    ip.extension_manager.unload_extension("gpumagic")
+    assert cells("forward(1)", raising=False).displays == []
+    ip.extension_manager.load_extension("gpumagic")
+
+
+def test_a_message_that_says_nothing(torch: ModuleType, cells: Any) -> None:
+    ran = cells("raise torch.OutOfMemoryError('who knows')", raising=False)
+    assert ran.text.startswith("Out of memory on the GPU: In[2] line 1")
+
+
+def test_a_failure_of_ours_is_one_line(
+    cells: Any, monkeypatch: pytest.MonkeyPatch, torch: ModuleType
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("NVML went away")
+
+    monkeypatch.setattr("gpumagic.oom._report", broken)
+    ran = cells("forward(1)", raising=False)
+    assert isinstance(ran.error, torch.OutOfMemoryError)
+    assert ran.stderr == "gpumagic: no explanation (RuntimeError: NVML went away)\n"
+
+
+def test_in_time_and_without_a_trace(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """Also with very many objects; the counters stay, and no frame is kept."""
+    cells("many = [[torch.empty(1, device='cuda')] for _ in range(20_000)]")
+    cells("objects = [{'a': [i]} for i in range(300_000)]")
+    cells("forward(1)", raising=False)
+    before = {i: torch.cuda.memory_stats(i) for i in (0, 1)}
+    gc.collect()
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        found = explained(ip)
+        text = str(found)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.3
+    assert "Out of memory" in text
+    assert {i: torch.cuda.memory_stats(i) for i in (0, 1)} == before
+    gc.disable()
+    try:
+        frame = sys.last_traceback
+        while frame.tb_next is not None:
+            frame = frame.tb_next
+        references = sys.getrefcount(frame.tb_frame)
+        explained(ip)
+        after = sys.getrefcount(frame.tb_frame)
+    finally:
+        gc.enable()
+        del frame
+    assert after == references
+    cells("del many, objects")
+
+
+SESSION = """
+import contextlib, io
+import tests.support.shells as shells
+
+config = shells.Config()
+config.HistoryManager.enabled = False
+config.InteractiveShell.colors = shells.PLAIN
+ip = shells.InteractiveShell.instance(config=config)
+loaded = sys.argv[1] == "with"
+if loaded:
+    ip.run_line_magic("load_ext", "gpumagic")
+cells = [
+    "import torch",
+    "x = torch.empty(2**20, device='cuda'); x.shape",
+    "def f():\\n    h = torch.empty(2**22, device='cuda')\\n    torch.empty(2**50, device='cuda')",
+    "%gpumem vars",
+    "f()",
+    "%gpumem vars --gc",
+    "y = [x[3:], torch.empty(9, device='cuda')]",
+    "%gpumem free --dry-run",
+]
+for cell in cells:
+    if loaded or not cell.startswith("%"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            ip.run_cell(cell, store_history=True)
+print(json.dumps(ip.user_ns["torch"].cuda.memory_stats(0)))
+"""
+
+
+def test_the_users_counters_are_as_without_gpumagic(child_environment: Any) -> None:
+    """The same session with and without the extension: every counter is equal."""
+    from tests.benchmarks.process import script
+
+    source = "import json, sys\n" + SESSION
+    without, having = (script(source, child_environment(), mode) for mode in ("without", "with"))
+    assert without == having
+    assert having["num_ooms"] == 1
