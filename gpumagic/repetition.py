@@ -90,7 +90,10 @@ class Repetition:
                 self._progress(done / repeat)
                 yield from self._one_repeat()
         self._clocks.look(working(self.laps), at_once=True)
-        if not (self.plan.exact or self.plan.queued):
+        if self.plan.queued:
+            while self._can_be_held(self.laps, self.loops or 1) and not self._samples():
+                yield from self._one_queued()  # the time was over before it was clear why not
+        elif not self.plan.exact:
             yield from self._find_bound()
 
     def _lap(self) -> Lap:
@@ -176,8 +179,8 @@ class Repetition:
 
     def _precise(self, precision: float) -> bool:
         rows = [timed(self.laps)]
-        if self.plan.queued and self._probe is not None and self._probe.samples:
-            rows.append(self._probe.samples)
+        if self.plan.queued and self._samples():
+            rows.append(self._samples())
         widths = [enough.half_width(row) for row in rows]
         return all(width is not None and width <= precision for width in widths)
 
@@ -231,8 +234,10 @@ class Repetition:
         if not self._can_be_held(laps, loops):
             return False
         assert self._probe is not None
-        samples = self._probe.samples
-        return len(samples) < _PROBES and not self._probe.shows_nothing
+        return len(self._samples()) < _PROBES and not self._probe.shows_nothing
+
+    def _samples(self) -> Sequence[float]:
+        return () if self._probe is None else self._probe.samples
 
     def _find_bound(self) -> Iterator[int]:
         """A few queued samples, if the runs themselves do not show what limits the code."""

@@ -89,7 +89,7 @@ def test_loops_are_chosen(run_cell: Any) -> None:
 
 def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:
     ip.user_ns["seen"] = seen = []
-    run_cell("%cudatime -q -n 1 -r 2 seen.append(__import__('gc').isenabled())")
+    run_cell("%cudatime -q -n 1 -r 2 -w 1 seen.append(__import__('gc').isenabled())")
     assert seen == [False] * 3
     assert gc.isenabled()
 
@@ -97,7 +97,7 @@ def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:
 def test_repeated_sees_a_functions_locals(ip: Any, run_cell: Any) -> None:
     source = (
         "def f():\n    local = 3\n"
-        "    get_ipython().run_line_magic('cudatime', '-q -n 1 -r 1 got.append(local)')\nf()"
+        "    get_ipython().run_line_magic('cudatime', '-q -n 1 -r 1 -w 1 got.append(local)')\nf()"
     )
     ip.user_ns["got"] = got = []
     run_cell(source)
