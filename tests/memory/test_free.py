@@ -257,3 +257,26 @@ def test_the_whole_column_in_text(torch: ModuleType, cells: Any, ip: Any) -> Non
         f"{'empty the cache':{wide}}        0 B  22.0 MiB",
         "allocated 8.00 MiB → 0 B, reserved 22.0 MiB → 0 B",
     ]
+
+
+KERNEL = """
+import torch
+kept = torch.empty(2**20, device="cuda")
+def step():
+    held = torch.empty(30 * 2**30, dtype=torch.uint8, device="cuda")
+    return torch.empty(70 * 2**30, dtype=torch.uint8, device="cuda")
+before = torch.cuda.memory_allocated()
+"""
+
+
+@pytest.mark.parametrize("cell", ["step()", "import asyncio\nawait asyncio.sleep(0)\nstep()"])
+def test_in_a_kernel(kernel: Any, cell: str) -> None:
+    fresh = kernel()
+    fresh.run(KERNEL)
+    failed = fresh.run(cell, raising=False)
+    assert failed.status == "error"
+    assert "Out of memory on cuda:0" in failed.shown
+    assert "%gpumem free" in failed.shown
+    assert "forget the last exception" in fresh.run("%gpumem free").shown
+    shown = fresh.run("print(torch.cuda.memory_allocated() - before)").shown
+    assert shown.strip() == "0"
