@@ -130,9 +130,7 @@ class History:
     def state(self, message: str = "") -> HistoryState:
         """Whether the history is recorded now."""
         # Before CUDA is initialised the allocator cannot be asked, only be told to record.
-        recording = torch_cuda.history_is_recorded() or (
-            self._own and not torch_cuda.initialized()
-        )
+        recording = torch_cuda.history_is_recorded() or (self._own and not torch_cuda.initialized())
         own = recording and self._own
         return HistoryState(recording, own, self._max_entries if own else None, message)
 

@@ -171,10 +171,12 @@ class LineTracer:
         if traced is None or self._scope is None:
             return theirs
         self._guarded(self._enter, frame, *traced)
+        # A coverage tool switches the lines off where it wants none.
+        wanted, frame.f_trace_lines = frame.f_trace_lines, True
 
         def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal theirs
-            if theirs is not None:
+            if theirs is not None and (wanted or event != "line"):
                 # A trace function that returns None keeps its place.
                 theirs = theirs(frame, event, arg) or theirs
                 self._stay()

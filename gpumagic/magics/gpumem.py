@@ -28,6 +28,16 @@ GPU memory: what there is now, and what a statement or a cell does to it.
   %gpumem STATEMENT       run the statement; the exact change of allocated and reserved memory, and
                           the exact peak of allocated memory above the start
   %%gpumem                the same for a cell, also when it raises
+  %%gpumem --lines        by line: change, peak above the line's start, and what stayed: of the
+                          bytes that the line allocated those alive when the cell ended. What the
+                          functions that it calls do counts to the line (also what is freed when
+                          they return); with -f FUNC their own lines are shown too
+  %gpumem on | off        after every cell that changed GPU memory one line: change, peak, now
+  %gpumem log             the cells until now: change, peak and time of each
+  %gpumem plot [FILE]     the same as a picture, with the devices' limits (needs matplotlib)
+  %gpumem record on | off the allocator's history with Python stacks, the newest --entries N events
+  %gpumem cells           live memory by the cell that allocated it (needs the history)
+  %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
   %gpumem vars            who holds the memory: every name of yours (modules by parameters, buffers
                           and gradients), what the notebook pins (Out, _, the last exception), and
                           the rest; adds up to the byte. --gc looks through all objects for the rest
@@ -35,6 +45,9 @@ GPU memory: what there is now, and what a statement or a cell does to it.
                           garbage, empty the cache; what each step gave back. After it %debug has
                           nothing to show. --dry-run says it first and does nothing
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
+
+A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
+what follows -- (%gpumem -- log).
 
 The figures of a statement or a cell come from the counters of torch's allocator: nothing is
 sampled, synchronised, collected or emptied, no context is made, and
@@ -52,6 +65,10 @@ examples:
   %gpumem free optimizer batch
 
   %%gpumem
+  loss = model(x).sum()
+  loss.backward()
+
+  %%gpumem --lines -f model.forward
   loss = model(x).sum()
   loss.backward()
 """
@@ -76,7 +93,10 @@ def parser() -> Parser:
 
 
 # argparse formats it by %.
-_USAGE = "%%gpumem [-o] [-v NAME] [-q] [STATEMENT]\n       %%%%gpumem [-o] [-v NAME] [-q]"
+_USAGE = (
+    "%%gpumem [-o] [-v NAME] [-q] [VERB … | [--lines] [-f FUNC] STATEMENT]\n"
+    "       %%%%gpumem [-o] [-v NAME] [-q] [--lines] [-f FUNC]"
+)
 
 
 def help_text() -> str:

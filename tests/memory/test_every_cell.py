@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpumagic.display import describe
+from gpumagic.display.text import render
 from gpumagic.every_cell import EveryCell
 from gpumagic.memory_log import MemoryLog, first_line
 from gpumagic.peaks import LEDGER
@@ -379,3 +381,18 @@ def test_in_a_kernel_the_line_stands_below_its_cell(kernel: Any) -> None:
     k.run("import torch\n%gpumem on -q")
     reply = k.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
     assert "GPU memory: cuda:0 +1.00 MiB" in str(reply)
+
+
+def test_in_a_terminal_the_line_stands_below_its_cell(terminal: Any) -> None:
+    t = terminal()
+    t.run("import torch")
+    t.run("%gpumem on -q")
+    shown = t.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB" in shown
+
+
+def test_in_a_terminal_with_colours_the_line_is_dim() -> None:
+    cell = CellMemory(1, "x", 0.1, {0: DeviceMemoryDelta(MIB, 0, MIB, MIB)})
+    assert render(describe(cell), color=True) == (
+        "\x1b[2mGPU memory: \x1b[0m\x1b[2mcuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB\x1b[0m"
+    )

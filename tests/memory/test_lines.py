@@ -253,6 +253,27 @@ def test_a_trace_function_goes_on_and_is_put_back(lines: Any, again: bool, faili
     assert report.notes == ()
 
 
+def test_a_trace_function_that_wants_no_lines(lines: Any) -> None:
+    """As the one of `coverage` in Python for files that are not its concern."""
+    before, seen = sys.gettrace(), []
+
+    def theirs(frame: FrameType, event: str, arg: Any) -> Any:
+        frame.f_trace_lines = False
+        if frame.f_code.co_name == "<module>":
+            seen.append(event)
+        return theirs
+
+    sys.settrace(theirs)
+    try:
+        report = lines("a = e(1)\nb = e(2)")
+        kept = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert kept is theirs
+    assert {"call", "return"} == set(seen)
+    assert in_mib(report) == {2: (1, 1, 1), 3: (2, 2, 2)}
+
+
 def test_a_debugger_that_wants_no_more(lines: Any) -> None:
     """As `bdb` without breakpoints does after "continue": it takes its trace function away."""
     before = sys.gettrace()

@@ -1,0 +1,83 @@
+"""The report's own lines: graphs' pools, MemPools, fragmentation and pinned host memory."""
+
+from __future__ import annotations
+
+import warnings
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpumagic.display import as_text
+from gpumagic.memory_report import memory_report
+from gpumagic.results import DeviceMemory, MemoryReport
+from tests.memory.conftest import MIB
+from tests.memory.test_peaks import empty
+
+
+def test_fragmentation(torch: ModuleType) -> None:
+    kept = [empty(torch, 2 * MIB) for _ in range(10)][::2]  # holes of 2 MiB in one segment
+    row = memory_report().devices[0]
+    assert row.fragmented == torch.cuda.memory_stats()["inactive_split_bytes.all.current"]
+    assert row.fragmented == 10 * MIB
+    assert "Fragmentation, free within segments in use: cuda:0 10.0 MiB" in str(memory_report())
+    del kept
+
+
+def test_pools(torch: ModuleType) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        mine = empty(torch, MIB)
+    graph = torch.cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph is empty
+        with torch.cuda.graph(graph):
+            its = empty(torch, 30 * MIB)
+    report = memory_report()
+    assert report.devices[0].mem_pools == 2 * MIB
+    assert report.devices[0].graph_pools == 30 * MIB
+    assert report.devices[1].mem_pools == report.devices[1].graph_pools == 0
+    assert "CUDA graphs' pools, of reserved: cuda:0 30.0 MiB" in str(report)
+    assert "MemPools, of reserved: cuda:0 2.00 MiB" in str(report)
+    del mine, its
+    graph.reset()
+    del pool, graph
+
+
+def test_pinned_memory(torch: ModuleType) -> None:
+    report = memory_report()
+    if not hasattr(torch._C, "_cuda_hostMemoryStats"):
+        assert report.pinned is None
+        assert "Pinned host memory: – (not counted by this torch)" in str(report)
+        return
+    before, active = report.pinned, report.pinned_active
+    assert before is not None
+    assert active is not None
+    kept = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
+    report = memory_report()
+    # Rounded to a power of two; the cache may have had it.
+    assert report.pinned_active == active + 4 * MIB
+    assert report.pinned in (before, before + 4 * MIB)
+    assert "by live tensors" in str(report)
+    del kept
+
+
+def test_nothing_apart_has_no_line() -> None:
+    row = DeviceMemory(allocated=1, reserved=1, fragmented=0, graph_pools=0, mem_pools=0)
+    text = as_text(MemoryReport({0: row}, pinned=0, pinned_active=0, in_use=True))
+    for word in ("pools", "Pools", "Fragmentation", "Pinned"):
+        assert word not in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("expandable_segments:True", "torch does not count the fragmentation of such segments"),
+        ("backend:cudaMallocAsync", "the driver keeps the counters"),
+    ],
+)
+def test_other_allocators_are_recognised(kernel: Any, setting: str, told: str) -> None:
+    k = kernel(env={"PYTORCH_CUDA_ALLOC_CONF": setting})
+    k.run("import torch\nx = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    assert told in k.run("report = %gpumem -o").shown
+    assert k.run("report.devices[0].fragmented").value is None
