@@ -19,8 +19,8 @@ from gpumagic.results import (
     MemoryReport,
     Selection,
 )
-from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.cell_timings import CellTiming, TimingLog
+from gpumagic.results.cells import CellHoldings, CellLog, CellMemory
 from gpumagic.results.comparison import Comparison
 from gpumagic.results.history import HistoryState, SnapshotFile
 from gpumagic.results.holders import Freed, Holders
