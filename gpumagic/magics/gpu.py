@@ -6,7 +6,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -262,15 +262,13 @@ def _watch(shell: Any, options: argparse.Namespace) -> Any:
     """The table, again and again in one place, until interrupted."""
     ends = None if options.duration is None else time.monotonic() + options.duration
     with LiveDisplay(shell, quiet=options.quiet) as live:
-        try:
+        with suppress(KeyboardInterrupt):  # the way to stop it
             while True:
                 table = inventory.devices(processes=options.processes)
                 live.result(table)
                 if ends is not None and time.monotonic() >= ends:
                     break
                 time.sleep(options.every)
-        except KeyboardInterrupt:
-            pass  # the way to stop it
         live.keep()
     options.quiet = True  # it stands on the screen already
     return hand_over(shell, table, options)
