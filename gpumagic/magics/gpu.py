@@ -261,14 +261,14 @@ def _warn(chosen: Selection) -> None:
 def _watch(shell: Any, options: argparse.Namespace) -> Any:
     """The table, again and again in one place, until interrupted."""
     ends = None if options.duration is None else time.monotonic() + options.duration
+    table = inventory.devices(processes=options.processes)
     with LiveDisplay(shell, quiet=options.quiet) as live:
         with suppress(KeyboardInterrupt):  # the way to stop it
-            while True:
+            live.result(table)
+            while ends is None or time.monotonic() < ends:
+                time.sleep(options.every)
                 table = inventory.devices(processes=options.processes)
                 live.result(table)
-                if ends is not None and time.monotonic() >= ends:
-                    break
-                time.sleep(options.every)
         live.keep()
     options.quiet = True  # it stands on the screen already
     return hand_over(shell, table, options)
