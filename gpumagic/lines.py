@@ -8,27 +8,16 @@ goes on working, and is put back.
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
+from gpumagic.line_sources import Source, with_inline
 from gpumagic.peaks import LEDGER, Scope
 from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
 from gpumagic.stayed import EventLog, Living, Range
-
-_INLINE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
-
-
-class Source(NamedTuple):
-    """Lines to be traced: of the cell, or of a function."""
-
-    name: str
-    codes: tuple[CodeType, ...]
-    first: int
-    lines: tuple[str, ...]
 
 
 class _Point(NamedTuple):
@@ -88,7 +77,7 @@ class LineTracer:
             id(code): (i, inline)
             for i, source in enumerate(sources)
             for whole in source.codes
-            for code, inline in _with_inline(whole)
+            for code, inline in with_inline(whole)
         }
         self._levels: list[_Level] = []
         self._active: Counter[tuple[int, int]] = Counter()
@@ -300,69 +289,3 @@ class LineTracer:
             # By more than the totals, which another allocator than torch's own does not count.
             if end != start or peak > start.allocated:
                 self._sums.setdefault((*key, ordinal), _Sum()).add(start, end, peak)
-
-
-def _with_inline(code: CodeType) -> Iterator[tuple[CodeType, bool]]:
-    """The code and what runs in its lines: comprehensions and class bodies, at any depth."""
-    yield code, False
-    for nested in code.co_consts:
-        if isinstance(nested, CodeType) and (
-            nested.co_name in _INLINE or not nested.co_flags & inspect.CO_OPTIMIZED
-        ):
-            yield from ((each, True) for each, _ in _with_inline(nested))
-
-
-# --- what to trace ------------------------------------------------------------------------------
-
-
-def cell_source(codes: Sequence[CodeType], text: str, first: int) -> Source:
-    """The cell, whose first line has the number ``first``."""
-    return Source("cell", tuple(codes), first, tuple(text.splitlines()))
-
-
-def function_source(name: str, function: Any) -> Source:
-    """A function, method or module (its ``forward``), through decorators and ``partial``.
-
-    Raises:
-        ValueError: it has no Python code; the message is one line.
-    """
-    code = _code_of(function)
-    if code is None:
-        raise ValueError(f"{name} is no Python function: {type(function).__name__}")
-    return code_source(name, code)
-
-
-def code_source(name: str, code: CodeType) -> Source:
-    """A function by its code."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-    except OSError:  # the file is gone, or the code was made from a string
-        numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
-        first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
-    return Source(name, (code,), first, tuple(line.rstrip("\n") for line in lines))
-
-
-def _code_of(function: Any) -> CodeType | None:
-    for _ in range(100):  # a chain of wrappers may be a circle
-        if isinstance(function, CodeType):
-            return function
-        for attribute in ("__wrapped__", "__func__", "func", "fget", "__code__", "forward"):
-            inner = getattr(function, attribute, None)
-            if inner is not None:
-                function = inner
-                break
-        else:
-            return None
-    return None
-
-
-def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
-    """The function ``name`` (``f``, ``Class.method``) that ``codes`` define."""
-    head, _, rest = name.partition(".")
-    for code in codes:
-        for nested in code.co_consts:
-            if isinstance(nested, CodeType) and nested.co_name == head:
-                found = find_code([nested], rest) if rest else nested
-                if found is not None:
-                    return found
-    return None

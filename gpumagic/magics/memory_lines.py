@@ -7,14 +7,8 @@ from typing import Any
 
 from gpumagic.cell import CompiledCell
 from gpumagic.errors import SpecError
-from gpumagic.lines import (
-    LineTracer,
-    Source,
-    cell_source,
-    code_source,
-    find_code,
-    function_source,
-)
+from gpumagic.line_sources import Source, cell_source, code_source, find_code, function_source
+from gpumagic.lines import LineTracer
 
 
 def tracer(compiled: CompiledCell, text: str, first: int, functions: list[str]) -> LineTracer:

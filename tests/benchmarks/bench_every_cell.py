@@ -59,7 +59,8 @@ def measure(ip: Any) -> dict[str, float]:
     import torch
 
     from gpumagic.every_cell import EveryCell
-    from gpumagic.lines import LineTracer, cell_source
+    from gpumagic.line_sources import cell_source
+    from gpumagic.lines import LineTracer
 
     used = range(torch.cuda.device_count())
     kept = [torch.empty(1, device=f"cuda:{ordinal}") for ordinal in used]

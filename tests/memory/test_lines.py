@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.lines import find_code, function_source
+from gpumagic.line_sources import find_code, function_source
 from gpumagic.results import LineMemory, LineReport
 from gpumagic.stayed import Living, living_numbers
 from tests.memory.conftest import MIB, clear
