@@ -11,12 +11,17 @@ from typing import Any
 
 from gpumagic.display.grid import Block
 from gpumagic.results import (
+    ClusterMemory,
+    ClusterSelection,
+    ClusterTable,
+    ClusterTiming,
     CudaTiming,
     DeviceTable,
     Diagnosis,
     Explanation,
     MemoryDelta,
     MemoryReport,
+    ProcessGroup,
     Selection,
 )
 from gpumagic.results.cell_timings import CellTiming, TimingLog
@@ -173,6 +178,41 @@ def _(result: OutOfMemory) -> list[Block]:
     from gpumagic.display.oom import out_of_memory
 
     return out_of_memory(result)
+
+
+@describe.register
+def _(result: ClusterTable) -> list[Block]:
+    from gpumagic.display.cluster import cluster_table
+
+    return cluster_table(result)
+
+
+@describe.register
+def _(result: ClusterSelection) -> list[Block]:
+    from gpumagic.display.cluster import cluster_selection
+
+    return cluster_selection(result)
+
+
+@describe.register
+def _(result: ClusterTiming) -> list[Block]:
+    from gpumagic.display.cluster import cluster_timing
+
+    return cluster_timing(result)
+
+
+@describe.register
+def _(result: ClusterMemory) -> list[Block]:
+    from gpumagic.display.cluster import cluster_memory
+
+    return cluster_memory(result)
+
+
+@describe.register
+def _(result: ProcessGroup) -> list[Block]:
+    from gpumagic.display.cluster import process_group
+
+    return process_group(result)
 
 
 def as_text(result: Any, width: int | None = None) -> str:

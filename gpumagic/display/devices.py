@@ -53,7 +53,7 @@ def _row(device: Device) -> list[Cell]:
         Cell(str(device.index), hidden or "strong"),
         _ordinal(device),
         Cell(device.name or DASH, hidden),
-        _memory(device),
+        memory_cell(device),
         Cell(percent(device.utilization), hidden),
         Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
         Cell(_power(device), hidden),
@@ -74,7 +74,8 @@ def _ordinal(device: Device) -> Cell:
     return Cell("cuda:?" if device.visible else DASH, "dim")
 
 
-def _memory(device: Device) -> Cell:
+def memory_cell(device: Device) -> Cell:
+    """Memory used of the total, with a bar."""
     used, total = device.memory_used, device.memory_total
     text = f"{bytes_(used)} / {bytes_(total)}"
     if used is None or not total:
@@ -192,7 +193,7 @@ def _process(index: int, process: Process) -> list[Cell]:
 
 # --- the outcome of a choice -------------------------------------------------------------------
 
-_STATUS_STYLES: Mapping[str, Style] = {
+STATUS_STYLES: Mapping[str, Style] = {
     "applied": "good",
     "unchanged": "good",
     "restarted": "good",
@@ -208,7 +209,7 @@ def selection(result: Selection) -> list[Block]:
     blocks: list[Block] = [
         Line(
             (
-                Cell(result.status, _STATUS_STYLES[result.status]),
+                Cell(result.status, STATUS_STYLES[result.status]),
                 Cell(f": this kernel {'still ' * (result.status == 'too-late')}sees {sees}"),
                 Cell(f"  ({_variables(result.environment)})", "dim"),
             )

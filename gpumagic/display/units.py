@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpumagic.display.grid import DASH
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -50,3 +52,14 @@ def seconds(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     return DASH if value is None else f"{value:.0f} %"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Sorted numbers, runs drawn together: four in a row and one apart are ``0–3, 7``."""  # noqa: RUF002
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)

@@ -11,7 +11,7 @@ from typing import Any
 from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
-from gpumagic.magics import kept, once_more, repeating, timing_cells
+from gpumagic.magics import cluster, kept, once_more, repeating, timing_cells
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
@@ -72,6 +72,13 @@ def parser() -> Parser:
     repeating.add_options(made)
     once_more.add_options(made)
     kept.add_options(made)
+    group = made.add_argument_group("many processes")
+    cluster.add_targets(group)
+    group.add_argument(
+        "--barrier",
+        action="store_true",
+        help="wait for the other ranks of torch.distributed's group before the clock starts",
+    )
     add_result_options(made)
     return made
 
@@ -106,6 +113,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not statement:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     source = statement if cell is None else cell
+    if options.cluster:
+        everywhere = import_module("gpumagic.magics.cluster_cells")
+        return everywhere.time(magics, parser(), options, line, cell, statement)
+    if options.targets is not None:
+        raise SpecError("-t goes with --cluster; for example: %%cudatime --cluster -t 0:4")
+    if options.barrier:
+        import_module("gpumagic.cluster.ranks").barrier()
     header = None if cell is None else f"%%cudatime {line}"
     try:
         if not repeated:

@@ -13,7 +13,7 @@ from typing import Any
 from gpumagic import cell as cells
 from gpumagic import driver, gate, inventory, selection, threads, torch_cuda
 from gpumagic.errors import GpuMagicWarning, SpecError
-from gpumagic.magics import restarting, saving
+from gpumagic.magics import cluster, restarting, saving
 from gpumagic.magics.options import (
     Parser,
     add_result_options,
@@ -46,6 +46,10 @@ examples:
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
+
+  %gpu cluster                the GPUs of ipyparallel's engines, on all their hosts
+  %gpu pin                    each engine its own GPU; %gpu off --cluster: none for any
+  %gpu dist init              torch.distributed's process group of the engines; %gpu dist down
 """
 
 
@@ -68,7 +72,8 @@ def parser() -> Parser:
         metavar="SPEC",
         help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
         "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated; "
-        "doctor: a report on why the GPU is, or is not, usable",
+        "doctor: a report on why the GPU is, or is not, usable; cluster [PROFILE or connection "
+        "file], pin, dist init, dist down: see below",
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
     options.add_argument(
@@ -128,6 +133,7 @@ def parser() -> Parser:
     watch.add_argument(
         "--for", dest="duration", type=_seconds, metavar="SECONDS", help="stop after so long"
     )
+    cluster.add_options(options)
     add_result_options(options)
     return options
 
@@ -172,6 +178,11 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     options = parser().parse_words(split(line))
     options.quiet = options.quiet or magics.quiet
     spec = " ".join(options.spec)
+    if options.cluster or (options.spec and options.spec[0] in cluster.VERBS):
+        if cell is not None:
+            raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
+        return cluster.run(magics, options, silent)
+    cluster.check_unused(options)
     wants = _wants(options, magics, spec)
     if cell is not None:
         return _run_cell(shell, spec, wants, options, cell, header)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cell import compile_cell
 from gpumagic.errors import SpecError
+from gpumagic.magics import cluster
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.show import hand_over
 from gpumagic.magics.verbs import run_verb, take_verb
@@ -88,6 +89,7 @@ def parser() -> Parser:
         default=[],
         help="with --lines, the lines of this function too; may be repeated",
     )
+    cluster.add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
     add_result_options(made)
     return made
 
@@ -120,10 +122,19 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if verb is not None:
         return run_verb(magics, verb[0], f"{written} {verb[1]}", silent=silent)
     if cell is None and not statement:
+        if options.cluster:
+            raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
         return _report(magics, options, silent)
     if cell is not None and statement:
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     source = statement + ";" * silent if cell is None else cell
+    if options.cluster:
+        everywhere = import_module("gpumagic.magics.cluster_cells")
+        return everywhere.memory(
+            magics, parser(), options, line, cell, source if cell is None else ""
+        )
+    if options.targets is not None:
+        raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 

@@ -10,7 +10,7 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from gpumagic.errors import SpecError
@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
             SpecError: the words do not fit.
         """
-        known, rest = self.parse_known_args(list(words))
+        # Intermixed: options may also stand between a verb and its arguments.
+        known, rest = self.parse_known_intermixed_args(list(words))
         if rest:
             word = rest[0]
             if word.startswith("-"):
@@ -92,22 +93,36 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     Raises:
         SpecError: an option does not fit.
     """
+    taken, rest = _take(parser, line)
+    return parser.parse_words([word for _, word, _ in taken]), rest
+
+
+def without_options(parser: Parser, line: str, names: Collection[str]) -> str:
+    """The options of ``line`` as they were written, apart from those called ``names``."""
+    taken, _ = _take(parser, line)
+    return " ".join(written for name, _, written in taken if name.split("=")[0] not in names)
+
+
+def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
+    """Each option's name, its word for argparse, and how it was written; then the rest."""
     wants_value = {
         option: action.nargs != 0 for action in parser._actions for option in action.option_strings
     }
-    words: list[str] = []
+    taken: list[tuple[str, str, str]] = []
     rest = line.strip()
     while rest.startswith("-"):
-        word, _, rest = rest.partition(" ")
+        before = rest
+        name, _, rest = rest.partition(" ")
         rest = rest.lstrip()
-        if word == "--":
+        if name == "--":
             break
-        words.append(word)
-        if wants_value.get(word) and rest:
+        word = name
+        if wants_value.get(name) and rest:
             value, rest = _take_value(rest)
             # argparse would take a value that begins with a minus sign for an option.
-            words[-1:] = [word + value] if len(word) == 2 else [f"{word}={value}"]
-    return parser.parse_words(words), rest
+            word = name + value if len(name) == 2 else f"{name}={value}"
+        taken.append((name, word, before[: len(before) - len(rest)].strip()))
+    return taken, rest
 
 
 def _take_value(text: str) -> tuple[str, str]:

@@ -79,6 +79,7 @@ def threads() -> list[str]:
         if thread is not threading.main_thread()
         and not _is_infrastructure(thread)
         and not _is_idle(thread, frames.get(thread.ident or 0))
+        and not _is_heart(frames.get(thread.ident or 0))
     ]
 
 
@@ -101,6 +102,11 @@ def _is_idle(thread: threading.Thread, frame: Any) -> bool:
     if thread.name.startswith("subshell-"):
         return file.parts[-2:] == ("asyncio", "base_events.py") and function == "run_forever"
     return file.parts[-3:] == ("concurrent", "futures", "thread.py") and function == "_worker"
+
+
+def _is_heart(frame: Any) -> bool:
+    """Whether a thread passes messages on between sockets, as the heart of an engine does."""
+    return frame is not None and Path(frame.f_code.co_filename).parts[-3:-1] == ("zmq", "devices")
 
 
 #: Helpers of Python and torch that end by themselves when their master does.

@@ -40,7 +40,7 @@ def asking(kernel: Any) -> Message:
     """The request that is being run."""
     parent, identities = kernel.get_parent("shell"), kernel._parent_ident["shell"]
     message: Message = kernel.session.serialize(parent, ident=identities)
-    return message
+    return [*message, *map(bytes, parent.get("buffers", ()))]
 
 
 class Waiting:

@@ -10,6 +10,17 @@ from __future__ import annotations
 from gpumagic.results.base import Result
 from gpumagic.results.cell_timings import CellTiming, TimingLog
 from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
+from gpumagic.results.cluster import (
+    ClusterMemory,
+    ClusterSelection,
+    ClusterTable,
+    ClusterTiming,
+    EngineDevices,
+    EngineMemory,
+    EngineSelection,
+    EngineTiming,
+    ProcessGroup,
+)
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
 from gpumagic.results.devices import (
     Device,
@@ -40,6 +51,10 @@ __all__ = [
     "CellLog",
     "CellMemory",
     "CellTiming",
+    "ClusterMemory",
+    "ClusterSelection",
+    "ClusterTable",
+    "ClusterTiming",
     "Compared",
     "Comparison",
     "Copy",
@@ -50,6 +65,10 @@ __all__ = [
     "DeviceMemoryDelta",
     "DeviceTable",
     "Diagnosis",
+    "EngineDevices",
+    "EngineMemory",
+    "EngineSelection",
+    "EngineTiming",
     "Explanation",
     "Finding",
     "FreeStep",
@@ -67,6 +86,7 @@ __all__ = [
     "MigInstance",
     "OutOfMemory",
     "Process",
+    "ProcessGroup",
     "Quantity",
     "Remedy",
     "Result",

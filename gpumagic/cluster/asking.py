@@ -1,0 +1,122 @@
+"""One question to every engine: an answer, or why there is none; nobody is waited for too long."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic import __version__
+from gpumagic.cluster.connecting import Cluster
+from gpumagic.display.units import bytes_
+
+#: Seconds for an engine to answer, if nobody says otherwise.
+TIMEOUT = 5.0
+#: Bytes of an answer, at most: a thousand engines' answers must fit into one kernel.
+LARGEST = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An engine's answer; ``error`` says in one line why there is none."""
+
+    engine: int
+    value: Any = None
+    error: str | None = None
+
+
+def ask(
+    cluster: Cluster,
+    engines: Sequence[int],
+    question: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    each: Mapping[int, Mapping[str, Any]] | None = None,
+    timeout: float = TIMEOUT,
+) -> dict[int, Answer]:
+    """Have `remote`'s function ``question`` called on every one of ``engines``.
+
+    ``arguments`` go to all, ``each`` to the engine with that id. An engine that does not answer
+    within ``timeout`` seconds, since it runs a long cell, has one answer less; the question is
+    withdrawn, and nobody waits for it.
+
+    Raises:
+        DeviceError: no engine answers, and neither does the controller.
+    """
+    client = cluster.client
+    common = dict(arguments or {})
+    if each is None:
+        pending = [_send(client, list(engines), question, common)]
+    else:
+        pending = [
+            _send(client, [engine], question, {**common, **each[engine]}) for engine in engines
+        ]
+    found: dict[int, Answer] = {}
+    asked = [pair for result in pending for pair in futures(result)]
+    concurrent.futures.wait([future for _, future in asked], timeout)
+    for engine, future in asked:
+        if future.done():
+            found[engine] = _answer(engine, future.result())
+        else:
+            found[engine] = Answer(engine, error=_no_answer(client, engine, timeout))
+    if not any(answer.value is not None for answer in found.values()):
+        cluster.check()
+    _withdraw(client, [(engine, future) for engine, future in asked if not future.done()])
+    return {engine: found[engine] for engine in engines}
+
+
+def _send(client: Any, engines: list[int], question: str, arguments: Mapping[str, Any]) -> Any:
+    # Text, so that neither gpumagic nor the same Python is needed there for a clear answer.
+    call = f"answer({__version__!r}, {question!r}, {dict(arguments)!r}, {LARGEST})"
+    source = f"__import__('gpumagic.cluster.remote', fromlist=['answer']).{call}"
+    return client.direct_view(engines).apply_async(eval, source)
+
+
+def futures(result: Any) -> list[tuple[int, Any]]:
+    """Each engine of an ``AsyncResult`` with the future of its reply."""
+    return list(zip(result._targets, result._children, strict=True))
+
+
+def _answer(engine: int, outcome: Any) -> Answer:
+    if isinstance(outcome, Exception):
+        return Answer(engine, error=_reason(outcome))
+    kind, content = outcome
+    if kind == "ok":
+        return Answer(engine, pickle.loads(content))
+    if kind == "version":
+        return Answer(
+            engine,
+            error=f"has gpumagic {content}, this kernel {__version__}: install the same there",
+        )
+    if kind == "large":
+        return Answer(engine, error=f"its result is too large to fetch ({bytes_(content)})")
+    return Answer(engine, error=content)
+
+
+def _reason(error: Any) -> str:
+    """An ipyparallel ``RemoteError`` in one line."""
+    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
+    if name == "ModuleNotFoundError" and "'gpumagic'" in str(text):
+        return "gpumagic is not installed there: pip install gpumagic"
+    if name == "ModuleNotFoundError" and "gpumagic." in str(text):
+        return f"has a gpumagic that knows no clusters: install {__version__} there"
+    if name == "EngineError":
+        return "the engine died"
+    return f"{name}: {str(text).splitlines()[0] if str(text) else ''}"
+
+
+def _no_answer(client: Any, engine: int, timeout: float) -> str:
+    if engine not in client.ids:
+        return "the engine is gone"
+    return f"no answer within {timeout:g} s: it is busy, or has lost its connection"
+
+
+def _withdraw(client: Any, late: Sequence[tuple[int, Any]]) -> None:
+    """Take back the questions that are not answered, so that they do not pile up at an engine."""
+    registered = {*client.ids}
+    late = [pair for pair in late if pair[0] in registered]
+    if late:
+        messages = [future.msg_id for _, future in late]
+        client.abort(messages, targets=[engine for engine, _ in late], block=False)

@@ -1,0 +1,147 @@
+"""``torch.distributed``'s process group over the engines. Runs on them, apart from `plan`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from gpumagic import torch_cuda
+from gpumagic.errors import DeviceError
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: The variables as they were before `join`.
+_before: dict[str, str | None] = {}
+
+
+def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
+    """Each engine's rank, in the order of their ids, and its rank among those of its host."""
+    sizes = Counter(hosts.values())
+    seen: Counter[str] = Counter()
+    planned = {}
+    for rank, (engine, host) in enumerate(sorted(hosts.items())):
+        planned[engine] = {
+            "rank": rank,
+            "world_size": len(hosts),
+            "local_rank": seen[host],
+            "local_world_size": sizes[host],
+        }
+        seen[host] += 1
+    return planned
+
+
+def rendezvous(towards: str | None) -> tuple[str, int, bool]:
+    """The host's address as seen from ``towards``, a free port, and whether NCCL could be used.
+
+    Raises:
+        DeviceError: torch, or its distributed part, is missing.
+    """
+    _distributed()
+    address = _address(towards)
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+    torch = torch_cuda.require()
+    usable = torch.distributed.is_nccl_available() and torch.cuda.is_available()
+    return address, port, bool(usable)
+
+
+def _address(towards: str | None) -> str:
+    """The address of the interface by which ``towards`` is reached; nothing is sent."""
+    if towards is None:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards, 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def join(
+    *,
+    backend: str,
+    master: tuple[str, int],
+    rank: int,
+    world_size: int,
+    local_rank: int,
+    local_world_size: int,
+    timeout: float,
+) -> str:
+    """Set the variables of ``torchrun`` and join the group; the backend that it has.
+
+    Raises:
+        DeviceError: this process is in a group already, or torch refuses.
+    """
+    distributed = _distributed()
+    if distributed.is_initialized():
+        raise DeviceError("it is in a process group already: %gpu dist down first")
+    values = (rank, world_size, local_rank, local_world_size, *master)
+    for name, value in zip(_VARIABLES, values, strict=True):
+        _before[name] = os.environ.get(name)
+        os.environ[name] = str(value)
+    try:
+        distributed.init_process_group(
+            backend, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout)
+        )
+    except (RuntimeError, ValueError) as error:
+        _put_back()
+        raise DeviceError(f"torch refuses: {str(error).splitlines()[0]}") from None
+    return str(distributed.get_backend())
+
+
+def leave() -> bool:
+    """Leave the group, and put the variables back; whether there was a group."""
+    distributed = _initialized()
+    if distributed is not None:
+        distributed.destroy_process_group()
+    _put_back()
+    return distributed is not None
+
+
+def membership() -> tuple[int, int, str] | tuple[None, None, None]:
+    """The rank of this process, the group's size, and its backend; without a group, nothing."""
+    distributed = _initialized()
+    if distributed is None:
+        return None, None, None
+    return distributed.get_rank(), distributed.get_world_size(), str(distributed.get_backend())
+
+
+def _put_back() -> None:
+    for name, value in _before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _before.clear()
+
+
+def _initialized() -> Any:
+    """torch.distributed, if this process is in a group; nothing is imported."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _distributed() -> Any:
+    torch = torch_cuda.require()
+    if not torch.distributed.is_available():
+        raise DeviceError(f"torch {torch.__version__} is built without torch.distributed")
+    return torch.distributed
+
+
+def barrier() -> bool:
+    """Wait for the other ranks; False where there is no group."""
+    distributed = _initialized()
+    if distributed is None:
+        return False
+    if distributed.get_backend() == "nccl":  # it would guess the device, and warn
+        distributed.barrier(device_ids=[torch_cuda.require().cuda.current_device()])
+    else:
+        distributed.barrier()
+    return True

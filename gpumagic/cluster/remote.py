@@ -1,0 +1,121 @@
+"""What an engine answers. Runs there; `asking.ask` calls `answer` by name."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic import __version__
+from gpumagic.errors import GpuMagicError
+from gpumagic.results import DeviceTable, Selection
+
+Reply = tuple[str, Any]
+
+
+def answer(version: str, question: str, arguments: dict[str, Any], largest: int) -> Reply:
+    """The answer to a question of a gpumagic of that ``version``: a kind, and the content.
+
+    ``("ok", pickle)``, ``("version", ours)``, ``("large", bytes)`` or ``("error", one line)``.
+    """
+    if version != __version__:
+        return "version", __version__
+    try:
+        value = QUESTIONS[question](**arguments)
+    except GpuMagicError as error:
+        return "error", str(error)
+    data = pickle.dumps(value)
+    return ("large", len(data)) if len(data) > largest else ("ok", data)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine is, and its part in ``torch.distributed``'s group."""
+
+    host: str
+    pid: int
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+
+
+def place() -> Place:
+    """Where this process is, and its part in a group."""
+    from gpumagic.cluster import ranks
+
+    return Place(socket.gethostname(), os.getpid(), *ranks.membership())
+
+
+def look(processes: bool = False) -> tuple[Place, DeviceTable]:
+    """Where this engine is, and its table of devices."""
+    from gpumagic import inventory
+
+    return place(), inventory.devices(processes=processes)
+
+
+def prepare() -> Place:
+    """Have the magics here; where this is."""
+    _shell().extension_manager.load_extension("gpumagic")
+    return place()
+
+
+def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place, Selection]:
+    """Choose the devices of this engine; restart it in place if it is too late and that is wanted.
+
+    The restarted engine is asked the same once more, and then says what became of it.
+    """
+    from gpumagic import selection
+    from gpumagic.cluster import successor
+
+    prepare()
+    if successor.just_restarted():
+        return place(), selection.restarted(spec)
+    before = selection.variables()
+    chosen = selection.choose(spec)
+    if chosen.status == "too-late" and restart:
+        try:
+            successor.replace(_shell(), force=force)
+        except BaseException:
+            selection.restore(before)
+            raise
+    return place(), chosen
+
+
+def take(name: str) -> Any:
+    """The variable ``name``, which then is no more; None if there is none."""
+    return _shell().user_ns.pop(name, None)
+
+
+def _shell() -> Any:
+    from IPython.core.getipython import get_ipython
+
+    return get_ipython()
+
+
+def rendezvous(towards: str | None = None) -> tuple[str, int, bool]:
+    """An address of this host that the others can reach, a free port, and if it has NCCL GPUs."""
+    from gpumagic.cluster import ranks
+
+    return ranks.rendezvous(towards)
+
+
+def join(**settings: Any) -> str:
+    """Join the process group; the backend that it has."""
+    from gpumagic.cluster import ranks
+
+    return ranks.join(**settings)
+
+
+def leave() -> bool:
+    """Leave the process group; whether there was one."""
+    from gpumagic.cluster import ranks
+
+    return ranks.leave()
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (look, prepare, choose, take, rendezvous, join, leave)
+}

@@ -1,0 +1,160 @@
+"""``%gpu cluster``, ``pin``, ``dist`` and ``--cluster``: the GPUs of ipyparallel's engines."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from gpumagic.cluster import asking, choosing, connecting, grouping
+from gpumagic.cluster.connecting import Cluster
+from gpumagic.display.units import spans
+from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics.options import Parser, duration
+from gpumagic.magics.show import hand_over
+from gpumagic.results import ClusterSelection, ProcessGroup
+
+#: The verbs of ``%gpu`` that are about clusters.
+VERBS = ("cluster", "pin", "dist")
+
+
+def add_options(options: Parser) -> None:
+    """The options of ``%gpu`` that are about clusters."""
+    group = options.add_argument_group("cluster (needs ipyparallel)")
+    add_targets(group)
+    group.add_argument(
+        "--per-engine", type=_count, metavar="K", default=1, help="pin: K GPUs each (default: 1)"
+    )
+    group.add_argument(
+        "--share", action="store_true", help="pin: engines of a host may have the same GPU"
+    )
+    group.add_argument(
+        "--backend",
+        metavar="NAME",
+        default="auto",
+        help="dist init: nccl, gloo, … or auto: nccl if every engine has GPUs, else gloo",
+    )
+    group.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help=f"how long engines may take to answer (default: {asking.TIMEOUT:g} s for the table)",
+    )
+
+
+def add_targets(group: Any) -> None:
+    """``--cluster`` and ``-t``, which every magic has."""
+    group.add_argument(
+        "--cluster",
+        action="store_true",
+        help="on the engines of ipyparallel's cluster, not in this kernel",
+    )
+    group.add_argument(
+        "-t",
+        "--targets",
+        metavar="ENGINES",
+        help="only these engines: 2, 0,3, 0:4 (default: all of them)",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+    return int(text)
+
+
+def check_unused(options: argparse.Namespace) -> None:
+    """Whether options of clusters are used without one.
+
+    Raises:
+        SpecError: one is.
+    """
+    for name, used in (
+        ("-t", options.targets is not None),
+        ("--per-engine", options.per_engine != 1),
+        ("--share", options.share),
+        ("--backend", options.backend != "auto"),
+        ("--timeout", options.timeout is not None),
+    ):
+        if used:
+            raise SpecError(f"{name} is about a cluster; for example: %gpu off --cluster -t 0:4")
+
+
+def current(magics: Any, where: str | None = None) -> Cluster:
+    """The cluster of this shell: ``where``, or the one that was chosen last, or that of ``%px``."""
+    extension = magics.shell._gpumagic
+    if not hasattr(extension, "cluster"):
+        extension.cluster = None
+        extension.undo.append(lambda: connecting.close(magics.shell))
+    chosen: Cluster | None = extension.cluster
+    if where is None and chosen is not None and not chosen.client._closed:
+        return chosen
+    found = connecting.connect(where, magics.shell)
+    if where is not None:
+        extension.cluster = found
+    return found
+
+
+def run(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    """Do what a verb, or a choice with ``--cluster``, asks for.
+
+    Raises:
+        SpecError: the line does not fit.
+        DependencyError: ipyparallel is not installed.
+        DeviceError: there is no cluster, or it cannot do what was asked.
+    """
+    verb, *words = options.spec or ["cluster"]
+    if verb == "cluster" and len(words) > 1:
+        raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
+    if verb == "pin" and words:
+        raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
+    cluster = current(magics, words[0] if verb == "cluster" and words else None)
+    engines = cluster.targets(options.targets)
+    limit = {} if options.timeout is None else {"timeout": options.timeout}
+    again = {"restart": options.restart, "force": options.force, **limit}
+    result: Any
+    if verb == "cluster":
+        result = choosing.devices(cluster, engines, processes=options.processes, **limit)
+    elif verb == "pin":
+        result = choosing.pin(
+            cluster, engines, per_engine=options.per_engine, share=options.share, **again
+        )
+    elif verb == "dist":
+        result = _dist(cluster, words, options)
+    else:
+        result = choosing.choose(cluster, " ".join(options.spec), engines, **again)
+    returned = hand_over(magics.shell, result, options, silent=silent)
+    if isinstance(result, ClusterSelection):
+        _warn(result)
+    return returned
+
+
+def _warn(result: ClusterSelection) -> None:
+    late = result.too_late
+    if not late:
+        return
+    first = next(each.selection for each in result if each.engine == late[0])
+    reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
+    again = "pin" if result.requested == "pin" else f"{result.requested} --cluster"
+    which = f"engine{'s' * (len(late) > 1)} {spans(late)}"
+    warnings.warn_explicit(
+        f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
+        "start afresh in place, and lose their variables)",
+        GpuMagicWarning,
+        filename="%gpu",
+        lineno=1,
+        registry=None,
+    )
+
+
+def _dist(cluster: Cluster, words: Sequence[str], options: argparse.Namespace) -> ProcessGroup:
+    if len(words) > 1 or (words and words[0] not in ("init", "down")):
+        raise SpecError(f"%gpu dist {' '.join(words)}: write %gpu dist init, or %gpu dist down")
+    engines = cluster.targets(options.targets)
+    limit = {} if options.timeout is None else {"timeout": options.timeout}
+    if not words:
+        return grouping.group(cluster, engines)
+    if words[0] == "init":
+        return grouping.init_group(cluster, engines, backend=options.backend, **limit)
+    return grouping.end_group(cluster, engines, **limit)

@@ -1,0 +1,77 @@
+"""``%%cudatime --cluster`` and ``%%gpumem --cluster``: a cell on every engine, each measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from gpumagic.cluster import running
+from gpumagic.errors import SpecError
+from gpumagic.magics.cluster import current
+from gpumagic.magics.options import Parser, without_options
+from gpumagic.magics.show import LiveDisplay, hand_over
+
+#: What is done here, with the engines' results; the other options go to the engines.
+_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v")
+
+_Run = Callable[..., tuple[Any, "BaseException | None"]]
+
+
+def time(
+    magics: Any, parser: Parser, options: argparse.Namespace, line: str, cell: str | None, rest: str
+) -> Any:
+    """``%%cudatime --cluster``; ``rest`` is what follows the options on the line.
+
+    Raises:
+        SpecError: an option has no meaning for engines.
+    """
+    __tracebackhide__ = True
+    for name in ("name", "compare", "trace", "on"):
+        if getattr(options, name) not in (None, False):
+            raise SpecError(f"--{name} is for this kernel alone: it does not go with --cluster")
+    return _measure(running.timed, magics, parser, options, line, cell, rest)
+
+
+def memory(
+    magics: Any, parser: Parser, options: argparse.Namespace, line: str, cell: str | None, rest: str
+) -> Any:
+    """``%%gpumem --cluster``.
+
+    Raises:
+        SpecError: an option has no meaning for engines.
+    """
+    __tracebackhide__ = True
+    if options.lines:
+        raise SpecError("--lines is for this kernel alone: it does not go with --cluster")
+    return _measure(running.measured, magics, parser, options, line, cell, rest)
+
+
+def _measure(
+    run: _Run,
+    magics: Any,
+    parser: Parser,
+    options: argparse.Namespace,
+    line: str,
+    cell: str | None,
+    rest: str,
+) -> Any:
+    __tracebackhide__ = True
+    cluster = current(magics)
+    engines = cluster.targets(options.targets)
+    words = without_options(parser, line, _HERE)
+    if cell is not None and rest:
+        words = f"{words} {rest}"
+    with LiveDisplay(magics.shell, quiet=options.quiet) as live:
+
+        def progress(done: int, of: int, seconds: float) -> None:
+            if seconds > 2:
+                live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
+
+        result, exception = run(
+            cluster, rest if cell is None else cell, engines, words, progress, line=cell is None
+        )
+    returned = hand_over(magics.shell, result, options)
+    if exception is not None:
+        raise exception.with_traceback(None)
+    return returned

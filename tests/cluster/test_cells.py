@@ -1,0 +1,253 @@
+"""A cell on all engines, each with its own timer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic.results import ClusterMemory, ClusterTiming
+from tests.support.clusters import Cluster
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+ME = "engine = get_ipython().kernel.engine_id"
+READY = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
+
+
+@pytest.fixture
+def ready(_shared: Cluster) -> Cluster:
+    """Engines on which CUDA is up, each with a GPU of its own; tests that use it may follow."""
+    if not all(_shared.value(engine, "globals().get('_ready')") for engine in (0, 1)):
+        _shared.renew()
+        mask = "import os; os.environ['CUDA_VISIBLE_DEVICES']"
+        for engine in (0, 1):
+            _shared.run(engine, f"{mask} = '{engine}'; {READY}; _ready = True")
+    return _shared
+
+
+def test_each_has_its_own_timer(ready: Cluster, run: Run) -> None:
+    ran = run(
+        ready,
+        f"%%cudatime --cluster -v timing\n{ME}\ntorch.cuda._sleep(50_000_000 * (1 + engine))",
+    )
+    timing = run(ready, "timing").value
+    assert isinstance(timing, ClusterTiming)
+    assert timing.gpu.best == pytest.approx(0.05, rel=0.02)
+    assert timing.gpu.worst == pytest.approx(0.10, rel=0.02)
+    assert timing.per_engine[1].per_device[0].median == pytest.approx(0.10, rel=0.02)
+    assert timing.slowest.engine == 1
+    assert timing.straggler.engine == 1
+    assert timing.elapsed >= 0.1
+    assert not timing.barrier
+    assert "straggler: engine 1 on " in ran.text
+    assert "took 1.3 × the median" in ran.text
+    assert not timing.failed
+    frame = timing.to_pandas()
+    assert list(frame.index) == [0, 1]
+    assert frame.gpu_time[1] == timing.gpu.worst
+    # The names that the cell made stay there; ours does not.
+    assert ready.value(1, "engine") == 1
+    assert ready.value(1, "[n for n in globals() if 'gpumagic' in n]") == []
+
+
+def test_repeated(ready: Cluster, run: Run) -> None:
+    timing = run(ready, "%cudatime --cluster -o -q -n 5 -r 3 torch.cuda._sleep(1_000_000)").value
+    for one in timing.per_engine.values():
+        assert (one.loops, one.repeat) == (5, 3)
+        assert one.gpu.median == pytest.approx(0.001, rel=0.05)
+        assert one.bound == "gpu"
+    setup = "%%cudatime --cluster -o -q -n 2 -r 2 cycles = 2_000_000\ntorch.cuda._sleep(cycles)"
+    assert run(ready, setup).value.gpu.median == pytest.approx(0.002, rel=0.05)
+
+
+def test_host_bound_ranks_are_named(ready: Cluster, run: Run) -> None:
+    cell = (
+        f"%%cudatime --cluster -o -n 20 -r 5\n{ME}\ntorch.cuda._sleep(3_000_000 if engine else 1)"
+    )
+    ran = run(ready, cell)
+    assert ran.value.host_bound == (0,)
+    assert "host-bound, the GPU waits for work to be launched: engine 0" in ran.text
+
+
+def test_only_some(ready: Cluster, run: Run) -> None:
+    timing = run(ready, "%cudatime --cluster -t 1 -o -q 1 + 1").value
+    assert [each.engine for each in timing.engines] == [1]
+
+
+def test_output_streams_and_values_are_shown(two: Cluster, run: Run) -> None:
+    ran = run(two, f"%%cudatime --cluster -q\n{ME}\nprint('from', engine)\nengine + 40")
+    assert "[stdout:0] \nfrom 0" in ran.stdout
+    assert "[stdout:1] \nfrom 1" in ran.stdout
+    assert "Out[0:" in ran.text
+    assert ": 41" in ran.text
+    assert ran.value is None
+    ran = run(two, f"%%cudatime --cluster -q\n{ME}\nengine + 40;")
+    assert ": 41" not in ran.text
+
+
+def test_results_go_where_the_options_say(two: Cluster, run: Run) -> None:
+    ran = run(two, "%%cudatime --cluster -q -o\nx = 1")
+    assert ran.text == ""
+    assert isinstance(ran.value, ClusterTiming)
+    ran = run(two, "%%cudatime --cluster\nx = 1")
+    assert "over the engines" in ran.text
+    assert ran.value is None
+    assert "<table" in ran.html
+
+
+def test_the_exception_of_one_engine(two: Cluster, run: Run) -> None:
+    cell = f"%%cudatime --cluster -v timing\n{ME}\n1 / (1 - engine)"
+    ran = run(two, cell, raising=False)
+    assert type(ran.error).__name__ == "AlreadyDisplayedError"
+    assert "ZeroDivisionError" in ran.stderr
+    assert "1 / (1 - engine)" in ran.stderr  # its own traceback
+    assert "engine 1: ZeroDivisionError: division by zero" in ran.text
+    timing = run(two, "timing").value
+    assert set(timing.per_engine) == {0, 1}
+    assert timing.failed == {1: "ZeroDivisionError: division by zero"}
+    assert timing.per_engine[1].partial
+    assert not timing.per_engine[0].partial
+
+
+def test_a_syntax_error(two: Cluster, run: Run) -> None:
+    ran = run(two, "%%cudatime --cluster -q\n1 +", raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    assert "[stderr" not in ran.stdout  # it was found here: nothing was sent
+
+
+def test_an_engine_killed_in_the_middle(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    cluster = cluster_of(2)
+    cell = (
+        f"%%cudatime --cluster -v timing\n{ME}\nimport os, signal, time\ntime.sleep(0.2)\n"
+        "if engine: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(0.2)"
+    )
+    ran = run(cluster, cell, raising=False)
+    assert type(ran.error).__name__ == "CompositeError"
+    assert "died while running" in str(ran.error)
+    timing = run(cluster, "timing").value
+    assert timing.failed == {1: "the engine died"}
+    assert timing.per_engine[0].wall.median == pytest.approx(0.4, abs=0.2)
+    assert "engine 1: the engine died" in str(timing)
+    assert [each.engine for each in run(cluster, "%gpu cluster -o -q").value] == [0]
+
+
+def test_a_controller_that_goes_away(
+    cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpumagic.cluster.running._LOOK", 0.5)
+    monkeypatch.setattr("gpumagic.cluster.connecting.PATIENCE", 1.0)
+    cluster = cluster_of(1)
+    run(cluster, "%gpu cluster -q")
+    killer = threading.Timer(1.0, cluster.end_controller)
+    killer.start()
+    with pytest.raises(UsageError, match=r"the controller .* does not answer: has it ended\?"):
+        run(cluster, "%%cudatime --cluster\nimport time; time.sleep(60)")
+    killer.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_interrupt_reaches_the_engines(two: Cluster, run: Run) -> None:
+    run(two, "%gpu cluster -q")
+    interrupt = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupt.start()
+    started = time.monotonic()
+    cell = "%%cudatime --cluster -v timing\nimport time\ntime.sleep(30)"
+    ran = run(two, cell, raising=False)
+    interrupt.join()
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert time.monotonic() - started < 10
+    timing = run(two, "timing").value
+    assert all(one.partial for one in timing.per_engine.values())
+    assert {*timing.failed} == {0, 1}
+    assert two.value(0, "1") == 1  # and they are free again
+
+
+def test_an_engine_without_torch(two: Cluster, run: Run) -> None:
+    two.run(1, "import sys; sys.modules['torch'] = None")
+    timing = run(two, "%cudatime --cluster -o -q sum(range(1000))").value
+    assert timing.gpu is None
+    assert set(timing.per_engine) == {0, 1}
+    assert timing.per_engine[1].gpu_note is not None
+    assert str(timing).count("–") > 2
+    memory = run(two, "%gpumem --cluster -o -q 1").value
+    assert memory.per_engine[1].error is not None
+    with pytest.raises(UsageError, match=r"engine 1: torch cannot be imported .* no process group"):
+        run(two, "%gpu dist init")
+
+
+def test_gpu_off_on_one(two: Cluster, run: Run) -> None:
+    run(two, "%gpu off --cluster -t 1 -q")
+    two.run(0, READY)
+    cell = (
+        "%%cudatime --cluster -o\nimport torch\n"
+        "if torch.cuda.is_available():\n    torch.cuda._sleep(9)"
+    )
+    timing = run(two, cell).value
+    assert timing.per_engine[0].gpu is not None
+    assert timing.per_engine[1].gpu is None
+    assert len(timing.gpu.all) == 1
+    assert len(timing.wall.all) == 2
+
+
+def test_a_result_too_large(ready: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpumagic.cluster.asking.LARGEST", 2000)
+    timing = run(ready, "%cudatime --cluster -o -n 1 -r 200 torch.cuda._sleep(1)").value
+    assert not timing.per_engine
+    assert all("its result is too large to fetch" in reason for reason in timing.failed.values())
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+def test_memory_of_each(ready: Cluster, run: Run) -> None:
+    cell = (
+        f"%%gpumem --cluster -v memory\n{ME}\n"
+        "big = torch.empty((1 + engine) * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "gone = torch.empty(3 * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "del gone"
+    )
+    ran = run(ready, cell)
+    memory = run(ready, "memory").value
+    assert isinstance(memory, ClusterMemory)
+    for engine, delta in memory.per_engine.items():
+        assert delta.devices[0].allocated == (1 + engine) * 2**20
+        assert delta.devices[0].peak == (4 + engine) * 2**20
+    assert memory.peak == {0: 4 * 2**20, 1: 5 * 2**20}
+    assert memory.highest.engine == 1
+    assert "highest peak: +5.00 MiB at engine 1" in ran.text
+    line = run(ready, "%gpumem --cluster -o -q more = torch.empty(256, device='cuda')").value
+    assert line.peak == {0: 1024, 1: 1024}
+
+
+def test_memory_when_one_runs_out(ready: Cluster, run: Run) -> None:
+    cell = (
+        f"%%gpumem --cluster -v memory\n{ME}\n"
+        "x = torch.empty((100 if engine else 1) * 2**30, dtype=torch.uint8, device='cuda')"
+    )
+    ran = run(ready, cell, raising=False)
+    assert "OutOfMemoryError" in ran.stderr
+    memory = run(ready, "memory").value
+    assert memory.per_engine[1].partial
+    assert memory.per_engine[1].devices[0].ooms == 1
+    assert memory.failed[1].startswith("OutOfMemoryError")
+
+
+def test_from_a_script(ready: Cluster, capsys: Any) -> None:
+    from gpumagic import cluster
+
+    engines = cluster.connect(ready.client)
+    assert len(cluster.devices(engines)) == 2
+    timing = cluster.cudatime(engines, "torch.cuda._sleep(5_000_000)")
+    assert timing.gpu.median == pytest.approx(0.005, rel=0.1)
+    assert cluster.gpumem(engines, "y = torch.empty(128, device='cuda')").peak == {0: 512, 1: 512}
+    assert cluster.choose(engines, "off").too_late == (0, 1)
+    assert cluster.pin(engines, [0]).too_late == ()

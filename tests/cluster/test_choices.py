@@ -1,0 +1,185 @@
+"""Which engine sees which devices: chosen, verified there, changed even when it is too late."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic import GpuMagicWarning
+from gpumagic.results import ClusterSelection
+from tests.support.clusters import Cluster
+from tests.support.shells import Ran
+from tests.virtual_gpu import GPU, ExternalProcess, Scenario
+
+Run = Callable[..., Ran]
+
+COUNT = "__import__('torch').cuda.device_count()"
+USE = "import torch; torch.zeros(1, device='cuda')"
+
+
+def test_each_engine_its_own(two: Cluster, run: Run) -> None:
+    ran = run(two, "chosen = %gpu pin -o")
+    chosen = run(two, "chosen").value
+    assert isinstance(chosen, ClusterSelection)
+    assert [each.selection.status for each in chosen] == ["applied", "applied"]
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0], [1]]
+    assert chosen.targets == (0, 1)
+    assert not chosen.too_late
+    assert "cuda:0 = GPU 1" in ran.text
+    # What torch finds there, and that the UUIDs, not numbers, were written.
+    for engine in (0, 1):
+        assert two.value(engine, COUNT) == 1
+        mask = two.value(engine, "__import__('os').environ['CUDA_VISIBLE_DEVICES']")
+        assert mask.startswith("GPU-")
+    names = run(two, "table = %gpu cluster -o").text
+    assert "0 as cuda:0" in names
+    assert "nobody" in names
+
+
+def test_several_each_and_shared(two: Cluster, run: Run) -> None:
+    chosen = run(two, "%gpu pin --per-engine 2 -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1], [2, 3]]
+    with pytest.raises(UsageError, match="has 4 GPUs and 2 engines for 3 each: --share lets"):
+        run(two, "%gpu pin --per-engine 3")
+    assert two.value(0, COUNT) == 2  # nothing was changed
+    chosen = run(two, "%gpu pin --per-engine 3 --share -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1, 2], [3, 0, 1]]
+
+
+def test_a_choice_for_all(two: Cluster, run: Run) -> None:
+    assert "no GPU" in run(two, "%gpu off --cluster").text
+    assert two.value(0, COUNT) == two.value(1, COUNT) == 0
+    run(two, "%gpu reset --cluster -q")
+    run(two, "%gpu 2,3 --cluster -t 1 -q")
+    table = run(two, "%gpu cluster -o -q").value
+    assert [[d.index for d in each.table if d.visible] for each in table] == [[0, 1, 2, 3], [2, 3]]
+    chosen = run(two, "%gpu 9 --cluster -o -q").value
+    assert all("no GPU 9" in str(each.error) for each in chosen), chosen
+    with pytest.raises(UsageError, match="did you mean 'off'"):
+        run(two, "%gpu offf --cluster")
+
+
+def test_the_freest(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    busy = [ExternalProcess(i, 9000 + i, held * 2**30) for i, held in enumerate((40, 5, 60, 20))]
+    cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
+    chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], [3]]
+    chosen = run(cluster, "%gpu auto 1 --cluster -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], []]
+    assert chosen.targets == (0,)
+    with pytest.raises(UsageError, match="the cluster has 4 GPUs and 2 engines, which is enough"):
+        run(cluster, "%gpu auto 3 --cluster")
+
+
+def test_too_late_is_named(two: Cluster, run: Run) -> None:
+    two.run(1, USE)
+    with pytest.warns(GpuMagicWarning) as caught:
+        chosen = run(two, "%gpu pin -o -q").value
+    (warning,) = caught
+    text = str(warning.message)
+    assert text.startswith("Too late on engine 1: torch has initialised CUDA")
+    assert text.endswith(
+        "To change that: %gpu pin --restart (those engines start afresh in place, and lose their "
+        "variables)"
+    )
+    assert [each.selection.status for each in chosen] == ["applied", "too-late"]
+    assert chosen.too_late == (1,)
+
+
+def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
+    """The engine keeps its id and its process; what waits behind it, others' too, is answered."""
+    two.run(0, f"{USE}; mine = 1")
+    run(two, "%gpu cluster -q")
+    from gpumagic.cluster import asking, connecting
+
+    (client,) = connecting._clients.values()
+    found = asking.ask(connecting.Cluster(client, ""), [0], "choose", {"spec": "3"})
+    assert found[0].value[1].status == "too-late"
+    before = two.client[0].apply_async(time.sleep, 0.5)
+    waiting = [two.client[0].apply_async(eval, f"{i} * 2") for i in range(3)]
+    chosen = run(two, "%gpu 3 --cluster --restart -o -q").value
+    assert [each.selection.status for each in chosen] == ["restarted", "applied"]
+    assert [each.pid for each in chosen] == [engine.pid for engine in two.engines]
+    before.get(timeout=30)
+    assert [each.get(timeout=30) for each in waiting] == [0, 2, 4]
+    assert two.client.ids == [0, 1]
+    assert two.value(0, "'mine' in globals()") is False
+    assert two.value(0, COUNT) == 1
+    assert run(two, "%gpu cluster -o -q").value[0].table[3].ordinal == 0
+    # The next choice is an ordinary one.
+    two.client[0].apply_sync(eval, "7")
+    assert run(two, "%gpu off --cluster -t 1 -o -q").value[0].selection.status == "applied"
+
+
+def test_requests_that_arrive_behind_a_restart(two: Cluster, run: Run) -> None:
+    two.run(0, USE)
+    run(two, "%gpu cluster -q")
+    from gpumagic.cluster import connecting
+
+    (client,) = connecting._clients.values()
+    source = (
+        "__import__('gpumagic.cluster.remote', fromlist=['r'])"
+        ".choose('off', restart=True)[1].status"
+    )
+    asked = client[0].apply_async(eval, source)
+    behind = [two.client[0].apply_async(eval, str(i)) for i in range(20)]
+    printed = two.client[0].execute("print('after')", silent=False, block=False)
+    assert asked.get(timeout=60) == "restarted"
+    assert [each.get(timeout=60) for each in behind] == list(range(20))
+    printed.get(timeout=60)
+    assert printed.wait_for_output(10)
+    assert printed.stdout == "after\n"
+
+
+def test_a_restarted_engine_is_a_whole_one(two: Cluster, run: Run) -> None:
+    """Interrupts reach it, it can be restarted again, and its end is noticed."""
+    for _ in range(3):
+        two.run(0, USE)
+        chosen = run(two, "%gpu off --cluster -t 0 --restart -o -q").value
+        assert chosen[0].selection.status == "restarted"
+        two.run(0, "import os; os.environ.pop('CUDA_VISIBLE_DEVICES')")
+        two.renew()
+    sleeping = two.client[0].apply_async(time.sleep, 30)
+    time.sleep(0.5)
+    two.client.send_signal(signal.SIGINT, targets=[0], block=True)
+    with pytest.raises(Exception, match="KeyboardInterrupt"):
+        sleeping.get(timeout=10)
+    assert two.value(0, "6 * 7") == 42
+
+
+def test_the_end_of_a_restarted_engine_is_noticed(
+    cluster_of: Callable[..., Cluster], run: Run
+) -> None:
+    cluster = cluster_of(1)
+    cluster.run(0, USE)
+    run(cluster, "%gpu off --cluster --restart -q")
+    cluster.kill(0)
+    deadline = time.monotonic() + 10
+    while cluster.client.ids:
+        assert time.monotonic() < deadline, "its nanny is not there"
+        time.sleep(0.05)
+
+
+def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
+    two.run(0, f"{USE}; import subprocess; child = subprocess.Popen(['sleep', '60'])")
+    chosen = run(two, "%gpu off --cluster -t 0 --restart -o -q").value
+    assert "a restart would lose child process" in str(chosen[0].error)
+    assert "sleep 60" in str(chosen[0].error)
+    assert two.value(0, "'child' in globals()") is True
+    assert "CUDA_VISIBLE_DEVICES" not in two.value(0, "dict(__import__('os').environ)")
+    two.run(0, "child.kill(); child.wait()")
+    chosen = run(two, "%gpu off --cluster -t 0 --restart -o -q").value
+    assert chosen[0].selection.status == "restarted"
+
+
+def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run) -> None:
+    busy = two.client[1].apply_async(time.sleep, 3)
+    time.sleep(0.2)
+    with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
+        run(two, "%gpu pin --timeout 1s")
+    assert two.value(0, COUNT) == 4
+    busy.get(timeout=20)

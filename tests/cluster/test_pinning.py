@@ -1,0 +1,126 @@
+"""Which engine gets which device: pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.cluster import pinning, ranks
+from gpumagic.cluster.connecting import targets
+from gpumagic.display.units import spans
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.results import ClusterTable, Device, DeviceTable, EngineDevices, MigInstance
+
+
+def machine(*free: int, host: str = "a", error: str | None = None) -> DeviceTable:
+    devices = tuple(
+        Device(i, uuid=f"GPU-{host}{i}", memory_free=amount) for i, amount in enumerate(free)
+    )
+    return DeviceTable(devices, error=error)
+
+
+def table(hosts: dict[str, tuple[DeviceTable, list[int]]]) -> ClusterTable:
+    rows = [
+        EngineDevices(engine, host, table=devices)
+        for host, (devices, engines) in hosts.items()
+        for engine in engines
+    ]
+    return ClusterTable(tuple(sorted(rows, key=lambda each: each.engine)))
+
+
+def test_by_rank_on_each_host() -> None:
+    found = table({"a": (machine(1, 1), [0, 2]), "b": (machine(1, 1, host="b"), [3, 1])})
+    assert pinning.by_rank(found) == {0: "GPU-a0", 2: "GPU-a1", 1: "GPU-b0", 3: "GPU-b1"}
+
+
+def test_several_each() -> None:
+    found = table({"a": (machine(1, 1, 1, 1), [0, 1])})
+    assert pinning.by_rank(found, 2) == {0: "GPU-a0,GPU-a1", 1: "GPU-a2,GPU-a3"}
+
+
+def test_too_few() -> None:
+    found = table({"a": (machine(1, 1), [0, 1, 2])})
+    with pytest.raises(DeviceError) as raised:
+        pinning.by_rank(found)
+    assert str(raised.value) == (
+        "a has 2 GPUs and 3 engines: --share lets engines share them, -t pins 2 of the engines"
+    )
+    assert pinning.by_rank(found, share=True) == {0: "GPU-a0", 1: "GPU-a1", 2: "GPU-a0"}
+    with pytest.raises(DeviceError, match="nobody can have 3"):
+        pinning.by_rank(found, 3, share=True)
+
+
+def test_no_gpu_at_all() -> None:
+    found = table({"a": (machine(error="the NVIDIA driver is not loaded"), [0])})
+    with pytest.raises(DeviceError, match="a: the NVIDIA driver is not loaded"):
+        pinning.by_rank(found)
+
+
+def test_containers_under_one_name() -> None:
+    one, other = machine(1), machine(1, host="b")
+    rows = (EngineDevices(0, "a", table=one), EngineDevices(1, "a", table=other))
+    with pytest.raises(DeviceError, match="the engines of a do not list the same GPUs"):
+        pinning.by_rank(ClusterTable(rows))
+
+
+def test_mig_instances_are_devices() -> None:
+    parts = (MigInstance("MIG-1", memory_total=10, memory_used=4), MigInstance("MIG-2"))
+    devices = DeviceTable((Device(0, uuid="GPU-a0", mig=parts), Device(1, uuid="GPU-a1")))
+    found = table({"a": (devices, [0, 1, 2])})
+    assert pinning.by_rank(found) == {0: "MIG-1", 1: "MIG-2", 2: "GPU-a1"}
+    assert [unit.memory_free for unit in pinning.units(devices)] == [6, None, None]
+
+
+def test_a_lost_device_is_given_to_nobody() -> None:
+    devices = DeviceTable((Device(0, uuid="GPU-a0", error="lost"), Device(1, uuid="GPU-a1")))
+    assert pinning.by_rank(table({"a": (devices, [0])})) == {0: "GPU-a1"}
+
+
+def test_the_freest_of_all_hosts() -> None:
+    found = table({"a": (machine(5, 9), [0, 1]), "b": (machine(7, 8, 6, host="b"), [2, 3])})
+    assert pinning.freest(found, 1) == {0: "GPU-a1"}
+    assert pinning.freest(found, 3) == {0: "GPU-a1", 2: "GPU-b1", 3: "GPU-b0"}
+    # b has no third engine for its next device, so the next is one of a's.
+    assert pinning.freest(found, 4)[1] == "GPU-a0"
+    with pytest.raises(DeviceError) as raised:
+        pinning.freest(found, 5)
+    expected = "auto 5: the cluster has 5 GPUs and 4 engines, which is enough for 4"
+    assert str(raised.value) == expected
+
+
+def test_ranks_by_engine_and_host() -> None:
+    planned = ranks.plan({4: "a", 0: "b", 2: "a"})
+    assert {engine: (p["rank"], p["local_rank"]) for engine, p in planned.items()} == {
+        0: (0, 0),
+        2: (1, 0),
+        4: (2, 1),
+    }
+    assert {p["world_size"] for p in planned.values()} == {3}
+    assert [planned[e]["local_world_size"] for e in (0, 2, 4)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [
+        (None, [0, 1, 5]),
+        ("all", [0, 1, 5]),
+        ("5", [5]),
+        ("1,0", [1, 0]),
+        ("0:2", [0, 1]),
+        ("-1:", [5]),
+        ("::2,1", [0, 5, 1]),
+        ("0,0", [0]),
+    ],
+)
+def test_targets(text: str | None, chosen: list[int]) -> None:
+    assert targets(text, [0, 1, 5]) == chosen
+
+
+@pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:"])
+def test_targets_that_are_none(text: str) -> None:
+    with pytest.raises(SpecError, match=r"^-t "):
+        targets(text, [0, 1, 5])
+
+
+def test_spans() -> None:
+    assert spans([7, 0, 1, 2]) == "0–2, 7"
+    assert spans([]) == ""

@@ -1,0 +1,139 @@
+"""Real ipyparallel clusters on loopback: a controller and engines, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+_PATIENCE = 60.0
+#: An engine is registered at its second heartbeat; every 3 s would be long for tests.
+_OPTIONS = (
+    "--ip=127.0.0.1",
+    "--HeartMonitor.period=300",
+    "--HeartMonitor.max_heartmonitor_misses=100",
+)
+
+_STATE = (
+    "(dict(__import__('os').environ), 'torch' in __import__('sys').modules, "
+    "sorted(n for n in get_ipython().user_ns if n[0] != '_'))"
+)
+_RENEW = (
+    "(lambda s, os: s.just_restarted() or os.environ.clear() or os.environ.update({environment!r})"
+    " or s.replace(get_ipython(), force=True))("
+    "__import__('gpumagic.cluster.successor', fromlist=['s']), __import__('os'))"
+)
+
+
+class Cluster:
+    """A controller and engines, which may differ in their environment; ended by `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "profile" / "security" / "ipcontroller-client.json"
+        self._log = (folder / "log.txt").open("w")
+        self.engines: list[subprocess.Popen[bytes]] = []
+        self._controller: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+        self._state: Any = None
+
+    def start(self, environments: Sequence[Mapping[str, str]]) -> Cluster:
+        """Start the controller, and an engine in each of the environments, which get ids in order.
+
+        Returns when all are registered.
+        """
+        (self.folder / "profile").mkdir()
+        self._controller = self._run("controller", environments[0], *_OPTIONS)
+        self._until(self.file.exists, "the controller's connection file")
+        same = all(environment == environments[0] for environment in environments)
+        for environment in environments:
+            self.engines.append(self._run("engine", environment))
+            if not same:
+                self._until(lambda: len(self.client.ids) == len(self.engines), "an engine")
+        self._until(lambda: len(self.client.ids) == len(environments), "the engines")
+        # Which of the processes has which id is theirs to settle.
+        pids = self.client[:].apply_sync(os.getpid)
+        self.engines.sort(key=lambda engine: pids.index(engine.pid))
+        return self
+
+    def _run(self, what: str, environment: Mapping[str, str], *options: str) -> Any:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"ipyparallel.{what}", "--profile-dir", "profile", *options],
+            env={**environment, "IPYTHONDIR": str(self.folder)},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def client(self) -> Any:
+        """A client of the test's own, apart from gpumagic's."""
+        if self._client is None:
+            from ipyparallel import Client
+
+            # It would give %px to a shell that it finds.
+            with patch("ipyparallel.client.client.get_ipython", lambda: None):
+                self._client = Client(str(self.file))
+        return self._client
+
+    def _until(self, true: Any, what: str) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not true():
+            if time.monotonic() > deadline:
+                self._log.flush()
+                log = Path(self._log.name).read_text()[-3000:]
+                raise TimeoutError(f"{what} did not come: {log}")
+            time.sleep(0.02)
+
+    def run(self, engine: int, code: str) -> None:
+        """Run code on an engine; returns when it has ended, and raises what it raised."""
+        self.client[engine].execute(code, block=True)
+
+    def value(self, engine: int, expression: str) -> Any:
+        """The value of an expression on an engine."""
+        return self.client[engine].apply_sync(eval, expression)
+
+    def renew(self) -> None:
+        """Give the engines back the state in which they were started, where they have left it.
+
+        By gpumagic's own restart in place, which keeps their ids and takes a second, not five.
+        """
+        left = self.client[:].apply_sync(eval, _STATE)
+        if self._state is None:
+            self._state = left
+        dirty = [i for i, state in enumerate(self._state) if state != left[i]]
+        if dirty:
+            calls = [
+                self.client[i].apply_async(eval, _RENEW.format(environment=self._state[i][0]))
+                for i in dirty
+            ]
+            for call in calls:
+                call.get(timeout=_PATIENCE)
+
+    def kill(self, engine: int) -> None:
+        self.engines[engine].kill()
+
+    def end_controller(self) -> None:
+        """End the controller, its schedulers included."""
+        assert self._controller is not None
+        os.killpg(self._controller.pid, signal.SIGKILL)
+        self._controller.wait()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close(linger=0)
+        for process in (*self.engines, self._controller):
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._log.close()
