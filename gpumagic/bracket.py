@@ -73,8 +73,10 @@ class _Clock:
     def mark_busy_streams(self) -> None:
         """Set the second mark on the other streams too."""
         # With nothing before it, the mark itself is what keeps the current stream busy.
-        own = torch_cuda.current_stream(self.ordinal) if self.idle else None
-        busy = [stream for stream in torch_cuda.busy_streams(self.ordinal) if stream != own]
+        busy = torch_cuda.busy_streams(self.ordinal)
+        if self.idle:
+            own = torch_cuda.current_stream(self.ordinal)
+            busy = [stream for stream in busy if stream != own]
         self.others = [torch_cuda.timing_event(stream) for stream in busy]
         self.idle = self.idle and not busy
         # A hold that ended before all marks were set has let some of them come too late.

@@ -71,7 +71,8 @@ def test_repeated(ready: Cluster, run: Run) -> None:
 
 def test_host_bound_ranks_are_named(ready: Cluster, run: Run) -> None:
     cell = (
-        f"%%cudatime --cluster -o -n 20 -r 5\n{ME}\ntorch.cuda._sleep(3_000_000 if engine else 1)"
+        f"%%cudatime --cluster -o -n 20 -r 5\n{ME}\ntorch.cuda._sleep(3_000_000 if engine else 1)\n"
+        "x = torch.zeros(8, device='cuda')\nfor _ in range(20 * (1 - engine)): x = x + 1"
     )
     ran = run(ready, cell)
     assert ran.value.host_bound == (0,)
