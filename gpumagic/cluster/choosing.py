@@ -8,6 +8,7 @@ from gpumagic import visibility
 from gpumagic.cluster import pinning
 from gpumagic.cluster.asking import TIMEOUT, ask
 from gpumagic.cluster.connecting import Cluster
+from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
 
@@ -136,4 +137,10 @@ def _apply(
         else:
             place, selection = answer.value
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
-    return ClusterSelection(requested, tuple(rows))
+    chosen = [(each.engine, each.selection.status) for each in rows if each.selection]
+    again = [engine for engine, status in chosen if status == "restarted"]
+    notes: tuple[str, ...] = ()
+    if again:
+        who = f"engine{'s' * (len(again) > 1)} {spans(again)}"
+        notes = (f"{who} started afresh in place: variables and process groups there are gone",)
+    return ClusterSelection(requested, tuple(rows), notes)

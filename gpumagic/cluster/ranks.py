@@ -38,9 +38,10 @@ def rendezvous(towards: str | None) -> tuple[str, int, bool]:
     """The host's address as seen from ``towards``, a free port, and whether NCCL could be used.
 
     Raises:
-        DeviceError: torch, or its distributed part, is missing.
+        DeviceError: torch, or its distributed part, is missing, or there is a group already.
     """
-    _distributed()
+    if _distributed().is_initialized():
+        raise DeviceError("it is in a process group already: %gpu dist down first")
     address = _address(towards)
     with socket.socket() as probe:
         probe.bind((address, 0))
@@ -75,11 +76,9 @@ def join(
     """Set the variables of ``torchrun`` and join the group; the backend that it has.
 
     Raises:
-        DeviceError: this process is in a group already, or torch refuses.
+        DeviceError: torch refuses.
     """
     distributed = _distributed()
-    if distributed.is_initialized():
-        raise DeviceError("it is in a process group already: %gpu dist down first")
     values = (rank, world_size, local_rank, local_world_size, *master)
     for name, value in zip(_VARIABLES, values, strict=True):
         _before[name] = os.environ.get(name)
@@ -88,9 +87,10 @@ def join(
         distributed.init_process_group(
             backend, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout)
         )
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # of many kinds: an AssertionError for a backend that is none
         _put_back()
-        raise DeviceError(f"torch refuses: {str(error).splitlines()[0]}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DeviceError(f"torch refuses: {reason}") from None
     return str(distributed.get_backend())
 
 

@@ -172,7 +172,7 @@ def cluster_selection(result: ClusterSelection) -> list[Block]:
     ]
     blocks: list[Block] = [Grid(columns, rows)] if rows else []
     blocks += _errors(result)
-    return [*blocks, *(Line.of(note, "warn") for note in result.notes)]
+    return [*blocks, *(Line.of(note, "dim") for note in result.notes)]
 
 
 def _sees(each: EngineSelection) -> str:
@@ -202,7 +202,9 @@ def cluster_timing(result: ClusterTiming) -> list[Block]:
         rows = []
         for name, sample in (("GPU", result.gpu), ("Wall", result.wall), ("CPU", result.cpu)):
             values = (None,) * 3 if sample is None else (sample.median, sample.best, sample.worst)
-            rows.append([Cell(name), *(Cell(seconds(value)) for value in values)])
+            at_most = name == "GPU" and any(t.gpu_at_most for t in result.per_engine.values())
+            bound = "≤ " if at_most and sample is not None else ""
+            rows.append([Cell(name), *(Cell(f"{bound}{seconds(value)}") for value in values)])
         blocks.append(Grid(columns, rows))
         blocks.append(_each_timing(result))
         blocks += _about_times(result)

@@ -104,6 +104,9 @@ def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
     chosen = run(two, "%gpu 3 --cluster --restart -o -q").value
     assert [each.selection.status for each in chosen] == ["restarted", "applied"]
     assert [each.pid for each in chosen] == [engine.pid for engine in two.engines]
+    assert chosen.notes == (
+        "engine 0 started afresh in place: variables and process groups there are gone",
+    )
     before.get(timeout=30)
     assert [each.get(timeout=30) for each in waiting] == [0, 2, 4]
     assert two.client.ids == [0, 1]

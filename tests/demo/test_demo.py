@@ -14,6 +14,7 @@ MAGICS = {
     "01_choose_gpus.ipynb": ("%gpu", "%%gpu"),
     "02_time_a_cell.ipynb": ("%cudatime", "%%cudatime"),
     "03_memory.ipynb": ("%gpumem", "%%gpumem"),
+    "04_many_gpus.ipynb": ("%gpu", "%%cudatime", "%%gpumem"),
 }
 
 

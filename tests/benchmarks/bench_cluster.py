@@ -1,0 +1,101 @@
+"""What gpumagic costs on a cluster beside ipyparallel alone, and how that grows."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpumagic import __version__
+from gpumagic.cluster import Cluster, cudatime, devices
+from gpumagic.cluster.asking import LARGEST
+from tests.benchmarks.row import Row
+from tests.support import clusters
+from tests.support.kernels import python_environment
+from tests.virtual_gpu import Scenario, environment
+
+ENGINES = (2, 8, 32)
+GPUS = 8
+CELL = "x = sum(range(1000))"
+ROUNDS = 11
+
+
+def rows() -> list[Row]:
+    found: list[Row] = []
+    for number in ENGINES:
+        with tempfile.TemporaryDirectory() as folder:
+            whole = python_environment(environment(Scenario(devices=GPUS)))
+            running = clusters.Cluster(Path(folder))
+            try:
+                running.start([whole] * number)
+                found += _rows(Cluster(running.client, ""), number)
+            finally:
+                running.close()
+    return found
+
+
+def _rows(cluster: Cluster, number: int) -> list[Row]:
+    view = cluster.client[:]
+    source = (
+        "__import__('gpumagic.cluster.remote', fromlist=['answer'])"
+        f".answer({__version__!r}, 'look', {{}}, {LARGEST})"
+    )
+
+    def table() -> None:
+        str(devices(cluster))
+
+    def bare_table() -> None:
+        view.apply_sync(eval, source)
+
+    def timed() -> None:
+        assert len(cudatime(cluster, CELL).per_engine) == number
+
+    def bare() -> None:
+        view.execute(CELL, silent=False, block=False).get()
+
+    ours, reference = _in_turns(table, bare_table)
+    what = "one apply_sync of the same collection function"
+    name = f"%gpu cluster, {number} engines"
+    if number == max(ENGINES):
+        made = [Row.at_most(name, ours.wall, reference.wall, 2.0, note=what)]
+    else:
+        made = [Row.shown(name, ours.wall, reference.wall, note=what)]
+    ours, reference = _in_turns(timed, bare)
+    name = f"%%cudatime --cluster, {number} engines"
+    what = "the same cell by %%px alone; ours asks first who is there, and fetches the times after"
+    made.append(Row.shown(name, ours.wall, reference.wall, note=what))
+    what = "the same, for %%px: CPU time of the kernel that asks, which bounds a large cluster"
+    made.append(
+        Row.shown(f"{name}, CPU an engine", ours.cpu / number, reference.cpu / number, note=what)
+    )
+    return made
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Median seconds of this process."""
+
+    wall: float
+    cpu: float
+
+
+def _in_turns(ours: Callable[[], Any], reference: Callable[[], Any]) -> tuple[Cost, Cost]:
+    """What each costs, run in turns on the same engines."""
+    costs: dict[Any, list[tuple[float, float]]] = {ours: [], reference: []}
+    for each in costs:
+        each()
+    for _ in range(ROUNDS):
+        for each, values in costs.items():
+            started = time.perf_counter(), time.process_time()
+            each()
+            values.append((time.perf_counter() - started[0], time.process_time() - started[1]))
+
+    def cost(of: Any) -> Cost:
+        walls, cpus = zip(*costs[of], strict=True)
+        return Cost(statistics.median(walls), statistics.median(cpus))
+
+    return cost(ours), cost(reference)

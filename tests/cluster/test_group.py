@@ -1,0 +1,120 @@
+"""``torch.distributed`` over the engines, and training on it as PyTorch's documents write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic.results import ProcessGroup
+from tests.support.clusters import Cluster
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+TRAIN = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+data = TensorDataset(torch.arange(64.0).reshape(16, 4), torch.ones(16, 1))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), targets).backward()
+    optimizer.step()
+weights = model.module.weight.tolist()
+seen = len(loader)
+"""
+
+
+@pytest.fixture
+def joined(two: Cluster, run: Run) -> Cluster:
+    run(two, "%gpu off --cluster -q")
+    run(two, "%gpu dist init -q")
+    return two
+
+
+def test_a_group_is_made_and_ended(two: Cluster, run: Run) -> None:
+    assert "no process group: %gpu dist init makes one" in run(two, "%gpu dist").text
+    run(two, "%gpu off --cluster -q")
+    ran = run(two, "group = %gpu dist init -o")
+    group = run(two, "group").value
+    assert isinstance(group, ProcessGroup)
+    assert dict(group.ranks) == {0: 0, 1: 1}
+    assert group.world_size == 2
+    assert group.backend == "gloo"  # there is no GPU to use
+    assert group.master.startswith("127.0.0.1:")
+    assert "process group: 2 ranks, backend gloo" in ran.text
+    for engine in (0, 1):
+        environment = two.value(engine, "dict(__import__('os').environ)")
+        assert environment["RANK"] == environment["LOCAL_RANK"] == str(engine)
+        assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "2"
+        assert f"127.0.0.1:{environment['MASTER_PORT']}" == group.master
+    shown = run(two, "%gpu dist -o").value
+    assert (dict(shown.ranks), shown.backend) == ({0: 0, 1: 1}, "gloo")
+    table = run(two, "%gpu cluster -o -q").value
+    assert [(each.rank, each.world_size) for each in table] == [(0, 2), (1, 2)]
+    with pytest.raises(UsageError) as raised:
+        run(two, "%gpu dist init")
+    assert str(raised.value) == (
+        "engine 0: it is in a process group already: %gpu dist down first; "
+        "no process group was made"
+    )
+    assert run(two, "%gpu dist -o -q").value.world_size == 2
+    assert "2 ranks left the process group" in run(two, "%gpu dist down").text
+    assert "RANK" not in two.value(0, "dict(__import__('os').environ)")
+    assert "there was no process group" in run(two, "%gpu dist down").text
+
+
+def test_training_as_in_the_documents(joined: Cluster, run: Run) -> None:
+    ran = run(joined, f"%%cudatime --cluster -v timing\n{TRAIN}")
+    timing = run(joined, "timing").value
+    assert not timing.failed, ran.stderr
+    assert timing.barrier
+    assert [each.rank for each in timing.engines] == [0, 1]
+    assert "the ranks started together, behind a barrier" in ran.text
+    # Each saw its half of the data, and all have the same model.
+    assert joined.value(0, "seen") == joined.value(1, "seen") == 2
+    assert joined.value(0, "weights") == joined.value(1, "weights")
+    # Not the model that was started with: it has learned.
+    fresh = "__import__('torch').manual_seed(0) and __import__('torch').nn.Linear(4, 1)"
+    assert joined.value(0, f"({fresh}).weight.tolist()") != joined.value(0, "weights")
+
+
+def test_ranks_start_together(joined: Cluster, run: Run) -> None:
+    """One reaches the cell half a second late: no one's clock counts that."""
+    late = joined.client[1].execute("import time; time.sleep(0.7)", block=False)
+    # The engines are asked beforehand whether they are there: only then does one get its work.
+    timing = run(joined, "%%cudatime --cluster -o -q\nimport time\ntime.sleep(0.05)").value
+    late.get(timeout=20)
+    assert timing.wall.best >= 0.05
+    barred = run(joined, "%cudatime --cluster -t 0 -o -q 1").value
+    assert not barred.barrier  # a part of the ranks must not wait for the others
+
+
+def test_a_part_of_the_engines(two: Cluster, run: Run) -> None:
+    run(two, "%gpu off --cluster -q")
+    group = run(two, "%gpu dist init -t 1 -o -q").value
+    assert dict(group.ranks) == {1: 0}
+    assert run(two, "%gpu cluster -o -q").value[0].rank is None
+    run(two, "%gpu dist down -q")
+
+
+def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
+    run(two, "%gpu off --cluster -q")
+    group = run(two, "%gpu dist init --backend gloom -o -q").value
+    assert group.world_size == 0
+    assert all("torch refuses" in reason for reason in group.failed.values()), group.failed
+    assert two.value(0, "'RANK' in __import__('os').environ") is False
+
+
+def test_the_memory_of_all_ranks(joined: Cluster, run: Run) -> None:
+    ran = run(joined, "%%gpumem --cluster -o\nx = 1")
+    assert [each.rank for each in ran.value.engines] == [0, 1]
+    assert "Rank" in ran.text
