@@ -180,6 +180,7 @@ def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
 
 
 def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run) -> None:
+    run(two, "%gpu cluster -q")
     busy = two.client[1].apply_async(time.sleep, 3)
     time.sleep(0.2)
     with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
