@@ -31,7 +31,7 @@ demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); 
 
 .PHONY: test
 test: $(VENV)/ready ## Run the tests, on a virtual GPU
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m tests $(ARGS)
 
 .PHONY: test-frontends
 test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the like (needs Chromium)
