@@ -39,7 +39,7 @@ test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the l
 
 .PHONY: test-oldest
 test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest $(ARGS)
+	.venv-oldest/bin/python -m tests $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/ready-bench ## Measure against the peers: one table of ratios, and build/bench.json

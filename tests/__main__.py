@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     if any(Path(word.split("::")[0]).exists() for word in arguments):
         return subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=ROOT)
     work = parts()
+    print("Two runs side by side, then one alone; to follow: tail -f build/tests/*.log", flush=True)
     started = time.monotonic()
     together = {name: _start(name, work[name], arguments) for name in ("first", "second")}
     well = [_end(name, run, started) for name, run in together.items()]

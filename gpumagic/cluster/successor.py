@@ -76,10 +76,13 @@ def just_restarted() -> bool:
 def _interpreter_options() -> list[str]:
     """The options of Python itself: what stands before ``-m``, ``-c`` or the script."""
     found = []
-    for word in sys.orig_argv[1:]:
+    words = iter(sys.orig_argv[1:])
+    for word in words:
         if not word.startswith("-") or word in ("-m", "-c"):
             break
         found.append(word)
+        if word in ("-X", "-W"):
+            found.append(next(words))
     return found
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar, TypeVar, overload
+
+_Item = TypeVar("_Item")
 
 
 class Result:
@@ -32,6 +34,30 @@ class Result:
     def to_json(self, **options: Any) -> str:
         """The result as JSON; ``options`` go to `json.dumps`."""
         return json.dumps(self.to_dict(), **options)
+
+
+class Series(Result, Sequence[_Item]):
+    """A result that is, first of all, a sequence of parts: its field ``items_in``."""
+
+    #: The name of the field that holds the parts, a tuple.
+    items_in: ClassVar[str]
+
+    def _items(self) -> tuple[_Item, ...]:
+        items: tuple[_Item, ...] = getattr(self, self.items_in)
+        return items
+
+    @overload
+    def __getitem__(self, key: int) -> _Item: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[_Item, ...]: ...
+    def __getitem__(self, key: int | slice) -> _Item | tuple[_Item, ...]:
+        return self._items()[key]
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[_Item]:
+        return iter(self._items())
 
 
 def plain(value: Any) -> Any:

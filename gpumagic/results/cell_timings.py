@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, ClassVar
 
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, Series
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +45,10 @@ class CellTiming(Result):
 
 
 @dataclass(frozen=True)
-class TimingLog(Result, Sequence[CellTiming]):
+class TimingLog(Series[CellTiming]):
     """The cells that were timed, oldest first."""
+
+    items_in: ClassVar[str] = "cells"
 
     cells: tuple[CellTiming, ...] = ()
     #: How many older cells have been forgotten.
@@ -73,19 +75,6 @@ class TimingLog(Result, Sequence[CellTiming]):
     def gpu_at_most(self) -> bool:
         """Whether an upper bound is among the GPU times."""
         return any(cell.gpu_at_most for cell in self.cells)
-
-    @overload
-    def __getitem__(self, key: int) -> CellTiming: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[CellTiming, ...]: ...
-    def __getitem__(self, key: int | slice) -> CellTiming | tuple[CellTiming, ...]:
-        return self.cells[key]
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __iter__(self) -> Iterator[CellTiming]:
-        return iter(self.cells)
 
     def __repr__(self) -> str:
         return f"<TimingLog: {len(self)} cell{'' if len(self) == 1 else 's'}>"

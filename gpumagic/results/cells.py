@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, ClassVar
 
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas
 
 
@@ -46,8 +44,10 @@ class CellMemory(Result):
 
 
 @dataclass(frozen=True)
-class CellLog(Result, Sequence[CellMemory]):
+class CellLog(Series[CellMemory]):
     """The cells that were watched, oldest first."""
+
+    items_in: ClassVar[str] = "cells"
 
     cells: tuple[CellMemory, ...] = ()
     #: How many older cells have been forgotten.
@@ -56,19 +56,6 @@ class CellLog(Result, Sequence[CellMemory]):
     limits: Mapping[int, int] = field(default_factory=dict)
     #: Whether cells are being watched now.
     watching: bool = False
-
-    @overload
-    def __getitem__(self, key: int) -> CellMemory: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[CellMemory, ...]: ...
-    def __getitem__(self, key: int | slice) -> CellMemory | tuple[CellMemory, ...]:
-        return self.cells[key]
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __iter__(self) -> Iterator[CellMemory]:
-        return iter(self.cells)
 
     def __repr__(self) -> str:
         return f"<CellLog: {len(self)} cell{'' if len(self) == 1 else 's'}>"

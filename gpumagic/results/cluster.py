@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpumagic.results.base import Result, plain
+from gpumagic.results.base import Result, Series, plain
 from gpumagic.results.devices import Device, DeviceTable, Selection
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
@@ -46,8 +46,10 @@ class EngineDevices(EngineResult):
 
 
 @dataclass(frozen=True)
-class ClusterTable(Result, Sequence[EngineDevices]):
+class ClusterTable(Series[EngineDevices]):
     """Every engine and the devices that it sees, by engine id."""
+
+    items_in: ClassVar[str] = "engines"
 
     engines: tuple[EngineDevices, ...] = ()
     #: Where the cluster was found: a profile or a connection file.
@@ -55,19 +57,6 @@ class ClusterTable(Result, Sequence[EngineDevices]):
     #: Seconds that the engines had to answer, at most.
     timeout: float | None = None
     show_processes: bool = False
-
-    @overload
-    def __getitem__(self, key: int) -> EngineDevices: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[EngineDevices, ...]: ...
-    def __getitem__(self, key: int | slice) -> EngineDevices | tuple[EngineDevices, ...]:
-        return self.engines[key]
-
-    def __len__(self) -> int:
-        return len(self.engines)
-
-    def __iter__(self) -> Iterator[EngineDevices]:
-        return iter(self.engines)
 
     @property
     def hosts(self) -> dict[str, tuple[EngineDevices, ...]]:
@@ -107,26 +96,15 @@ class EngineSelection(EngineResult):
 
 
 @dataclass(frozen=True)
-class ClusterSelection(Result, Sequence[EngineSelection]):
+class ClusterSelection(Series[EngineSelection]):
     """What became of a choice of devices on every engine: verified there."""
+
+    items_in: ClassVar[str] = "engines"
 
     #: What was asked for.
     requested: str
     engines: tuple[EngineSelection, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @overload
-    def __getitem__(self, key: int) -> EngineSelection: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[EngineSelection, ...]: ...
-    def __getitem__(self, key: int | slice) -> EngineSelection | tuple[EngineSelection, ...]:
-        return self.engines[key]
-
-    def __len__(self) -> int:
-        return len(self.engines)
-
-    def __iter__(self) -> Iterator[EngineSelection]:
-        return iter(self.engines)
 
     @property
     def too_late(self) -> tuple[int, ...]:

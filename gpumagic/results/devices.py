@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from gpumagic.results.base import Result, plain
+from gpumagic.results.base import Result, Series, plain
 
 if TYPE_CHECKING:
     import pandas
@@ -75,8 +75,10 @@ class Device:
 
 
 @dataclass(frozen=True)
-class DeviceTable(Result, Sequence[Device]):
+class DeviceTable(Series[Device]):
     """The devices of the machine, and what this process sees of them: a sequence of `Device`."""
+
+    items_in: ClassVar[str] = "devices"
 
     devices: tuple[Device, ...] = ()
     #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.
@@ -94,19 +96,6 @@ class DeviceTable(Result, Sequence[Device]):
     show_processes: bool = False
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
-
-    @overload
-    def __getitem__(self, key: int) -> Device: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Device, ...]: ...
-    def __getitem__(self, key: int | slice) -> Device | tuple[Device, ...]:
-        return self.devices[key]
-
-    def __len__(self) -> int:
-        return len(self.devices)
-
-    def __iter__(self) -> Iterator[Device]:
-        return iter(self.devices)
 
     def __repr__(self) -> str:
         return f"<DeviceTable: {len(self)} device{'' if len(self) == 1 else 's'}>"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import ClassVar, Literal
 
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, Series
 
 Health = Literal["ok", "warn", "bad", "unknown"]
 
@@ -27,8 +26,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Diagnosis(Result, Sequence[Finding]):
+class Diagnosis(Series[Finding]):
     """The doctor's report: a verdict, and what it rests on: a sequence of `Finding`."""
+
+    items_in: ClassVar[str] = "findings"
 
     #: One sentence: what torch can use here, or why it cannot.
     verdict: str
@@ -39,19 +40,6 @@ class Diagnosis(Result, Sequence[Finding]):
     def about(self, subject: str) -> Finding | None:
         """The finding on a subject, or None if nothing was found on it."""
         return next((found for found in self.findings if found.subject == subject), None)
-
-    @overload
-    def __getitem__(self, key: int) -> Finding: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Finding, ...]: ...
-    def __getitem__(self, key: int | slice) -> Finding | tuple[Finding, ...]:
-        return self.findings[key]
-
-    def __len__(self) -> int:
-        return len(self.findings)
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
 
     def __repr__(self) -> str:
         worst = [found.subject for found in self.findings if found.status in ("warn", "bad")]

@@ -114,6 +114,15 @@ def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
     assert two.value(0, "'RANK' in __import__('os').environ") is False
 
 
+def test_nccl_where_there_are_gpus(two: Cluster) -> None:
+    """What ``--backend auto`` goes by; NCCL itself needs real GPUs."""
+    source = "__import__('gpumagic.cluster.ranks', fromlist=['r']).rendezvous(None)[2]"
+    assert two.value(0, source) is True
+    two.renew()
+    two.run(0, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''")
+    assert two.value(0, source) is False
+
+
 def test_the_memory_of_all_ranks(joined: Cluster, run: Run) -> None:
     ran = run(joined, "%%gpumem --cluster -o\nx = 1")
     assert [each.rank for each in ran.value.engines] == [0, 1]
