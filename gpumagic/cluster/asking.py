@@ -47,13 +47,14 @@ def ask(
     """
     client = cluster.client
     common = dict(arguments or {})
+    registered = {*client.ids}
+    there = [engine for engine in engines if engine in registered]
+    gone = [engine for engine in engines if engine not in registered]
     if each is None:
-        pending = [_send(client, list(engines), question, common)]
+        pending = [_send(client, there, question, common)] if there else []
     else:
-        pending = [
-            _send(client, [engine], question, {**common, **each[engine]}) for engine in engines
-        ]
-    found: dict[int, Answer] = {}
+        pending = [_send(client, [e], question, {**common, **each[e]}) for e in there]
+    found = {engine: Answer(engine, error="the engine is gone") for engine in gone}
     asked = [pair for result in pending for pair in futures(result)]
     concurrent.futures.wait([future for _, future in asked], timeout)
     for engine, future in asked:

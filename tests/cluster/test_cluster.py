@@ -264,3 +264,20 @@ def test_nothing_of_it_is_imported_before(child_environment: Any) -> None:
         timeout=60,
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_engine_that_goes_between_two_questions(
+    cluster_of: Callable[..., Cluster], run: Run
+) -> None:
+    from gpumagic.cluster import asking, connecting
+
+    cluster = cluster_of(2)
+    known = connecting.connect(cluster.client)
+    cluster.kill(1)
+    deadline = time.monotonic() + 20
+    while 1 in cluster.client.ids:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    answers = asking.ask(known, [0, 1], "look")
+    assert answers[0].error is None
+    assert answers[1].error == "the engine is gone"
