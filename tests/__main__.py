@@ -18,7 +18,7 @@ TESTS = ROOT / "tests"
 #: Clocks are compared here, which a busy machine would blur.
 _ALONE = {"timing", "virtual_gpu", "hardware"}
 #: About half of the rest, by the time that they take.
-_FIRST = {"gpu", "gate", "restart", "doctor", "demo"}
+_FIRST = {"gpu", "gate", "restart", "doctor", "demo", "frontends"}
 
 #: pytest's exit codes: all passed; nothing to run.
 _FINE = {0, 5}
