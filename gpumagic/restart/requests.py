@@ -22,6 +22,8 @@ Message = list[bytes]
 #: Seconds without a further request after which a front end is taken to have sent all it has.
 _QUIET = 0.04
 _LONGEST = 1.0
+#: Seconds in which what has arrived at the last moment comes through to the socket.
+_LAST = 0.01
 
 
 def inbox(kernel: Any) -> Any:
@@ -57,6 +59,7 @@ class Waiting:
         self._go_on = threading.Event()
         self._items: list[Any] = []
         self._received: list[list[zmq.Frame]] = []
+        self._door: str | None = None
 
     def take(self) -> list[Message]:
         """Take all; from now on the kernel reads none.
@@ -70,22 +73,52 @@ class Waiting:
         while queue is not None and queue.qsize():
             self._items.append(queue.get_nowait())
         held += _messages_in(self._items)
-        self._receive_until_quiet()
-        if self._reader is not None:
+        self._receive_until_quiet(_QUIET, _LONGEST)
+        if self._reader is None:
+            self._close_door(self._stream.socket)
+            self._receive_until_quiet(_LAST, _LAST)
+        else:
             self._stop_reader()
         messages = [[part.bytes for part in parts] for parts in [*held, *self._received]]
         return [message for message in messages if _is_open(kernel, message)]
 
     def give_back(self) -> None:
         """The kernel goes on after all."""
+        if self._reader is None:
+            self._open_door(self._stream.socket)
         for item in self._items:
             self._kernel.msg_queue.put_nowait(item)
         put(self._kernel, [[part.bytes for part in parts] for parts in self._received])
         self._go_on.set()
 
-    def _receive_until_quiet(self) -> None:
+    def _close_door(self, socket: Any) -> None:
+        """Let clients keep what they send from now on until they are connected again.
+
+        What has come is still there to be received.
+        """
+        try:
+            door = socket.getsockopt(zmq.LAST_ENDPOINT)
+            socket.unbind(door)
+        except zmq.ZMQError:  # one that connects itself, as an ipyparallel engine's
+            return
+        self._door = door.rstrip(b"\0").decode()
+
+    def _open_door(self, socket: Any) -> None:
+        if self._door is None:
+            return
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                socket.bind(self._door)
+                return
+            except zmq.ZMQError:  # the system has not let go of it yet
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _receive_until_quiet(self, quiet: float, longest: float) -> None:
         started = last = time.monotonic()
-        while (now := time.monotonic()) - last < _QUIET and now - started < _LONGEST:
+        while (now := time.monotonic()) - last < quiet and now - started < longest:
             if self._receive(self._stream.socket):
                 last = now
             time.sleep(0.001)
@@ -105,13 +138,14 @@ class Waiting:
         def stop() -> None:
             stream = self._kernel.shell_stream
             found = list(_held_by_tasks(asyncio.all_tasks(_loop_of(stream))))
-            while True:
-                try:
+            self._close_door(stream.socket)
+            until = time.monotonic() + _LAST
+            while time.monotonic() < until:
+                if stream.socket.poll(1):
                     found.append(stream.socket.recv_multipart(zmq.NOBLOCK, copy=False))
-                except zmq.Again:
-                    break
             left.set_result(found)
             self._go_on.wait()
+            self._open_door(stream.socket)
 
         self._kernel.shell_stream.io_loop.add_callback(stop)
         try:

@@ -175,3 +175,34 @@ def test_many_restarts(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     # A connection of a client may have been made twice at that moment.
     assert abs(last.pop("descriptors") - first.pop("descriptors")) <= 2
     assert last == first
+
+
+def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
+    """Before, during and after the exec, every few milliseconds: each is answered, once."""
+    k = kernel()
+    k.run(FREEZE)
+    asking, rest = k.submit("%gpu off --restart"), []
+    until = time.monotonic() + 1.5  # the restart waits a second at most for a pause
+    while time.monotonic() < until:
+        rest.append(k.submit("1"))
+        time.sleep(0.004)
+    answers: dict[str, list[str]] = {}
+    deadline = time.monotonic() + 60
+    while not {asking, *rest} <= answers.keys() and time.monotonic() < deadline:
+        reply = k.client.get_shell_msg(timeout=60)
+        answers.setdefault(reply["parent_header"]["msg_id"], []).append(reply["content"]["status"])
+    assert [answers.get(message) for message in (asking, *rest)] == [["ok"]] * (1 + len(rest))
+
+
+def test_when_the_system_refuses(kernel: Callable[..., Kernel]) -> None:
+    """At the last moment: the kernel goes on as it was, its clients too."""
+    k = kernel()
+    k.run(FREEZE)
+    k.run("import os\ndef refuse(*_): raise OSError('no memory')\nos.execve = refuse")
+    asking, rest = k.submit("%gpu off --restart"), [k.submit("1") for _ in range(5)]
+    refused = k.wait(asking)
+    assert refused.status == "error"
+    assert "the system refuses to start the process again: no memory" in refused.shown
+    assert {k.wait(message).status for message in rest} <= {"ok", "aborted"}
+    assert k.run("refuse.__name__").value == "'refuse'"
+    assert k.run(SEES).stdout == "None False\n"
