@@ -143,6 +143,7 @@ def restart(
         pickle.dump(state, letter)
         final = {**environment, handover.VARIABLE: handover.address(letter)}
         if kernel is not None:
+            undo.callback(clients.wait_for, app, state["channels"])
             undo.callback(clients.publish_again, app)
             clients.publish_all(app)
             undo.enter_context(leaving.streams_given_back())

@@ -124,6 +124,14 @@ async def back(app: Any, before: Mapping[str, Arrived], patience: float = 5.0) -
     await asyncio.sleep(2 * _INTERVAL)
 
 
+def wait_for(app: Any, before: Mapping[str, Arrived], patience: float = 2.0) -> None:
+    """Wait until as many clients are connected as ``before``: an answer to others is dropped."""
+    deadline = time.monotonic() + patience
+    while not _all_back(channels(app), before) and time.monotonic() < deadline:
+        time.sleep(_INTERVAL)
+    time.sleep(_SUBSCRIBING)
+
+
 def _all_back(now: Mapping[str, Arrived], before: Mapping[str, Arrived]) -> bool:
     return not any(
         now[name].pending or now[name].connections < before[name].connections for name in now
