@@ -79,7 +79,7 @@ $(VENV)/ready: pyproject.toml
 	@touch $@
 
 $(VENV)/ready-frontends: $(VENV)/ready
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --group frontends
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group frontends --group libraries
 	@touch $@
 
 $(VENV)/ready-bench: $(VENV)/ready

@@ -53,6 +53,12 @@ class Gate:
             self._replace(cuda, "_lazy_init", self._refusing(cuda._lazy_init))
         else:
             self._replace(cuda, "set_device", self._choosing(cuda.set_device))
+            accelerator = self._torch.accelerator
+            # The second is torch 2.6's name, and still a function of its own.
+            for name in ("set_device_index", "set_device_idx"):
+                original = vars(accelerator).get(name)
+                if original is not None:
+                    self._replace(accelerator, name, self._choosing(original))
             self._make_current(self.allowed[0])
         self._replace(cuda.Stream, "__new__", self._streams(cuda.Stream.__new__))
         self._mode = _refusing_mode(self)
@@ -96,8 +102,10 @@ class Gate:
 
     def error(self, what: str) -> GateError:
         """The refusal, which says how to lift it."""
+        names = ", ".join(f"cuda:{ordinal}" for ordinal in self.allowed)
+        allowed = f" ({names} {'is' if len(self.allowed) == 1 else 'are'} allowed)" if names else ""
         return GateError(
-            f"{what} is refused: this kernel is gated by '%gpu {self.spec} --soft'; "
+            f"{what} is refused: this kernel is gated by '%gpu {self.spec} --soft'{allowed}; "
             "to lift that: %gpu on"
         )
 
@@ -110,7 +118,7 @@ class Gate:
     def _choosing(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def set_device(device: Any) -> None:
             index = self._torch.cuda._utils._get_device_index(device)
-            if self.refuses(index):
+            if index >= 0 and self.refuses(index):  # below 0 torch changes nothing
                 raise self.error(f"cuda:{index}")
             original(device)
 

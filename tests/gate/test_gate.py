@@ -104,7 +104,11 @@ def test_one_device_of_several(kernel: Callable[..., Kernel]) -> None:
     assert late.value("str(torch.empty(1, device='cuda').device)") == "cuda:1"
     refused(late, "torch.empty(1, device='cuda:0')")
     refused(late, "torch.ones(1).cuda(2)")
-    refused(late, "torch.cuda.set_device(0)")
+    said = refused(late, "torch.cuda.set_device(0)")
+    assert "cuda:0 is refused" in said
+    assert "(cuda:1 is allowed)" in said
+    refused(late, "torch.accelerator.set_device_index(0)")
+    late.run("torch.accelerator.set_device_index(1); torch.cuda.set_device(-1)")
     late.run("%gpu on")
     assert late.value("torch.cuda.current_device()") == 0
     late.run("torch.empty(1, device='cuda:2')")
