@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +197,28 @@ def test_mig(diagnosed: Diagnosed) -> None:
     assert "GPU 0 into 2 instances" in report["findings"]["MIG"]["evidence"]
 
 
-def test_python_m_gpumagic(child_environment: Callable[..., dict[str, str]]) -> None:
+@pytest.fixture(params=["python -m gpumagic", "gpumagic"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """The command line's two beginnings: the module, and the script that installing made."""
+    if request.param != "gpumagic":
+        return [sys.executable, "-m", "gpumagic"]
+    try:
+        scripts = distribution("gpumagic").entry_points.select(group="console_scripts")
+    except PackageNotFoundError:
+        pytest.skip("gpumagic is not installed here, only found on the path")
+    assert [script.name for script in scripts] == ["gpumagic"]
+    # Not resolved: an environment's interpreter is a link to one with other scripts beside it.
+    script = shutil.which("gpumagic", path=str(Path(sys.executable).parent))
+    assert script is not None, "installed, but no script is beside the interpreter"
+    return [script]
+
+
+def test_the_command_line(
+    command: list[str], child_environment: Callable[..., dict[str, str]]
+) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "gpumagic", *words],
+            [*command, *words],
             env=child_environment(Scenario(devices=2)),
             capture_output=True,
             text=True,
@@ -211,6 +231,7 @@ def test_python_m_gpumagic(child_environment: Callable[..., dict[str, str]]) -> 
     assert "cuda:1" in both.stdout
     assert "torch can use 2 GPUs here." in both.stdout
     assert len(json.loads(run("table", "--json").stdout)["devices"]) == 2
+    assert run("doctor", "--help").stdout.startswith("usage: gpumagic doctor")
     refused = run("kernel", "install", "--user", "--gpu", "7")
     assert refused.returncode == 1
     assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0 and 1\n")
