@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("tests.timing.conformance")
+
 
 @pytest.fixture
 def work() -> Iterator[Any]:
