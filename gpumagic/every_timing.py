@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from gpumagic.bracket import Reading
 from gpumagic.cell_hooks import CellHooks
-from gpumagic.measure import Lap, cpu_times, summarize
+from gpumagic.measure import Lap, summarize
 from gpumagic.memory_log import KEPT, first_line
 from gpumagic.passing import Passing
 from gpumagic.results import CellTiming, TimingLog
@@ -24,8 +24,30 @@ class _Begun(NamedTuple):
     """What is known when a cell begins."""
 
     source: str
-    cpu: tuple[float, float]
+    cpu: float
     started: float
+
+
+class _Idle(NamedTuple):
+    """A cell that nothing is told about. Most are: a `CellTiming` when somebody asks."""
+
+    cell: int | None
+    source: str
+    wall: float
+    cpu: float
+    failed: bool
+    note: str | None
+
+    def timing(self) -> CellTiming:
+        return CellTiming(
+            cell=self.cell,
+            source=self.source,
+            wall=self.wall,
+            host=self.wall,
+            cpu=self.cpu,
+            failed=self.failed,
+            note=self.note,
+        )
 
 
 class EveryTiming:
@@ -42,7 +64,7 @@ class EveryTiming:
         self._wanted = wanted
         self._hooks = CellHooks(shell, self._begin, self._end, self._failed)
         self._passing = Passing()
-        self._cells: deque[CellTiming] = deque(maxlen=KEPT)
+        self._cells: deque[CellTiming | _Idle] = deque(maxlen=KEPT)
         self._forgotten = 0
         self.above = 0.0
 
@@ -61,18 +83,19 @@ class EveryTiming:
 
     def log(self) -> TimingLog:
         """The records until now."""
-        return TimingLog(tuple(self._cells), self._forgotten, self.watching)
+        cells = (cell.timing() if isinstance(cell, _Idle) else cell for cell in self._cells)
+        return TimingLog(tuple(cells), self._forgotten, self.watching)
 
     # --- the hooks ---------------------------------------------------------------------------
 
     def _begin(self, info: Any) -> _Begun:
-        cpu = cpu_times()
+        cpu = process_time()
         self._passing.start()
         return _Begun(info.raw_cell, cpu, perf_counter())
 
     def _end(self, begun: _Begun, result: Any) -> None:
         stopped = perf_counter()
-        user, system = cpu_times()
+        cpu = process_time() - begun.cpu
         if not self._wanted(begun.source):
             return
         try:
@@ -81,21 +104,18 @@ class EveryTiming:
         except KeyboardInterrupt:
             # The cell is done, and the user has seen enough of the wait for the GPU.
             readings, note = {}, "interrupted while waiting for the GPU"
-        cell = CellTiming(
-            cell=result.execution_count,
-            source=first_line(begun.source),
-            wall=stopped - begun.started,
-            host=stopped - begun.started,
-            cpu=max(user + system - sum(begun.cpu), 0.0),
-            failed=not result.success,
-            note=note,
-        )
-        if any(reading.worked for reading in readings.values()):
-            cell = _with_gpu(cell, begun.started, readings)
+        wall, source = stopped - begun.started, first_line(begun.source)
+        idle = _Idle(result.execution_count, source, wall, cpu, not result.success, note)
         self._forgotten += len(self._cells) == KEPT
+        worked = any(reading.worked for reading in readings.values())
+        if not worked and wall <= self.above:
+            self._cells.append(idle)
+            return
+        cell = idle.timing()
+        if worked:
+            cell = _with_gpu(cell, begun.started, readings)
         self._cells.append(cell)
-        if cell.used_gpu or cell.wall > self.above:
-            self._tell(cell, begun.source)
+        self._tell(cell, begun.source)
 
     def _failed(self, error: Exception) -> None:
         """Our failure: one line, and the user's cells go on without us."""

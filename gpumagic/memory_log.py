@@ -31,5 +31,6 @@ class MemoryLog:
 
 def first_line(source: str) -> str:
     """The first line of a cell that says something, short."""
-    line = next((stripped for line in source.splitlines() if (stripped := line.strip())), "")
+    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
+    line = head.splitlines()[0].strip() if head else ""
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -11,6 +11,7 @@ waited for them itself, shows neither.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -23,45 +24,58 @@ CAPTURE = "a CUDA graph is being captured, and nobody may wait then"
 
 
 class _Clock:
-    """The marks on one device, one cell after the other."""
+    """The marks on one device, one cell after the other.
+
+    Around every cell of a session: torch's own functions are asked for once, and its objects for
+    streams that are known are not made anew.
+    """
 
     def __init__(self, ordinal: int) -> None:
-        self._ordinal = ordinal
+        self.ordinal = ordinal
+        self._c = torch_cuda.c_functions()
+        self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
+        self._streams = torch_cuda.streams(ordinal)
+        self._by_handle = {stream.cuda_stream: stream for stream in self._streams}
         self._allocations = torch_cuda.allocations(ordinal)
         self._start = torch_cuda.timing_event(torch_cuda.current_stream(ordinal))
-        self._after_earlier = False
+
+    def _current(self) -> Any:
+        stream = self._by_handle.get(self._c._cuda_getCurrentRawStream(self.ordinal))
+        return torch_cuda.current_stream(self.ordinal) if stream is None else stream
 
     def mark_start(self) -> None:
-        stream = torch_cuda.known_current_stream(self._ordinal)
-        self._after_earlier = not torch_cuda.is_idle(stream)
-        self._start.record(stream)
+        self._start.record(self._current())
 
-    def mark_stop(self, *, side_streams: bool) -> None:
-        """Set the second marks, on each stream that is at work."""
-        stream = torch_cuda.known_current_stream(self._ordinal)
-        self._busy = not torch_cuda.is_idle(stream)
+    def mark_stop(self, *, side_streams: bool) -> bool:
+        """Set the second marks, on each stream that is at work; False for no sign of work."""
+        stream = self._current()
+        self._busy = not self._is_idle(stream)
+        # Of this cell, if the first mark has been passed and there is still work behind it.
+        self._own = self._busy and self._start.query() and not self._is_idle(stream)
         # The reading at a cell's end is the next one's beginning: it takes longest of all this.
-        before, self._allocations = self._allocations, torch_cuda.allocations(self._ordinal)
+        before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
         self._allocated = before != self._allocations
-        self._stops: list[Any] = []
-        if side_streams or self._busy or self._allocated:
-            busy = torch_cuda.busy_streams(self._ordinal)
-            self._stops = [torch_cuda.timing_event(other) for other in busy if other != stream]
+        quiet = not (self._busy or self._allocated)
+        if quiet and not (side_streams and not all(map(self._is_idle, self._streams))):
+            return False
+        busy = [other for other in self._streams if not self._is_idle(other)]
+        self._stops = [torch_cuda.timing_event(other) for other in busy if other != stream]
         self._side = bool(self._stops)
-        if self._busy or self._side or self._allocated:
+        if self._side or not quiet:
             self._stops.append(torch_cuda.timing_event(stream))
+        return bool(self._stops)
 
     def read(self, host_start: float, host_stop: float) -> Reading:
-        if not self._stops:
-            return Reading(0.0, True, False, host_stop)
+        """Wait for the second marks that `mark_stop` has set."""
         for mark in self._stops:
             wait_for(mark)
         seconds = max(self._start.elapsed_time(mark) for mark in self._stops) / 1e3
         idle = not (self._busy or self._side)
-        worked = self._allocated or self._side
-        if self._busy and not worked:
-            # Behind an earlier cell's work, a stream is at work without any of this one's.
-            worked = not self._after_earlier or seconds > _NOTHING
+        worked = self._allocated or self._side or self._own
+        if not worked:
+            # Behind an earlier cell's work a stream is at work without any of this one's: then the
+            # first mark came late, and the second at once after it.
+            worked = seconds > min(_NOTHING, host_stop - host_start)
         # The marks themselves took time too, where nothing was left to do.
         finished = perf_counter() if worked and not idle else host_stop
         # The host may have been held up between the mark and its own clock.
@@ -77,25 +91,25 @@ class Passing:
 
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
-        self._running: tuple[int, ...] = ()
+        self._running: list[_Clock] = []
         self.note: str | None = None
 
     def start(self) -> None:
         """The first marks."""
         self.note = None
-        self._running = ()
+        self._running = []
         try:
-            ordinals = self._measurable()
-            for ordinal in ordinals:
-                if ordinal not in self._clocks:
-                    self._clocks[ordinal] = _Clock(ordinal)
-                self._clocks[ordinal].mark_start()
-            self._running = ordinals
+            for ordinal in self._measurable():
+                clock = self._clocks.get(ordinal)
+                if clock is None:
+                    clock = self._clocks[ordinal] = _Clock(ordinal)
+                clock.mark_start()
+                self._running.append(clock)
         except RuntimeError as error:
             self._give_up(error)
 
     def stop(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """The second marks, and what each device did.
+        """The second marks, and what each device did that shows a sign of work.
 
         On `time.perf_counter`'s clock the code ran between the two times.
         """
@@ -103,14 +117,20 @@ class Passing:
             return {}
         try:
             ordinals = self._measurable()
-            if self.note is not None:
+            if not ordinals:
                 return {}
             current = torch_cuda.current_device()
-            for ordinal in self._running:
-                self._clocks[ordinal].mark_stop(side_streams=ordinal == current)
-            readings = {i: self._clocks[i].read(host_start, host_stop) for i in self._running}
+            worked = [
+                clock
+                for clock in self._running
+                if clock.mark_stop(side_streams=clock.ordinal == current)
+            ]
+            if not worked and len(ordinals) == len(self._running):
+                return {}
+            readings = {clock.ordinal: clock.read(host_start, host_stop) for clock in worked}
+            known = [clock.ordinal for clock in self._running]
             for ordinal in ordinals:
-                if ordinal not in readings:  # its context was made by the cell
+                if ordinal not in known:  # its context was made by the cell
                     readings[ordinal] = self._first_use(ordinal)
             return dict(sorted(readings.items()))
         except RuntimeError as error:
@@ -130,7 +150,7 @@ class Passing:
         return ordinals
 
     def _give_up(self, error: RuntimeError) -> None:
-        self._running = ()
+        self._running = []
         self._clocks.clear()
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         self.note = f"the GPU cannot be waited for ({reason})"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
-_by_handle: dict[int, dict[int, Any]] = {}
 #: What `device` is to answer, the last one counts.
 _chosen: list[_Device] = []
 
@@ -62,16 +61,16 @@ def initialized() -> bool:
     driver and leaves this False. `gpumagic.driver` asks the driver.
     """
     torch = loaded()
-    return torch is not None and built_with_cuda() and bool(torch.cuda.is_initialized())
+    # Without CUDA support it never is.
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def contexts() -> tuple[int, ...]:
     """The CUDA ordinals on which this process has a primary context. Makes none."""
-    if not initialized():
+    torch: Any = loaded()
+    if torch is None or not torch.cuda.is_initialized():  # `initialized`, for those in a hurry
         return ()
-    torch = cast(Any, loaded())
-    has_context = torch._C._cuda_hasPrimaryContext
-    return tuple(i for i in range(torch.cuda.device_count()) if has_context(i))
+    return tuple(filter(torch._C._cuda_hasPrimaryContext, range(torch.cuda.device_count())))
 
 
 def memory_stats(ordinal: int) -> dict[str, Any]:
@@ -218,7 +217,10 @@ def stop_history() -> None:
 
 def current_device() -> int | None:
     """The calling thread's current CUDA ordinal, or None before torch has initialised CUDA."""
-    return int(cast(Any, loaded()).cuda.current_device()) if initialized() else None
+    torch: Any = loaded()
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return cast(int, torch._C._cuda_getDevice())
 
 
 def current_stream(ordinal: int) -> Any:
@@ -246,16 +248,19 @@ def capturing(ordinals: Iterable[int]) -> bool:
     """Whether a current stream of these devices is recording a CUDA graph: nobody may wait then."""
     torch = cast(Any, loaded())
     for ordinal in ordinals:
-        with torch.cuda.device(ordinal):
-            if torch.cuda.is_current_stream_capturing():
-                return True
+        # CUDA cannot capture on its default stream, 0: nearly always there is no more to ask.
+        if torch._C._cuda_getCurrentRawStream(ordinal):
+            with torch.cuda.device(ordinal):
+                if torch.cuda.is_current_stream_capturing():
+                    return True
     return False
 
 
 def allocations(ordinal: int) -> int | None:
     """How many allocations the caching allocator has ever served on a device; None if unknown."""
     try:
-        return int(memory_stats(ordinal)["allocation"]["all"]["allocated"])
+        stats: Any = cast(Any, loaded())._C._cuda_memoryStats(ordinal)
+        return cast(int, stats["allocation"]["all"]["allocated"])
     except (RuntimeError, KeyError):  # another allocator may count nothing
         return None
 
@@ -276,23 +281,6 @@ def streams(ordinal: int) -> tuple[Any, ...]:
                 found[stream.cuda_stream] = stream
         _streams[ordinal] = tuple(found.values())
     return _streams[ordinal]
-
-
-def known_current_stream(ordinal: int) -> Any:
-    """`current_stream` for those in a hurry: no new object, if the stream is one of `streams`.
-
-    Only for a device that has a context.
-    """
-    torch = cast(Any, loaded())
-    if ordinal not in _by_handle:
-        _by_handle[ordinal] = {stream.cuda_stream: stream for stream in streams(ordinal)}
-    stream = _by_handle[ordinal].get(torch._C._cuda_getCurrentRawStream(ordinal))
-    return current_stream(ordinal) if stream is None else stream
-
-
-def is_idle(stream: Any) -> bool:
-    """Whether a stream has no unfinished work."""
-    return bool(cast(Any, loaded())._C._CudaStreamBase.query(stream))
 
 
 def busy_streams(ordinal: int) -> list[Any]:
