@@ -97,7 +97,8 @@ class _Clock:
         seconds = max(self.start.elapsed_time(end) for end in ends) / 1e3
         if self.idle:  # the marks themselves took time too
             finished = host_stop
-            seconds = min(seconds, host_stop - host_start)
+        # The first mark came before the host's clock started, one for a foreign stream late.
+        seconds = min(seconds, finished - host_start)
         return Reading(seconds, self.idle, worked, finished, self.held)
 
 

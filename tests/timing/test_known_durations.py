@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +52,45 @@ def test_known_duration(name: str, work: Any) -> None:
     assert timed.bound == "gpu"
     assert not timed.gpu_at_most
     assert timed.gpu_note is None
+
+
+@pytest.fixture
+def foreign(work: Any) -> Iterator[Callable[[float], None]]:
+    """``foreign(seconds)``: work on a stream of another library's, made without torch."""
+    runtime = ctypes.CDLL(None)  # the one that torch uses
+    handle, not_blocking = ctypes.c_void_p(), 1
+    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), not_blocking) == 0
+    stream = work.torch.cuda.ExternalStream(handle.value, device="cuda:0")
+
+    def sleep(seconds: float) -> None:
+        with work.torch.cuda.stream(stream):
+            work.sleep(seconds)
+
+    yield sleep
+    stream.synchronize()
+    assert runtime.cudaStreamDestroy(handle) == 0
+
+
+@pytest.mark.parametrize("own", [0.0, 0.02])
+def test_a_stream_that_is_not_torchs(own: float, foreign: Any, work: Any) -> None:
+    """It outlives all that torch knows of: only the wait for the device shows it."""
+    with gpumagic.cudatime() as timed:
+        foreign(0.05)
+        if own:
+            work.sleep(own)
+    assert {*timed.per_device} == {0}
+    # Its end is marked once it has been waited for: a busy machine may be late.
+    assert 0.98 * 0.05 <= timed.gpu.median <= timed.wall.median
+    assert timed.bound == "gpu"
+    assert not timed.gpu_at_most
+    assert timed.gpu_note is None
+
+
+def test_a_stream_that_is_not_torchs_and_is_done_first(foreign: Any, work: Any) -> None:
+    with gpumagic.cudatime() as timed:
+        foreign(0.02)
+        work.sleep(0.05)
+    assert 0.98 * 0.05 <= timed.gpu.median <= 1.02 * 0.05 + timed.host.median
 
 
 def test_what_was_queued_before_does_not_count(work: Any) -> None:
