@@ -58,12 +58,13 @@ class _Clock:
         quiet = not (self._busy or self._allocated)
         if quiet and not (side_streams and not all(map(self._is_idle, self._streams))):
             return False
+        # At once: looking for the others takes as long as a little work would.
+        own = torch_cuda.timing_event(stream)
         busy = [other for other in self._streams if not self._is_idle(other)]
-        self._stops = [torch_cuda.timing_event(other) for other in busy if other != stream]
-        self._side = bool(self._stops)
-        if self._side or not quiet:
-            self._stops.append(torch_cuda.timing_event(stream))
-        return bool(self._stops)
+        others = [torch_cuda.timing_event(other) for other in busy if other != stream]
+        self._side = bool(others)
+        self._stops = [own, *others]
+        return self._side or not quiet
 
     def read(self, host_start: float, host_stop: float) -> Reading:
         """Wait for the second marks that `mark_stop` has set."""

@@ -44,7 +44,7 @@ def test_a_device_of_another_kind(work: Any, events: bool, monkeypatch: pytest.M
     assert timing.backend == "npu"
     assert timing.gpu.best >= 0.98 * 0.02
     assert timing.gpu.best <= timing.wall.best
-    assert timing.host.median < 0.01
+    assert timing.host.best < 0.01, "the wait is not the code's own"
     assert "npu" in str(measure.summarize(laps[:1]))
     if events:
         assert timing.gpu_note == "Somebody's NPU: from events on the current stream"

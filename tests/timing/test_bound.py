@@ -127,8 +127,8 @@ def test_a_graphs_replay(work: Any) -> None:
     timing = gpumagic.cudatime(graph.replay, queued=True, **MANY)
     eager = gpumagic.cudatime(lambda: [x.add_(1) for _ in range(50)], queued=True, **MANY)
     assert timing.bound == "gpu"
-    assert timing.gpu.median == pytest.approx(timing.queued.median, rel=0.05)
-    assert timing.gpu.median == pytest.approx(eager.queued.median, rel=0.05)
+    assert timing.gpu.best == pytest.approx(timing.queued.median, rel=0.05)
+    assert timing.gpu.best == pytest.approx(eager.queued.median, rel=0.05)
 
 
 def test_repeats_while_a_graph_is_captured(work: Any) -> None:

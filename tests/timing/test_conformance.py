@@ -37,4 +37,5 @@ def test_compiling_is_not_timed(run_cell: Any) -> None:
     body = "name = 1\nlambda: [" + "name + 1, " * 8_000 + "]"
     timing = run_cell("%%cudatime -o -q\n" + body).value
     assert timing.compile_time > 0.1
-    assert timing.wall.median < timing.compile_time / 10
+    # CPU time: a busy machine does not lengthen it.
+    assert timing.cpu.median < timing.compile_time / 10
