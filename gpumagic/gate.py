@@ -54,7 +54,7 @@ class Gate:
         else:
             self._replace(cuda, "set_device", self._choosing(cuda.set_device))
             accelerator = self._torch.accelerator
-            # The second is torch 2.6's name, and still a function of its own.
+            # Two names of the same, and in newer versions of torch two functions.
             for name in ("set_device_index", "set_device_idx"):
                 original = vars(accelerator).get(name)
                 if original is not None:
