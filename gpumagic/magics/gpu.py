@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from gpumagic.magics.options import (
     take_semicolon,
 )
 from gpumagic.magics.show import LiveDisplay, hand_over, show
-from gpumagic.results import Selection
+from gpumagic.results import Selection, Status
 from gpumagic.visibility import Wants, parse
 
 _EXAMPLES = """\
@@ -251,14 +252,18 @@ def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
 def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) -> Selection:
     if options.soft:
         return gate.choose(spec, shell.user_ns)
-    if gate.current() is not None and parse(spec).kind in ("on", "reset"):
-        gate.lift()
+    lifted = parse(spec).kind in ("on", "reset") and gate.lift()
     with LiveDisplay(shell, quiet=options.quiet) as live:
 
         def progress(waited: float, what: str) -> None:
             live.text(f"waiting for GPUs: {what} ({waited:.0f} s of {options.wait:.0f} s)")
 
-        return selection.choose(spec, wants, wait=options.wait, progress=progress)
+        chosen = selection.choose(spec, wants, wait=options.wait, progress=progress)
+    if not lifted:
+        return chosen
+    # The variables may be as they were; what this kernel can use is not.
+    status: Status = "applied" if chosen.status == "unchanged" else chosen.status
+    return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
 
 
 def _warn(chosen: Selection) -> None:

@@ -71,7 +71,10 @@ def test_new_tensors_modules_and_streams_are_refused(gated: Kernel) -> None:
 
 
 def test_on_lifts_it_and_puts_everything_back(gated: Kernel) -> None:
-    gated.run("%gpu on -q")
+    lifted = gated.run("%gpu on").text
+    assert lifted.startswith("applied: this kernel sees"), lifted
+    assert "the gate is lifted" in lifted
+    assert gated.run("%gpu on").text.startswith("unchanged")
     # What torch itself changes by being used is not ours.
     names = gated.value("[k[1] for k, v in state().items() if before.get(k) is not v]")
     assert {"is_available", "device_count", "_lazy_init", "__new__", "set_device"}.isdisjoint(names)
