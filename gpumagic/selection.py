@@ -151,13 +151,13 @@ def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | 
     if table.error is not None:
         raise DeviceError(f"the GPUs cannot be listed: {table.error}")
     if spec.kind == "auto":
-        chosen = visibility.pick(_allowed(table), spec.count, wants)
+        chosen = visibility.pick(allowed(table), spec.count, wants)
     else:
         chosen = visibility.resolve(spec, table)
     return {MASK: ",".join(chosen)}
 
 
-def _allowed(table: DeviceTable) -> Sequence[Device]:
+def allowed(table: DeviceTable) -> Sequence[Device]:
     """The devices that ``auto`` may take: those that this process was given at its start.
 
     A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
@@ -173,10 +173,10 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
     started = time.monotonic()
     while True:
         table = inventory.devices(processes=False)
-        allowed = _allowed(table)
-        fitting = len(visibility.freest(allowed, wants))
+        mine = allowed(table)
+        fitting = len(visibility.freest(mine, wants))
         waited = time.monotonic() - started
-        if fitting >= spec.count or spec.count > len(allowed) or waited >= limit:
+        if fitting >= spec.count or spec.count > len(mine) or waited >= limit:
             return table
         if progress is not None:
             progress(waited, f"{fitting} of {spec.count} GPUs are free enough")

@@ -11,7 +11,9 @@ from gpumagic.cluster.connecting import Cluster
 from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
+from gpumagic.visibility import Wants
 
+_NO_WANTS = Wants()
 #: Seconds for an engine to choose, and to come back from a restart.
 _CHOOSING, _RESTARTING = 30.0, 90.0
 
@@ -37,7 +39,7 @@ def devices(
         if answer.error is not None:
             rows.append(EngineDevices(engine, error=answer.error))
             continue
-        place, table = answer.value
+        place, table, allowed = answer.value
         rows.append(
             EngineDevices(
                 engine,
@@ -47,6 +49,8 @@ def devices(
                 world_size=place.world_size,
                 backend=place.backend,
                 table=table,
+                allowed=allowed,
+                machine=place.machine,
             )
         )
     return ClusterTable(tuple(rows), cluster.source, timeout, processes)
@@ -57,6 +61,7 @@ def choose(
     spec: str,
     engines: Sequence[int] | None = None,
     *,
+    wants: Wants = _NO_WANTS,
     restart: bool = False,
     force: bool = False,
     timeout: float | None = None,
@@ -76,7 +81,8 @@ def choose(
     specs = dict.fromkeys(chosen, spec)
     if parsed.kind == "auto":
         specs = dict.fromkeys(chosen, "off")
-        specs |= pinning.freest(whole(cluster, chosen, timeout or TIMEOUT), parsed.count)
+        found = whole(cluster, chosen, timeout or TIMEOUT)
+        specs |= pinning.freest(found, parsed.count, wants)
     return _apply(cluster, spec, specs, restart, force, timeout)
 
 
@@ -92,11 +98,19 @@ def pin(
 ) -> ClusterSelection:
     """Give each engine its own ``per_engine`` devices, by its rank among its host's engines.
 
+    Devices that an engine was not given at its start, and those that are pinned to other engines,
+    are nobody's unless ``share`` is given.
+
     Raises:
         DeviceError: a host has too few devices and ``share`` is not given; nothing was changed.
     """
     chosen = cluster.ids if engines is None else engines
-    specs = pinning.by_rank(whole(cluster, chosen, timeout or TIMEOUT), per_engine, share=share)
+    found = whole(cluster, chosen, timeout or TIMEOUT)
+    others = [engine for engine in cluster.ids if engine not in {*chosen}]
+    taken = frozenset[str]()
+    if others and not share:
+        taken = pinning.taken(devices(cluster, others, timeout=timeout or TIMEOUT))
+    specs = pinning.by_rank(found, per_engine, share=share, taken=taken)
     return _apply(cluster, "pin", specs, restart, force, timeout)
 
 

@@ -64,11 +64,19 @@ class Cluster:
         Raises:
             DeviceError: it does not, within `PATIENCE` seconds.
         """
-        if not _answers(self.client, PATIENCE):
+        if not self.answers():
             forget(self.client)
-            raise DeviceError(
-                f"the controller of the cluster ({self.source}) does not answer: has it ended?"
-            )
+            raise DeviceError(self.silence)
+
+    def answers(self) -> bool:
+        """Whether the controller answers within `PATIENCE` seconds, as far as it can be asked."""
+        # Over SSH every connection has a tunnel of its own; this one would not.
+        return getattr(self.client, "_ssh", False) or _answers(self.client, PATIENCE)
+
+    @property
+    def silence(self) -> str:
+        """What to say when it does not."""
+        return f"the controller of the cluster ({self.source}) does not answer: has it ended?"
 
 
 def targets(text: str | None, ids: list[int]) -> list[int]:
@@ -77,7 +85,7 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
         return ids
     chosen: list[int] = []
     for word in text.split(","):
-        if re.fullmatch(r"-?\d*:-?\d*(:-?\d*)?", word):
+        if re.fullmatch(r"(-?\d+)?:(-?\d+)?(:(-?\d+)?)?", word):
             step = word.rpartition(":")[2] if word.count(":") == 2 else "1"
             if step and not int(step):
                 raise SpecError(f"-t {text}: a step of 0 leads nowhere")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpumagic.cluster import ranks
 from gpumagic.cluster.asking import ask
 from gpumagic.cluster.choosing import devices, whole
 from gpumagic.cluster.connecting import Cluster
 from gpumagic.errors import DeviceError
-from gpumagic.results import ProcessGroup
+from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
 
 #: Seconds for all ranks to meet, and for one to leave.
 _MEETING, _LEAVING = 120.0, 30.0
@@ -35,25 +34,30 @@ def init_group(
     """Call ``init_process_group`` on the engines: their ranks are in the order of their ids.
 
     Rank, world size, the ranks on the host, master address and port are set as by ``torchrun``.
-    ``backend`` auto is ``nccl`` if every engine has GPUs that torch can use, else ``gloo``.
+    ``backend`` auto is ``nccl`` if every engine has a GPU of its own that torch can use, else
+    ``gloo``. All have to meet within ``timeout`` seconds; collectives keep torch's own limit.
 
     Raises:
         DeviceError: an engine cannot take part; no group was made.
     """
     chosen = cluster.ids if engines is None else engines
-    towards = cluster.location
-    meeting: dict[int, Any] = {}
-    arguments = {"towards": towards}
-    for engine, answer in ask(cluster, chosen, "rendezvous", arguments, timeout=timeout).items():
+    found = whole(cluster, chosen, timeout)
+    hosts = {each.engine: f"{each.host} {each.machine}" for each in found}
+    planned = ranks.plan(hosts)
+    first = min(planned)
+    names = {e.host: None for e in found if hosts[e.engine] != hosts[first] and e.host}
+    others = [*names, cluster.location] if names and cluster.location else [*names]
+    notes = list(_about_devices(found, planned))
+    meeting = ask(cluster, chosen, "rendezvous", {"towards": others}, timeout=timeout)
+    for engine, answer in meeting.items():
         if answer.error is not None:
             raise DeviceError(f"engine {engine}: {answer.error}; no process group was made")
-        meeting[engine] = answer.value
     if backend == "auto":
-        backend = "nccl" if all(usable for _, _, usable in meeting.values()) else "gloo"
-    found = whole(cluster, chosen, timeout)
-    planned = ranks.plan({each.engine: each.host or "" for each in found})
-    address, port, _ = meeting[min(planned)]
-    master = ("127.0.0.1" if len(found.hosts) == 1 else address, port)
+        usable = all(answer.value[2] for answer in meeting.values())
+        backend = "nccl" if usable and _own_devices(found) else "gloo"
+        if usable and backend == "gloo":
+            notes.append("gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first")
+    master = meeting[first].value[:2]
     answers = ask(
         cluster,
         chosen,
@@ -67,8 +71,28 @@ def init_group(
     if failed and joined:  # a part of a group is of no use, and would wait for the rest for ever
         ask(cluster, list(joined), "leave", timeout=_LEAVING)
         joined = {}
-    where = f"{master[0]}:{master[1]}" if joined else None
-    return ProcessGroup(joined, backend if joined else None, where, failed)
+    if not joined:
+        return ProcessGroup(failed=failed)
+    return ProcessGroup(joined, backend, f"{master[0]}:{master[1]}", failed, tuple(notes))
+
+
+def _first_device(each: EngineDevices) -> str | None:
+    """The UUID of an engine's ``cuda:0``."""
+    return next((d.uuid for d in each.table or () if d.ordinal == 0), None)
+
+
+def _own_devices(found: ClusterTable) -> bool:
+    """Whether every engine has a ``cuda:0`` that is no other's."""
+    firsts = [_first_device(each) for each in found]
+    return None not in firsts and len({*firsts}) == len(firsts)
+
+
+def _about_devices(found: ClusterTable, planned: Mapping[int, Mapping[str, int]]) -> Iterator[str]:
+    for each in found:
+        seen = sum(bool(device.visible) for device in each.table or ())
+        if 0 < seen <= planned[each.engine]["local_rank"]:
+            yield "pinned engines see their GPU as cuda:0: LOCAL_RANK is no device index there"
+            return
 
 
 def end_group(

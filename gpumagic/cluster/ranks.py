@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,11 +34,14 @@ def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
     return planned
 
 
-def rendezvous(towards: str | None) -> tuple[str, int, bool]:
-    """The host's address as seen from ``towards``, a free port, and whether NCCL could be used.
+def rendezvous(towards: Sequence[str]) -> tuple[str, int, bool]:
+    """The host's address as the others can reach it, a free port, and whether NCCL could be used.
+
+    ``towards`` are the other hosts' names; empty if there is no other host.
 
     Raises:
-        DeviceError: torch, or its distributed part, is missing, or there is a group already.
+        DeviceError: torch, or its distributed part, is missing, or there is a group already, or no
+            address is known by which another host could reach this one.
     """
     if _distributed().is_initialized():
         raise DeviceError("it is in a process group already: %gpu dist down first")
@@ -51,16 +54,30 @@ def rendezvous(towards: str | None) -> tuple[str, int, bool]:
     return address, port, bool(usable)
 
 
-def _address(towards: str | None) -> str:
-    """The address of the interface by which ``towards`` is reached; nothing is sent."""
-    if towards is None:
+def _address(towards: Sequence[str]) -> str:
+    """The address of the interface by which the others are reached; nothing is sent."""
+    if not towards:
         return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((towards, 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    for host in towards:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, 9))
+            except OSError:  # its name means nothing here
+                continue
+            found = str(probe.getsockname()[0])
+            if not found.startswith("127."):
+                return found
+    try:
+        known = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        known = set()
+    for found in sorted(known):
+        if not found.startswith("127.") and ":" not in found:
+            return found
+    raise DeviceError(
+        f"{socket.gethostname()} knows no address by which {towards[0]} could reach it: its name "
+        "must stand for one, not for 127.0.0.1"
+    )
 
 
 def join(
@@ -79,14 +96,15 @@ def join(
         DeviceError: torch refuses.
     """
     distributed = _distributed()
+    limit = timedelta(seconds=timeout)
     values = (rank, world_size, local_rank, local_world_size, *master)
     for name, value in zip(_VARIABLES, values, strict=True):
-        _before[name] = os.environ.get(name)
+        _before.setdefault(name, os.environ.get(name))
         os.environ[name] = str(value)
     try:
-        distributed.init_process_group(
-            backend, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout)
-        )
+        # The limit is for the meeting; collectives keep torch's own, which is for training.
+        store = distributed.TCPStore(*master, world_size, rank == 0, timeout=limit)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     except Exception as error:  # of many kinds: an AssertionError for a backend that is none
         _put_back()
         reason = (str(error).splitlines() or [type(error).__name__])[0]

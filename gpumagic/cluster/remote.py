@@ -7,6 +7,7 @@ import pickle
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpumagic import __version__
@@ -14,6 +15,9 @@ from gpumagic.errors import GpuMagicError
 from gpumagic.results import DeviceTable, Selection
 
 Reply = tuple[str, Any]
+
+#: How the variables begin in which an engine keeps a result until it is fetched.
+RESULT = "_gpumagic_result"
 
 
 def answer(version: str, question: str, arguments: dict[str, Any], largest: int) -> Reply:
@@ -40,25 +44,39 @@ class Place:
     rank: int | None = None
     world_size: int | None = None
     backend: str | None = None
+    #: Tells machines of one name apart; None where the system has no such thing.
+    machine: str | None = None
 
 
 def place() -> Place:
     """Where this process is, and its part in a group."""
     from gpumagic.cluster import ranks
 
-    return Place(socket.gethostname(), os.getpid(), *ranks.membership())
+    rank, world_size, backend = ranks.membership()
+    return Place(socket.gethostname(), os.getpid(), rank, world_size, backend, _machine())
 
 
-def look(processes: bool = False) -> tuple[Place, DeviceTable]:
-    """Where this engine is, and its table of devices."""
-    from gpumagic import inventory
+def _machine() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
-    return place(), inventory.devices(processes=processes)
+
+def look(processes: bool = False) -> tuple[Place, DeviceTable, tuple[int, ...]]:
+    """Where this engine is, its table of devices, and the indexes of those that it was given."""
+    from gpumagic import inventory, selection
+
+    table = inventory.devices(processes=processes)
+    return place(), table, tuple(device.index for device in selection.allowed(table))
 
 
 def prepare() -> Place:
-    """Have the magics here; where this is."""
-    _shell().extension_manager.load_extension("gpumagic")
+    """Have the magics here, and nothing left of an earlier cell; where this is."""
+    shell = _shell()
+    shell.extension_manager.load_extension("gpumagic")
+    for name in [name for name in shell.user_ns if name.startswith(RESULT)]:
+        del shell.user_ns[name]
     return place()
 
 
@@ -95,10 +113,11 @@ def _shell() -> Any:
     return get_ipython()
 
 
-def rendezvous(towards: str | None = None) -> tuple[str, int, bool]:
-    """An address of this host that the others can reach, a free port, and if it has NCCL GPUs."""
+def rendezvous(towards: tuple[str, ...] = ()) -> tuple[str, int, bool]:
+    """An address of this host that the others can reach, a free port, and if NCCL could be used."""
     from gpumagic.cluster import ranks
 
+    prepare()  # so that asking torch for GPUs does not freeze what this process sees of them
     return ranks.rendezvous(towards)
 
 

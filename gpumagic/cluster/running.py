@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -10,15 +12,13 @@ from typing import Any
 
 from gpumagic.cluster.asking import TIMEOUT, Answer, ask, futures
 from gpumagic.cluster.connecting import Cluster, package
-from gpumagic.cluster.remote import Place
-from gpumagic.errors import DeviceError
+from gpumagic.cluster.remote import RESULT, Place
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import ClusterMemory, ClusterTiming, EngineMemory, EngineTiming
 
-#: The variable in which an engine keeps its result until it is fetched.
-NAME = "_gpumagic_result"
-
-#: Seconds between two looks at whether the controller is still there.
-_LOOK = 5.0
+#: Seconds between two looks at whether the controller is still there, and how often it may be
+#: silent: it may be busy with engines that come, and a running cell must not be given up for that.
+_LOOK, _MISSES = 5.0, 6
 #: Seconds for engines to end their cell after an interrupt.
 _PATIENCE = 5.0
 
@@ -98,15 +98,21 @@ def timed(
     progress: Progress,
     *,
     line: bool = False,
+    setup: str = "",
 ) -> tuple[ClusterTiming, BaseException | None]:
     """`cudatime`, and what is to be raised when its result has been shown.
 
-    With ``line`` it is a line magic's statement.
+    With ``line`` it is a line magic's statement; ``setup`` is what follows the options of a cell's.
     """
     outcome = prepare(cluster, cluster.ids if engines is None else engines)
     together = one_group(outcome)
-    options = f"-q -v {NAME} {'--barrier ' * together}{options}"
-    run(cluster, outcome, _source("cudatime", options, code, line), progress)
+    if together and not _alike(options):
+        raise SpecError(
+            "the ranks of a process group must run the code equally often, or they wait for each "
+            "other for ever: give -n, -r and -w, without --queued and --kernels; or no repeats"
+        )
+    options = f"{options} {'--barrier' * together}"
+    run(cluster, outcome, "cudatime", options, code, progress, line=line, setup=setup)
     rows = tuple(
         EngineTiming(**about, timing=outcome.results.get(about["engine"]))
         for about in outcome.described()
@@ -122,10 +128,11 @@ def measured(
     progress: Progress,
     *,
     line: bool = False,
+    setup: str = "",
 ) -> tuple[ClusterMemory, BaseException | None]:
     """`gpumem`, and what is to be raised when its result has been shown."""
     outcome = prepare(cluster, cluster.ids if engines is None else engines)
-    run(cluster, outcome, _source("gpumem", f"-q -v {NAME} {options}", code, line), progress)
+    run(cluster, outcome, "gpumem", options, code, progress, line=line, setup=setup)
     rows = tuple(
         EngineMemory(**about, delta=outcome.results.get(about["engine"]))
         for about in outcome.described()
@@ -133,8 +140,13 @@ def measured(
     return ClusterMemory(rows, outcome.elapsed), outcome.exception
 
 
-def _source(magic: str, options: str, code: str, line: bool) -> str:
-    return f"%{magic} {options} {code}" if line else f"%%{magic} {options}\n{code}"
+def _alike(options: str) -> bool:
+    """Whether code is run equally often wherever it is run with these options."""
+    words = options.split()
+    counts = {word[:2] for word in words if re.match(r"-[nrw]", word)}
+    probing = {"--queued", "--kernels"} & {*words}
+    repeating = counts or {"-s", "--repeat", "--precision", "--max-time", "--cold"} & {*words}
+    return not probing and (not repeating or counts == {"-n", "-r", "-w"})
 
 
 def prepare(cluster: Cluster, engines: Sequence[int], timeout: float = TIMEOUT) -> Outcome:
@@ -149,9 +161,15 @@ def prepare(cluster: Cluster, engines: Sequence[int], timeout: float = TIMEOUT) 
             outcome.places[engine] = answer.value
         else:
             outcome.errors[engine] = answer.error
+    engine, reason = next(iter(outcome.errors.items()), (-1, ""))
     if not outcome.places:
-        engine, reason = next(iter(outcome.errors.items()))
         raise DeviceError(f"no engine can run the cell; engine {engine}: {reason}")
+    sizes = [place.world_size or 0 for place in outcome.places.values()]
+    if reason and max(sizes) > len(outcome.places):
+        raise DeviceError(
+            f"engine {engine}: {reason}. Its process group might wait for it for ever: nothing was "
+            "run; -t leaves engines out"
+        )
     return outcome
 
 
@@ -162,16 +180,37 @@ def one_group(outcome: Outcome) -> bool:
     return sizes == {len(outcome.places)} and len(ranks - {None}) == len(outcome.places)
 
 
-def run(cluster: Cluster, outcome: Outcome, source: str, progress: Progress) -> None:
-    """Run ``source`` on the prepared engines, and fetch what it left in `NAME`.
+_runs = itertools.count(1)
+
+
+def run(
+    cluster: Cluster,
+    outcome: Outcome,
+    magic: str,
+    options: str,
+    code: str,
+    progress: Progress,
+    *,
+    line: bool,
+    setup: str,
+) -> None:
+    """Run ``code`` under a magic on the prepared engines, and fetch the results.
 
     Output streams as ipyparallel shows it. An interrupt is passed on to the engines.
 
     Raises:
         DeviceError: the controller has gone.
     """
-    engines = list(outcome.places)
     client = cluster.client
+    # Of this run: an engine that did not end in time may deliver an earlier one's.
+    name = f"{RESULT}_{next(_runs)}"
+    options = f"{options} -q -v {name}"
+    source = f"%{magic} {options} -- {code}" if line else f"%%{magic} {options} {setup}\n{code}"
+    engines = _registered(client, list(outcome.places))
+    for engine in {*outcome.places} - {*engines}:
+        outcome.errors[engine] = "the engine is gone"
+    if not engines:
+        return
     started = time.monotonic()
     result = client.direct_view(engines).execute(source, silent=False, block=False)
     with result.stream_output():
@@ -180,22 +219,30 @@ def run(cluster: Cluster, outcome: Outcome, source: str, progress: Progress) -> 
             result.wait_for_output(1)
         except KeyboardInterrupt as interrupt:
             outcome.exception = interrupt
-            client.send_signal(signal.SIGINT, targets=engines, block=False)
+            left = _registered(client, engines)
+            if left:
+                client.send_signal(signal.SIGINT, targets=left, block=False)
             result.wait(_PATIENCE)
     outcome.elapsed = time.monotonic() - started
     _note_errors(outcome, result)
-    alive = {*client.ids}
-    ended = [engine for engine, future in futures(result) if future.done() and engine in alive]
-    _fetch(cluster, outcome, ended)
+    ended = [engine for engine, future in futures(result) if future.done()]
+    _fetch(cluster, outcome, _registered(client, ended), name)
+
+
+def _registered(client: Any, engines: Sequence[int]) -> list[int]:
+    there = {*client.ids}
+    return [engine for engine in engines if engine in there]
 
 
 def _wait(cluster: Cluster, result: Any, progress: Progress, started: float) -> None:
-    looked = time.monotonic()
+    looked, misses = time.monotonic(), 0
     while not result.wait(0.5):
         now = time.monotonic()
         progress(result.progress, len(result), now - started)
-        if now - looked > _LOOK:
-            cluster.check()  # a controller that is gone tells nobody
+        if now - looked > _LOOK:  # a controller that is gone tells nobody
+            misses = 0 if cluster.answers() else misses + 1
+            if misses >= _MISSES:
+                raise DeviceError(cluster.silence)
             looked = time.monotonic()
 
 
@@ -225,12 +272,12 @@ def _reason(error: Any) -> str:
     return f"{getattr(error, 'ename', type(error).__name__)}: {text[0] if text else ''}"
 
 
-def _fetch(cluster: Cluster, outcome: Outcome, engines: Sequence[int]) -> None:
+def _fetch(cluster: Cluster, outcome: Outcome, engines: Sequence[int], name: str) -> None:
     if not engines:
         return
-    answers: dict[int, Answer] = ask(cluster, engines, "take", {"name": NAME}, timeout=30.0)
+    answers: dict[int, Answer] = ask(cluster, engines, "take", {"name": name}, timeout=30.0)
     for engine, answer in answers.items():
         if answer.value is not None:
             outcome.results[engine] = answer.value
-        elif answer.error is not None:
-            outcome.errors.setdefault(engine, answer.error)
+        else:
+            outcome.errors.setdefault(engine, answer.error or "it has left no result")

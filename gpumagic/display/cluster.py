@@ -220,7 +220,8 @@ def _each_timing(result: ClusterTiming) -> Grid:
     timed = [each for each in result.engines if each.timing is not None]
     straggler = result.straggler
     rows = []
-    for each in _telling(timed, lambda one: one.seconds or 0.0):
+    taken = result.seconds
+    for each in _telling(timed, lambda one: taken[one.engine]):
         timing = each.timing
         assert timing is not None
         gpu = seconds(None if timing.gpu is None else timing.gpu.median)
@@ -258,10 +259,8 @@ def _about_times(result: ClusterTiming) -> list[Block]:
     slowest, straggler = result.slowest, result.straggler
     if slowest is not None and timed > 1:
         where = f"engine {slowest.engine} on {slowest.host}"
-        if straggler is slowest and slowest.seconds is not None:
-            times = slowest.seconds / statistics.median(
-                each.seconds for each in result.engines if each.seconds is not None
-            )
+        if straggler is slowest:
+            times = result.seconds[slowest.engine] / statistics.median(result.seconds.values())
             blocks.append(Line.of(f"straggler: {where} took {times:.1f} × the median", "warn"))
         else:
             blocks.append(Line.of(f"slowest: {where}", "dim"))

@@ -14,6 +14,7 @@ from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.options import Parser, duration
 from gpumagic.magics.show import hand_over
 from gpumagic.results import ClusterSelection, ProcessGroup
+from gpumagic.visibility import Wants
 
 #: The verbs of ``%gpu`` that are about clusters.
 VERBS = ("cluster", "pin", "dist")
@@ -64,6 +65,39 @@ def _count(text: str) -> int:
     return int(text)
 
 
+#: What an option that is only for this kernel, or only for one verb, is called.
+_ONLY_HERE = ("keep", "soft", "save", "threads", "wait")
+_ONLY_AUTO = ("min_free", "max_util", "idle")
+_ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}
+
+
+def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace) -> None:
+    """Whether an option would be passed over in silence.
+
+    Raises:
+        SpecError: one would.
+    """
+
+    def used(name: str) -> bool:
+        return bool(getattr(options, name) != getattr(defaults, name))
+
+    def written(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    for name in _ONLY_HERE:
+        if used(name):
+            raise SpecError(f"{written(name)} is for this kernel: it does not go with a cluster")
+    for name in _ONLY_AUTO:
+        if used(name) and verb != "auto":
+            raise SpecError(f"{written(name)} goes with auto; for example: %gpu auto 2 --cluster")
+    for only, names in _ONLY_FOR.items():
+        for name in names:
+            if used(name) and verb != only:
+                raise SpecError(f"{written(name)} goes with %gpu {only}")
+    if verb in ("cluster", "dist") and (options.restart or options.force):
+        raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
+
+
 def check_unused(options: argparse.Namespace) -> None:
     """Whether options of clusters are used without one.
 
@@ -87,17 +121,21 @@ def current(magics: Any, where: str | None = None) -> Cluster:
     if not hasattr(extension, "cluster"):
         extension.cluster = None
         extension.undo.append(lambda: connecting.close(magics.shell))
-    chosen: Cluster | None = extension.cluster
-    if where is None and chosen is not None and not chosen.client._closed:
-        return chosen
+    # The one that was named last stays the one that is meant, also when it has to be found again.
+    where = extension.cluster if where is None else where
     found = connecting.connect(where, magics.shell)
-    if where is not None:
-        extension.cluster = found
+    extension.cluster = where
     return found
 
 
-def run(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
-    """Do what a verb, or a choice with ``--cluster``, asks for.
+def run(
+    magics: Any,
+    options: argparse.Namespace,
+    silent: bool,
+    defaults: argparse.Namespace,
+    wants: Wants,
+) -> Any:
+    """Do what a verb, or a choice with ``--cluster``, asks for; ``defaults`` are the options'.
 
     Raises:
         SpecError: the line does not fit.
@@ -109,6 +147,7 @@ def run(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
         raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
     if verb == "pin" and words:
         raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
+    _check(verb.lower(), options, defaults)
     cluster = current(magics, words[0] if verb == "cluster" and words else None)
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
@@ -123,7 +162,8 @@ def run(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     elif verb == "dist":
         result = _dist(cluster, words, options)
     else:
-        result = choosing.choose(cluster, " ".join(options.spec), engines, **again)
+        spec = " ".join(options.spec)
+        result = choosing.choose(cluster, spec, engines, wants=wants, **again)
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, ClusterSelection):
         _warn(result)

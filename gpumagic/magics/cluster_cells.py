@@ -13,7 +13,7 @@ from gpumagic.magics.options import Parser, without_options
 from gpumagic.magics.show import LiveDisplay, hand_over
 
 #: What is done here, with the engines' results; the other options go to the engines.
-_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v")
+_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v", "--barrier")
 
 _Run = Callable[..., tuple[Any, "BaseException | None"]]
 
@@ -60,17 +60,18 @@ def _measure(
     cluster = current(magics)
     engines = cluster.targets(options.targets)
     words = without_options(parser, line, _HERE)
-    if cell is not None and rest:
-        words = f"{words} {rest}"
-    with LiveDisplay(magics.shell, quiet=options.quiet) as live:
+    # A terminal has one place for all output: progress would erase what streams in.
+    quiet = options.quiet or not hasattr(magics.shell, "kernel")
+    with LiveDisplay(magics.shell, quiet=quiet) as live:
 
         def progress(done: int, of: int, seconds: float) -> None:
             if seconds > 2:
                 live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
 
-        result, exception = run(
-            cluster, rest if cell is None else cell, engines, words, progress, line=cell is None
-        )
+        if cell is None:
+            result, exception = run(cluster, rest, engines, words, progress, line=True)
+        else:
+            result, exception = run(cluster, cell, engines, words, progress, setup=rest)
     returned = hand_over(magics.shell, result, options)
     if exception is not None:
         raise exception.with_traceback(None)

@@ -118,8 +118,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return everywhere.time(magics, parser(), options, line, cell, statement)
     if options.targets is not None:
         raise SpecError("-t goes with --cluster; for example: %%cudatime --cluster -t 0:4")
-    if options.barrier:
-        import_module("gpumagic.cluster.ranks").barrier()
+    if options.barrier and not import_module("gpumagic.cluster.ranks").barrier():
+        raise SpecError("--barrier: this process is in no group of torch.distributed")
     header = None if cell is None else f"%%cudatime {line}"
     try:
         if not repeated:

@@ -182,7 +182,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if options.cluster or (options.spec and options.spec[0] in cluster.VERBS):
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
-        return cluster.run(magics, options, silent)
+        auto = spec.split(" ")[0].lower() == "auto"
+        wants = _wants(options, magics, spec) if auto else Wants()
+        return cluster.run(magics, options, silent, parser().parse_words([]), wants)
     cluster.check_unused(options)
     wants = _wants(options, magics, spec)
     if cell is not None:

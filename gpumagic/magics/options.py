@@ -100,14 +100,35 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
 def without_options(parser: Parser, line: str, names: Collection[str]) -> str:
     """The options of ``line`` as they were written, apart from those called ``names``."""
     taken, _ = _take(parser, line)
-    return " ".join(written for name, _, written in taken if name.split("=")[0] not in names)
+    kept = []
+    for name, _, written in taken:
+        if name.startswith("--") or len(name) == 2:
+            parts = [(name.split("=")[0], written)]
+        else:
+            parts = _together(parser, name)
+        kept += [each for short, each in parts if short not in names]
+    return " ".join(kept)
+
+
+def _together(parser: Parser, word: str) -> list[tuple[str, str]]:
+    """The options in ``-qo`` or ``-qvNAME``, each with how it is written alone."""
+    found: list[tuple[str, str]] = []
+    for place, letter in enumerate(word[1:], 1):
+        if _wants_value(parser).get(f"-{letter}"):
+            return [*found, (f"-{letter}", f"-{word[place:]}")]
+        found.append((f"-{letter}", f"-{letter}"))
+    return found
+
+
+def _wants_value(parser: Parser) -> dict[str, bool]:
+    return {
+        option: action.nargs != 0 for action in parser._actions for option in action.option_strings
+    }
 
 
 def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
     """Each option's name, its word for argparse, and how it was written; then the rest."""
-    wants_value = {
-        option: action.nargs != 0 for action in parser._actions for option in action.option_strings
-    }
+    wants_value = _wants_value(parser)
     taken: list[tuple[str, str, str]] = []
     rest = line.strip()
     while rest.startswith("-"):

@@ -85,6 +85,13 @@ def _connections(address: int | str) -> Iterator[socket.socket]:
                 yield connection
 
 
+def connected(endpoint: str) -> bool:
+    """Whether somebody is connected to an endpoint of this process's (``tcp://…``, ``ipc://…``)."""
+    transport, _, place = endpoint.partition("://")
+    address = int(place.rpartition(":")[2]) if transport == "tcp" else place
+    return any(True for _ in _connections(address))
+
+
 def _received(connection: socket.socket) -> int | None:
     """How many bytes came over a TCP connection: ``tcpi_bytes_received`` of Linux's tcp.h."""
     if not sys.platform.startswith("linux") or connection.family == socket.AF_UNIX:

@@ -16,6 +16,8 @@ from typing import Any
 
 import zmq
 
+from gpumagic.restart import clients
+
 #: One request as it came over the wire.
 Message = list[bytes]
 
@@ -76,6 +78,9 @@ class Waiting:
         self._receive_until_quiet(_QUIET, _LONGEST)
         if self._reader is None:
             self._close_door(self._stream.socket)
+            while not self._door_is_shut():
+                self._receive(self._stream.socket)
+                time.sleep(0.001)
             self._receive_until_quiet(_LAST, _LAST)
         else:
             self._stop_reader()
@@ -102,6 +107,13 @@ class Waiting:
         except zmq.ZMQError:  # one that connects itself, as an ipyparallel engine's
             return
         self._door = door.rstrip(b"\0").decode()
+        self._shut_by = time.monotonic() + _LONGEST
+
+    def _door_is_shut(self) -> bool:
+        """Whether every connection is closed: all that came over them has come through then."""
+        if self._door is None or time.monotonic() > self._shut_by:
+            return True
+        return not clients.connected(self._door)
 
     def _open_door(self, socket: Any) -> None:
         if self._door is None:
@@ -140,7 +152,7 @@ class Waiting:
             found = list(_held_by_tasks(asyncio.all_tasks(_loop_of(stream))))
             self._close_door(stream.socket)
             until = time.monotonic() + _LAST
-            while time.monotonic() < until:
+            while not self._door_is_shut() or time.monotonic() < until:
                 if stream.socket.poll(1):
                     found.append(stream.socket.recv_multipart(zmq.NOBLOCK, copy=False))
             left.set_result(found)

@@ -40,6 +40,10 @@ class EngineDevices(EngineResult):
     """The devices of an engine's host, as that engine sees them."""
 
     table: DeviceTable | None = None
+    #: nvidia-smi's indexes of those that the engine was given when it was started.
+    allowed: tuple[int, ...] = ()
+    #: Tells machines of one name apart; None where the system has no such thing.
+    machine: str | None = None
     #: How many processes ``torch.distributed``'s group has; None where there is none.
     world_size: int | None = None
     backend: str | None = None
@@ -132,13 +136,6 @@ class EngineTiming(EngineResult):
 
     timing: CudaTiming | None = None
 
-    @property
-    def seconds(self) -> float | None:
-        """The median GPU time, or wall time where there is no GPU time."""
-        if self.timing is None:
-            return None
-        return (self.timing.wall if self.timing.gpu is None else self.timing.gpu).median
-
 
 @dataclass(frozen=True)
 class ClusterTiming(Result):
@@ -183,23 +180,30 @@ class ClusterTiming(Result):
         return {each.engine: each.error for each in self.engines if each.error is not None}
 
     @property
+    def seconds(self) -> dict[int, float]:
+        """By engine id, what they are compared by: median GPU time if all have one, else wall."""
+        timings = self.per_engine
+        on_gpu = all(timing.gpu is not None for timing in timings.values())
+        return {
+            engine: (timing.gpu if on_gpu and timing.gpu else timing.wall).median
+            for engine, timing in timings.items()
+        }
+
+    @property
     def slowest(self) -> EngineTiming | None:
-        """The engine that took longest, by GPU time if all have one, else by wall time."""
-        timed = [each for each in self.engines if each.timing is not None]
-        if not timed:
-            return None
-        if all(each.timing is not None and each.timing.gpu is not None for each in timed):
-            return max(timed, key=lambda each: each.seconds or 0.0)
-        return max(timed, key=lambda each: each.timing.wall.median if each.timing else 0.0)
+        """The engine that took longest."""
+        seconds = self.seconds
+        timed = [each for each in self.engines if each.engine in seconds]
+        return max(timed, key=lambda each: seconds[each.engine], default=None)
 
     @property
     def straggler(self) -> EngineTiming | None:
         """The slowest, if it took over 1.2 times as long as the median engine."""
-        slowest = self.slowest
-        values = [each.seconds for each in self.engines if each.seconds is not None]
-        if slowest is None or slowest.seconds is None or len(values) < 2:
+        slowest, seconds = self.slowest, self.seconds
+        if slowest is None or len(seconds) < 2:
             return None
-        return slowest if slowest.seconds > STRAGGLES * statistics.median(values) else None
+        median = statistics.median(seconds.values())
+        return slowest if seconds[slowest.engine] > STRAGGLES * median else None
 
     @property
     def host_bound(self) -> tuple[int, ...]:

@@ -80,6 +80,38 @@ def test_host_bound_ranks_are_named(ready: Cluster, run: Run) -> None:
     assert "host-bound, the GPU waits for work to be launched: engine 0" in ran.text
 
 
+@pytest.mark.parametrize("options", ["-vtiming", "-qvtiming", "-t0:2 -v timing"])
+def test_options_however_they_are_written(two: Cluster, run: Run, options: str) -> None:
+    run(two, "timing = None")
+    run(two, f"%%cudatime --cluster {options}\nx = 1")
+    timing = run(two, "timing").value
+    assert set(timing.per_engine) == {0, 1}
+    assert not timing.failed
+    assert two.value(0, "'timing' in globals()") is False
+
+
+def test_a_statement_that_begins_with_a_minus_sign(two: Cluster, run: Run) -> None:
+    timing = run(two, "%cudatime --cluster -o -q -- -3 + 4").value
+    assert not timing.failed
+    assert set(run(two, "%gpumem --cluster -o -q -- -3 + 4").value.per_engine) == {0, 1}
+
+
+def test_unequal_engines_are_compared_by_one_quantity(ready: Cluster, run: Run) -> None:
+    """GPU time for some and wall time for others would make stragglers of the latter."""
+    from dataclasses import replace
+
+    timing = run(ready, "%cudatime --cluster -o -q torch.cuda._sleep(20_000_000)").value
+    first, second = timing.engines
+    slow = replace(first.timing.wall, all=(1.0,))
+    rows = (
+        replace(first, timing=replace(first.timing, wall=slow)),
+        replace(second, timing=replace(second.timing, gpu=None, wall=slow)),
+    )
+    mixed = ClusterTiming(rows)
+    assert set(mixed.seconds.values()) == {1.0}
+    assert mixed.straggler is None
+
+
 def test_only_some(ready: Cluster, run: Run) -> None:
     timing = run(ready, "%cudatime --cluster -t 1 -o -q 1 + 1").value
     assert [each.engine for each in timing.engines] == [1]
@@ -146,6 +178,7 @@ def test_a_controller_that_goes_away(
     cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpumagic.cluster.running._LOOK", 0.5)
+    monkeypatch.setattr("gpumagic.cluster.running._MISSES", 2)
     monkeypatch.setattr("gpumagic.cluster.connecting.PATIENCE", 1.0)
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")

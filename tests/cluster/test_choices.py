@@ -40,6 +40,25 @@ def test_each_engine_its_own(two: Cluster, run: Run) -> None:
     assert "nobody" in names
 
 
+def test_what_is_pinned_to_others_is_theirs(two: Cluster, run: Run) -> None:
+    first = run(two, "%gpu pin -t 0 -o -q").value
+    second = run(two, "%gpu pin -t 1 -o -q").value
+    assert [d.index for d in first[0].selection.devices] == [0]
+    assert [d.index for d in second[0].selection.devices] == [1]
+
+
+def test_what_a_scheduler_gave_is_all_there_is(
+    cluster_of: Callable[..., Cluster], run: Run
+) -> None:
+    cluster = cluster_of(2, env=[{"CUDA_VISIBLE_DEVICES": "2,3"}] * 2)
+    chosen = run(cluster, "%gpu pin -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[2], [3]]
+    with pytest.raises(UsageError, match="has 2 GPUs and 2 engines for 2 each"):
+        run(cluster, "%gpu pin --per-engine 2")
+    chosen = run(cluster, "%gpu auto 1 --cluster -o -q").value
+    assert chosen[0].selection.devices[0].index in (2, 3)
+
+
 def test_several_each_and_shared(two: Cluster, run: Run) -> None:
     chosen = run(two, "%gpu pin --per-engine 2 -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1], [2, 3]]
@@ -68,6 +87,8 @@ def test_the_freest(cluster_of: Callable[..., Cluster], run: Run) -> None:
     cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
     chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], [3]]
+    with pytest.raises(UsageError, match="which is enough for 1"):
+        run(cluster, "%gpu auto 2 --cluster --min-free 70GiB")
     chosen = run(cluster, "%gpu auto 1 --cluster -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], []]
     assert chosen.targets == (0,)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -98,6 +100,41 @@ def test_ranks_start_together(joined: Cluster, run: Run) -> None:
     assert not barred.barrier  # a part of the ranks must not wait for the others
 
 
+def test_ranks_must_run_equally_often(joined: Cluster, run: Run) -> None:
+    """Else one waits in a collective that the others do not call."""
+    for options in ("-r 3", "--repeat", "-n 5 -r 3", "--kernels", "-n 5 -r 3 -w 1 --queued"):
+        with pytest.raises(UsageError, match="must run the code equally often"):
+            run(joined, f"%cudatime --cluster {options} 1")
+    alike = "%cudatime --cluster -o -q -n 3 -r 2 -w 1 __import__('torch').distributed.barrier()"
+    timing = run(joined, alike).value
+    assert {one.repeat for one in timing.per_engine.values()} == {2}
+
+
+def test_a_silent_rank_stops_all(joined: Cluster, run: Run, monkeypatch: Any) -> None:
+    """Its group would wait for it."""
+    run(joined, "%gpu cluster -q")
+    monkeypatch.setattr("gpumagic.cluster.running.prepare.__defaults__", (1.0,))
+    busy = joined.client[1].apply_async(time.sleep, 3)
+    time.sleep(0.2)
+    with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was run"):
+        run(joined, "%%cudatime --cluster\n1")
+    busy.get(timeout=20)
+
+
+def test_ranks_of_one_gpu_do_not_get_nccl(two: Cluster, run: Run) -> None:
+    group = run(two, "%gpu dist init -o -q").value
+    assert group.backend == "gloo"
+    assert group.notes == (
+        "gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first",
+    )
+    run(two, "%gpu dist down -q")
+    run(two, "%gpu pin -q")
+    group = run(two, "%gpu dist init --backend gloo -o -q").value
+    assert group.notes == (
+        "pinned engines see their GPU as cuda:0: LOCAL_RANK is no device index there",
+    )
+
+
 def test_a_part_of_the_engines(two: Cluster, run: Run) -> None:
     run(two, "%gpu off --cluster -q")
     group = run(two, "%gpu dist init -t 1 -o -q").value
@@ -116,7 +153,7 @@ def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
 
 def test_nccl_where_there_are_gpus(two: Cluster) -> None:
     """What ``--backend auto`` goes by; NCCL itself needs real GPUs."""
-    source = "__import__('gpumagic.cluster.ranks', fromlist=['r']).rendezvous(None)[2]"
+    source = "__import__('gpumagic.cluster.ranks', fromlist=['r']).rendezvous(())[2]"
     assert two.value(0, source) is True
     two.renew()
     two.run(0, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''")

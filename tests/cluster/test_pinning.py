@@ -18,9 +18,13 @@ def machine(*free: int, host: str = "a", error: str | None = None) -> DeviceTabl
     return DeviceTable(devices, error=error)
 
 
+def everything(devices: DeviceTable) -> tuple[int, ...]:
+    return tuple(device.index for device in devices)
+
+
 def table(hosts: dict[str, tuple[DeviceTable, list[int]]]) -> ClusterTable:
     rows = [
-        EngineDevices(engine, host, table=devices)
+        EngineDevices(engine, host, table=devices, allowed=everything(devices))
         for host, (devices, engines) in hosts.items()
         for engine in engines
     ]
@@ -57,7 +61,9 @@ def test_no_gpu_at_all() -> None:
 
 def test_containers_under_one_name() -> None:
     one, other = machine(1), machine(1, host="b")
-    rows = (EngineDevices(0, "a", table=one), EngineDevices(1, "a", table=other))
+    rows = tuple(
+        EngineDevices(i, "a", table=t, allowed=everything(t)) for i, t in enumerate((one, other))
+    )
     with pytest.raises(DeviceError, match="the engines of a do not list the same GPUs"):
         pinning.by_rank(ClusterTable(rows))
 
@@ -115,7 +121,7 @@ def test_targets(text: str | None, chosen: list[int]) -> None:
     assert targets(text, [0, 1, 5]) == chosen
 
 
-@pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:"])
+@pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:", "-:", ":-"])
 def test_targets_that_are_none(text: str) -> None:
     with pytest.raises(SpecError, match=r"^-t "):
         targets(text, [0, 1, 5])
@@ -124,3 +130,13 @@ def test_targets_that_are_none(text: str) -> None:
 def test_spans() -> None:
     assert spans([7, 0, 1, 2]) == "0–2, 7"
     assert spans([]) == ""
+
+
+def test_addresses_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ranks._address(()) == "127.0.0.1"
+    # A name that stands for loopback, as hosts files often have it, leads nobody here.
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
+    with pytest.raises(DeviceError, match="knows no address by which localhost could reach it"):
+        ranks._address(("localhost",))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [(0, 0, 0, "", ("10.1.2.3", 0))])
+    assert ranks._address(("localhost",)) == "10.1.2.3"
