@@ -22,10 +22,10 @@ from gpumagic.restart import clients
 Message = list[bytes]
 
 #: Seconds without a further request after which a front end is taken to have sent all it has.
-_QUIET = 0.04
+_QUIET = 0.015
 _LONGEST = 1.0
 #: Seconds in which what has arrived at the last moment comes through to the socket.
-_LAST = 0.01
+_LAST = 0.005
 
 
 def inbox(kernel: Any) -> Any:
