@@ -41,7 +41,7 @@ def _rows(devices: int, found: dict[str, float]) -> Iterator[Row]:
         note=f"one raw _cuda_memoryStats a device, {each * 1e6:.0f} µs each",
     )
     if devices == _DEVICES:
-        yield Row.at_most(f"{name}: hooks", hooks, _LIMIT, 1, note="what the issue allows")
+        yield Row.at_most(f"{name}: hooks", hooks, _LIMIT, 1, note="what an idle cell may cost")
         yield Row.shown(
             f"{name}: whole cells",
             max(found["with"] - found["without"], 0.0),
