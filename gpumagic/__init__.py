@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.comparing import compare
     from gpumagic.doctor import diagnose
     from gpumagic.errors import (
         DeviceError,
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
         GpuMagicWarning,
         SpecError,
     )
-    from gpumagic.holding import holders
     from gpumagic.inventory import devices
-    from gpumagic.memory import gpumem
+    from gpumagic.memory.holding import holders
+    from gpumagic.memory.measurement import gpumem
     from gpumagic.results import (
         Comparison,
         CudaTiming,
@@ -44,7 +43,8 @@ if TYPE_CHECKING:
         Selection,
     )
     from gpumagic.selection import select
-    from gpumagic.timing import cudatime
+    from gpumagic.timing.comparing import compare
+    from gpumagic.timing.script import cudatime
     from gpumagic.torch_cuda import device
 
 __version__ = "0.1.0"
@@ -53,10 +53,10 @@ _HOMES = {
     "devices": "inventory",
     "diagnose": "doctor",
     "select": "selection",
-    "compare": "comparing",
-    "cudatime": "timing",
-    "gpumem": "memory",
-    "holders": "holding",
+    "compare": "timing.comparing",
+    "cudatime": "timing.script",
+    "gpumem": "memory.measurement",
+    "holders": "memory.holding",
     "device": "torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
     **dict.fromkeys(

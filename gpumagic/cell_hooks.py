@@ -1,6 +1,7 @@
 """Something before every cell of a shell and something after it, and both taken back.
 
-A cell that begins while another one is running is a part of that one.
+A cell that begins while another one is running is a part of that one. What every record of a cell
+has, of its time or of its memory, is here too: its first line, and how many are kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 _Begun = TypeVar("_Begun")
+
+#: So many cells are remembered; the oldest are forgotten first.
+KEPT = 10_000
+_LONGEST = 80
 
 
 class CellHooks(Generic[_Begun]):
@@ -72,3 +77,10 @@ class CellHooks(Generic[_Begun]):
     def _step_aside(self, error: Exception) -> None:
         self.detach()
         self._failed(error)
+
+
+def first_line(source: str) -> str:
+    """The first line of a cell that says something, short."""
+    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
+    line = head.splitlines()[0].strip() if head else ""
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

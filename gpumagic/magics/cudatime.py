@@ -16,10 +16,10 @@ from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.verbs import run_verb, take_verb
-from gpumagic.measure import Stopwatch, summarize
-from gpumagic.plan import DEFAULT_REPEAT
-from gpumagic.repetition import MIN_REPEAT_TIME, run_async
-from gpumagic.repetition import run as run_loop
+from gpumagic.timing.measure import Stopwatch, summarize
+from gpumagic.timing.plan import DEFAULT_REPEAT
+from gpumagic.timing.repetition import MIN_REPEAT_TIME, run_async
+from gpumagic.timing.repetition import run as run_loop
 
 _DESCRIPTION = f"""\
 Time code on the GPU, on the wall and on the CPU.

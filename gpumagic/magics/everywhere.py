@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from gpumagic import placement
-from gpumagic.comparing import compare
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
 from gpumagic.magics import repeating
@@ -15,9 +13,11 @@ from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.kept import keep
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.show import hand_over
-from gpumagic.repetition import Repetition, run_async
-from gpumagic.repetition import run as run_loop
 from gpumagic.results import Comparison, CudaTiming
+from gpumagic.timing import placement
+from gpumagic.timing.comparing import compare
+from gpumagic.timing.repetition import Repetition, run_async
+from gpumagic.timing.repetition import run as run_loop
 
 
 def run(delivery: Delivery, loop: Loop, magics: Any) -> Any:

@@ -187,8 +187,8 @@ class Extension:
         shell.__dict__.pop("_gpumagic_shown", None)
         if "gpumagic.gate" in sys.modules:
             import_module("gpumagic.gate").lift()
-        if "gpumagic.peaks" in sys.modules:
-            import_module("gpumagic.peaks").LEDGER.release()
+        if "gpumagic.memory.peaks" in sys.modules:
+            import_module("gpumagic.memory.peaks").LEDGER.release()
         if "gpumagic.nvml" in sys.modules:
             import_module("gpumagic.nvml").close()
         if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":

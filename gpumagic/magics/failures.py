@@ -9,7 +9,7 @@ from typing import Any, cast
 def explain(shell: Any, error: BaseException) -> None:
     """Show what there is to say on ``error``. Never raises, and keeps nothing of it."""
     try:
-        from gpumagic.oom import find
+        from gpumagic.memory.oom import find
 
         found = _out_of_memory(shell, error) if find(error) is not None else _known(error)
         if found is None:
@@ -30,6 +30,6 @@ def _known(error: BaseException) -> Any:
 def _out_of_memory(shell: Any, error: BaseException) -> Any:
     if not shell._gpumagic.magics.explain_oom:
         return None
-    from gpumagic.oom import explain
+    from gpumagic.memory.oom import explain
 
     return explain(error, shell)

@@ -13,12 +13,12 @@ from gpumagic.magics import cluster
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.show import hand_over
 from gpumagic.magics.verbs import run_verb, take_verb
-from gpumagic.memory import Measurement
-from gpumagic.memory_report import memory_report
+from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.report import memory_report
 from gpumagic.results import LineReport, MemoryDelta
 
 if TYPE_CHECKING:
-    from gpumagic.lines import LineTracer
+    from gpumagic.memory.lines import LineTracer
 
 _DESCRIPTION = """\
 GPU memory: what there is now, and what a statement or a cell does to it.

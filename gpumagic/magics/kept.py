@@ -6,11 +6,11 @@ import argparse
 import difflib
 from typing import Any
 
-from gpumagic.comparing import compare
 from gpumagic.errors import SpecError
 from gpumagic.magics.options import Parser
 from gpumagic.magics.show import hand_over
 from gpumagic.results import Comparison, CudaTiming
+from gpumagic.timing.comparing import compare
 
 
 def add_options(parser: Parser) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.every_cell import EveryCell
 from gpumagic.magics.options import Parser, add_result_options
 from gpumagic.magics.show import hand_over, show
+from gpumagic.memory.every_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory
 
 _SAYS = {

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gpumagic.history import MAX_ENTRIES, History, write_snapshot
 from gpumagic.magics.options import Parser, add_result_options
 from gpumagic.magics.show import hand_over
+from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
 from gpumagic.results import Result
 
 

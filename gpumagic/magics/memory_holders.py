@@ -44,11 +44,11 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     if verb == "explain":
         return _explain(magics, options, silent)
     if verb == "vars":
-        from gpumagic.holding import holders
+        from gpumagic.memory.holding import holders
 
         found: Any = holders(shell=magics.shell, gc=options.scan)
     else:
-        from gpumagic.freeing import free
+        from gpumagic.memory.freeing import free
 
         found = free(magics.shell, options.names, dry_run=options.dry_run)
     return hand_over(magics.shell, found, options, silent=silent)

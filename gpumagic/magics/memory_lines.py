@@ -7,8 +7,14 @@ from typing import Any
 
 from gpumagic.cell import CompiledCell
 from gpumagic.errors import SpecError
-from gpumagic.line_sources import Source, cell_source, code_source, find_code, function_source
-from gpumagic.lines import LineTracer
+from gpumagic.memory.line_sources import (
+    Source,
+    cell_source,
+    code_source,
+    find_code,
+    function_source,
+)
+from gpumagic.memory.lines import LineTracer
 
 
 def tracer(compiled: CompiledCell, text: str, first: int, functions: list[str]) -> LineTracer:

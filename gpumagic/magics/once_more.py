@@ -10,7 +10,7 @@ from typing import Any
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser
 from gpumagic.magics.show import show
-from gpumagic.profiling import NvtxRange, Profiled, check_trace
+from gpumagic.timing.profiling import NvtxRange, Profiled, check_trace
 
 
 def add_options(parser: Parser) -> None:

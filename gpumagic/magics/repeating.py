@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 
 from gpumagic.magics.options import Parser, duration, share
-from gpumagic.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION
-from gpumagic.repetition import Repetition
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION
+from gpumagic.timing.repetition import Repetition
 
 #: Each of these alone makes the run a repeated one.
 _ASKING = (

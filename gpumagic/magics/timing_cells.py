@@ -7,11 +7,11 @@ import re
 import sys
 from typing import Any
 
-from gpumagic.every_timing import EveryTiming
 from gpumagic.magics.options import Parser, add_result_options
 from gpumagic.magics.show import hand_over, show
 from gpumagic.results import CellTiming
 from gpumagic.results.base import plain
+from gpumagic.timing.every_cell import EveryTiming
 
 #: The verbs of ``%cudatime``, as `gpumagic.magics.verbs` wants them.
 VERBS = dict.fromkeys(("on", "off", "log"), "timing_cells")

@@ -28,7 +28,7 @@ def _empty(torch: Any, size: int) -> Any:
 
 def _nested(torch: Any) -> Iterator[Row]:
     """Three levels, each with memory that stays and memory that comes and goes."""
-    from gpumagic.memory import Measurement
+    from gpumagic.memory.measurement import Measurement
 
     _empty(torch, 700 * MIB)  # an older peak, higher than everything below
     own = torch.cuda.max_memory_allocated()
@@ -65,7 +65,7 @@ def _nested(torch: Any) -> Iterator[Row]:
 
 def _sampler(torch: Any) -> Iterator[Row]:
     """A peak that lasts microseconds, against `memory_allocated` polled every 10 ms."""
-    from gpumagic.memory import Measurement
+    from gpumagic.memory.measurement import Measurement
 
     start = torch.cuda.memory_allocated()
     seen = [start]
@@ -93,8 +93,8 @@ def _sampler(torch: Any) -> Iterator[Row]:
 
 def _cost(torch: Any) -> Iterator[Row]:
     from gpumagic import torch_cuda
-    from gpumagic.memory import Measurement
-    from gpumagic.peaks import LEDGER
+    from gpumagic.memory.measurement import Measurement
+    from gpumagic.memory.peaks import LEDGER
 
     for ordinal in range(torch.cuda.device_count()):
         torch.empty(1, device=f"cuda:{ordinal}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.peaks import LEDGER
+from gpumagic.memory.peaks import LEDGER
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
 

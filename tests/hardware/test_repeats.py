@@ -19,7 +19,8 @@ Figure = Callable[[str, Any], None]
 @pytest.fixture(scope="module")
 def cycles(torch: Any) -> float:
     """Cycles of ``torch.cuda._sleep`` in a second, as the queued samples' own hold counts them."""
-    from gpumagic import queued, torch_cuda
+    from gpumagic import torch_cuda
+    from gpumagic.timing import queued
 
     torch.ones(1, device="cuda")
     return queued._rate(0, torch_cuda.current_stream(0))
@@ -43,8 +44,8 @@ def test_a_hold_is_as_long_as_it_should_be(torch: Any, cycles: float, figure: Fi
 
 def test_a_queued_sample_of_nothing(torch: Any, figure: Figure) -> None:
     """What the marks themselves take is little beside the smallest kernel."""
-    from gpumagic.measure import Stopwatch
-    from gpumagic.queued import Hold
+    from gpumagic.timing.measure import Stopwatch
+    from gpumagic.timing.queued import Hold
 
     watch, taken = Stopwatch(), []
     for _ in range(9):

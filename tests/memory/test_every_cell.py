@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cell_hooks import first_line
 from gpumagic.display import describe
 from gpumagic.display.text import render
-from gpumagic.every_cell import EveryCell
-from gpumagic.memory_log import MemoryLog, first_line
-from gpumagic.peaks import LEDGER
+from gpumagic.memory.every_cell import EveryCell
+from gpumagic.memory.log import MemoryLog
+from gpumagic.memory.peaks import LEDGER
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_magic import bytes_on

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.history import Cells, Run, holdings_by_cell
+from gpumagic.memory.history import Cells, Run, holdings_by_cell
 from gpumagic.results import CellHolding, CellHoldings, HistoryState
 from tests.memory.conftest import MIB
 from tests.memory.test_magic import bytes_on

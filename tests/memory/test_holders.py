@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.holding import holders
+from gpumagic.memory.holding import holders
 from gpumagic.results import DeviceHolders, Holders
 from tests.memory.conftest import MIB
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.line_sources import find_code, function_source
+from gpumagic.memory.line_sources import find_code, function_source
+from gpumagic.memory.stayed import Living, living_numbers
 from gpumagic.results import LineMemory, LineReport
-from gpumagic.stayed import Living, living_numbers
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_peaks import empty, program, readings
 
@@ -318,7 +318,7 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
 def test_an_error_of_ours_does_not_reach_the_cell(
     lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.lines import LineTracer
+    from gpumagic.memory.lines import LineTracer
 
     def broken(self: Any) -> None:
         raise RuntimeError("ours")

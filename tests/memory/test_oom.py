@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.oom import explain, find
+from gpumagic.memory.oom import explain, find
 from gpumagic.results import OutOfMemory
 
 GIB = 2**30
@@ -177,7 +177,7 @@ def test_a_failure_of_ours_is_one_line(
     def broken(*_: Any) -> Any:
         raise RuntimeError("NVML went away")
 
-    monkeypatch.setattr("gpumagic.oom._report", broken)
+    monkeypatch.setattr("gpumagic.memory.oom._report", broken)
     ran = cells("forward(1)", raising=False)
     assert isinstance(ran.error, torch.OutOfMemoryError)
     assert ran.stderr == "gpumagic: no explanation (RuntimeError: NVML went away)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpumagic.display import as_text
-from gpumagic.memory_report import memory_report
+from gpumagic.memory.report import memory_report
 from gpumagic.results import DeviceMemory, MemoryReport
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory import Measurement
+from gpumagic.memory.measurement import Measurement
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory_report import memory_report
+from gpumagic.memory.report import memory_report
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import backends, measure
+from gpumagic.timing import backends, measure
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in backends.TABLE.items() if row[1]])

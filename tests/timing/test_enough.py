@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from gpumagic import enough
+from gpumagic.timing import enough
 
 
 @pytest.mark.parametrize(

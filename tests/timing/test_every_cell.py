@@ -279,7 +279,7 @@ def test_our_own_failure_steps_aside(on: Any, ip: Any, monkeypatch: pytest.Monke
     def fails(*_: Any) -> None:
         raise ValueError("oops")
 
-    monkeypatch.setattr("gpumagic.every_timing.first_line", fails)
+    monkeypatch.setattr("gpumagic.timing.every_cell.first_line", fails)
     ran = on("x = 5\nx")
     assert ran.value == 5
     assert ran.stdout.endswith(

@@ -9,8 +9,8 @@ import pytest
 
 from gpumagic.display import as_text
 from gpumagic.display.kernels import short
-from gpumagic.kernels import RANGE, report
 from gpumagic.results import KernelReport
+from gpumagic.timing.kernels import RANGE, report
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "

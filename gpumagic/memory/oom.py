@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gpumagic import frames, inventory, torch_cuda
-from gpumagic.holding import Survey
-from gpumagic.pinned import Pins
-from gpumagic.remedies import Situation, remedies
+from gpumagic import inventory, torch_cuda
+from gpumagic.memory import frames
+from gpumagic.memory.holding import Survey
+from gpumagic.memory.pinned import Pins
+from gpumagic.memory.remedies import Situation, remedies
 from gpumagic.results import Device, OutOfMemory, Process
 
 #: Seconds that the walk over the user's objects may take; the whole report stays below 0.3.

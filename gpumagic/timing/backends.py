@@ -1,8 +1,8 @@
 """GPUs that are not CUDA's: one table of what torch has to time and to wait with.
 
-CUDA and ROCm, whose torch has the same names, are measured stream by stream (`gpumagic.bracket`).
-The others by an event pair on the current stream, where torch has such events; and where it has
-none, by the host's clock around a wait for the device, which is said.
+CUDA and ROCm, whose torch has the same names, are measured stream by stream
+(`gpumagic.timing.bracket`). The others by an event pair on the current stream, where torch has such
+events; and where it has none, by the host's clock around a wait for the device, which is said.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any, cast
 
 from gpumagic import torch_cuda
-from gpumagic.bracket import Reading
-from gpumagic.queued import Hold
+from gpumagic.timing.bracket import Reading
+from gpumagic.timing.queued import Hold
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _is_there(torch: Any, kind: str) -> bool:
 
 
 class EventPair:
-    """`gpumagic.bracket.Bracket` for a device of another kind: one pair of marks."""
+    """`gpumagic.timing.bracket.Bracket` for a device of another kind: one pair of marks."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

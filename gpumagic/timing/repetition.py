@@ -6,14 +6,15 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
-from gpumagic import bound, enough, torch_cuda
-from gpumagic.conditions import Clocks, Flush, compilations
+from gpumagic import torch_cuda
 from gpumagic.loop import Loop
-from gpumagic.measure import Lap, Stopwatch, summarize, timed, working
-from gpumagic.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, DEFAULT_REPEAT, Plan
-from gpumagic.queued import Hold, Probe
 from gpumagic.results import CudaTiming
 from gpumagic.results.quality import Quality, StoppedBy
+from gpumagic.timing import bound, enough
+from gpumagic.timing.conditions import Clocks, Flush, compilations
+from gpumagic.timing.measure import Lap, Stopwatch, summarize, timed, working
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, DEFAULT_REPEAT, Plan
+from gpumagic.timing.queued import Hold, Probe
 
 #: Seconds that a repeat lasts at least when the number of loops is chosen here: as ``%timeit``'s
 #: for a given number of repeats, else enough for the marks not to count.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpumagic import torch_cuda
-from gpumagic.holding import Survey
-from gpumagic.pinned import OUTPUT
+from gpumagic.memory.holding import Survey
+from gpumagic.memory.pinned import OUTPUT
 from gpumagic.results import Process, Remedy
 
 #: So many variables are looked at, the largest.

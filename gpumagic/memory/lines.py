@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from gpumagic.line_sources import Source, with_inline
-from gpumagic.peaks import LEDGER, Scope
+from gpumagic.memory.line_sources import Source, with_inline
+from gpumagic.memory.peaks import LEDGER, Scope
+from gpumagic.memory.stayed import EventLog, Living, Range
 from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
-from gpumagic.stayed import EventLog, Living, Range
 
 
 class _Point(NamedTuple):

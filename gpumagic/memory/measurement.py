@@ -15,8 +15,8 @@ from typing import Any, TypeVar, overload
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.memory_report import PLUGGABLE, allocator_notes, memory_report
-from gpumagic.peaks import LEDGER, Scope
+from gpumagic.memory.peaks import LEDGER, Scope
+from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport, Result
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -165,7 +165,7 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
     - ``gpumem()`` returns a `MemoryReport`, with the change since the last one.
     - ``with gpumem() as m:`` measures the block; afterwards ``m`` has the attributes of a
       `MemoryDelta`. Where the report's price (some NVML calls) is too much, in a loop perhaps,
-      ``with gpumagic.memory.Measurement() as m:`` does without it.
+      ``with gpumagic.memory.measurement.Measurement() as m:`` does without it.
     - ``@gpumem`` before a function (an ``async`` one too) prints what each call does; the last
       call's `MemoryDelta` is the function's attribute ``memory``.
     - ``gpumem("statement", globals=globals())`` runs the statement, in a fresh namespace if none is

@@ -16,8 +16,8 @@ from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.kernels import RANGE, report
 from gpumagic.results import KernelReport
+from gpumagic.timing.kernels import RANGE, report
 
 
 def check_trace(path: str) -> Path:

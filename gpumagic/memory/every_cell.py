@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpumagic import torch_cuda
-from gpumagic.memory_log import MemoryLog, first_line
-from gpumagic.peaks import LEDGER, Scope, Stretch
+from gpumagic.cell_hooks import first_line
+from gpumagic.memory.log import MemoryLog
+from gpumagic.memory.peaks import LEDGER, Scope, Stretch
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 
 

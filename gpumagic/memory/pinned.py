@@ -18,8 +18,8 @@ from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
-from gpumagic import frames
-from gpumagic.tensors import Root
+from gpumagic.memory import frames
+from gpumagic.memory.tensors import Root
 
 _UNDERSCORES = ("_", "__", "___")
 _SYS = ("last_type", "last_value", "last_traceback", "last_exc")

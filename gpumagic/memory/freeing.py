@@ -9,8 +9,8 @@ from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.holding import Survey
-from gpumagic.pinned import EXCEPTION, LAST, LOCAL, Pins
+from gpumagic.memory.holding import Survey
+from gpumagic.memory.pinned import EXCEPTION, LAST, LOCAL, Pins
 from gpumagic.results import Freed, FreeStep
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"

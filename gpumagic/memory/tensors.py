@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gpumagic import torch_cuda
-from gpumagic.blocks import Blocks
+from gpumagic.memory.blocks import Blocks
 
 #: More objects than these are not visited: some seconds.
 LIMIT = 3_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from gpumagic.queued import Probe
 from gpumagic.results import Bound
+from gpumagic.timing.queued import Probe
 
 #: Work that was still to be done when the host had finished, as a part of the GPU time: from here
 #: on it is surely the larger part.

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from gpumagic.cell_hooks import KEPT
 from gpumagic.results import CellLog, CellMemory
-
-#: So many cells are remembered; the oldest are forgotten first.
-KEPT = 10_000
-_LONGEST = 80
 
 
 class MemoryLog:
@@ -27,10 +24,3 @@ class MemoryLog:
     def result(self, limits: Mapping[int, int], *, watching: bool) -> CellLog:
         """The records until now."""
         return CellLog(tuple(self._cells), self._forgotten, limits, watching)
-
-
-def first_line(source: str) -> str:
-    """The first line of a cell that says something, short."""
-    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
-    line = head.splitlines()[0].strip() if head else ""
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

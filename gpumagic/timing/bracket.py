@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import Any
 
-from gpumagic import queued, torch_cuda
+from gpumagic import torch_cuda
+from gpumagic.timing import queued
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3

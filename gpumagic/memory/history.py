@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic import torch_cuda
+from gpumagic.cell_hooks import first_line
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory_log import first_line
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 
 #: The events kept on each device, unless told otherwise: up to some 100 MiB of the host's memory.

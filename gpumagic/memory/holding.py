@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic import frames, torch_cuda
-from gpumagic.blocks import Block, Blocks
-from gpumagic.pinned import LAST, LOCAL, Pins
+from gpumagic import torch_cuda
+from gpumagic.memory import frames
+from gpumagic.memory.blocks import Block, Blocks
+from gpumagic.memory.pinned import LAST, LOCAL, Pins
+from gpumagic.memory.tensors import Root, Walked, bits, walk
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
-from gpumagic.tensors import Root, Walked, bits, walk
 
 INEXACT = (
     "this allocator does not list its blocks: sizes are the tensors' own, and what it adds to "

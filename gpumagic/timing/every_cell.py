@@ -12,12 +12,11 @@ from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from gpumagic.bracket import Reading
-from gpumagic.cell_hooks import CellHooks
-from gpumagic.measure import Lap, summarize
-from gpumagic.memory_log import KEPT, first_line
-from gpumagic.passing import Passing
+from gpumagic.cell_hooks import KEPT, CellHooks, first_line
 from gpumagic.results import CellTiming, TimingLog
+from gpumagic.timing.bracket import Reading
+from gpumagic.timing.measure import Lap, summarize
+from gpumagic.timing.passing import Passing
 
 
 class _Begun(NamedTuple):

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from gpumagic import torch_cuda
-from gpumagic.bracket import Reading, wait_for
+from gpumagic.timing.bracket import Reading, wait_for
 
 #: Seconds between two marks that stand one behind the other with nothing between, with a margin.
 _NOTHING = 50e-6

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from gpumagic import backends, torch_cuda
-from gpumagic.bound import judge
-from gpumagic.bracket import Bracket, Reading
-from gpumagic.queued import Hold, Probe
+from gpumagic import torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.quality import Quality
+from gpumagic.timing import backends
+from gpumagic.timing.bound import judge
+from gpumagic.timing.bracket import Bracket, Reading
+from gpumagic.timing.queued import Hold, Probe
 
 try:
     import resource

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, overload
 
 from gpumagic.errors import SpecError
 from gpumagic.loop import compile_statement, of_callable
-from gpumagic.measure import Stopwatch, summarize
-from gpumagic.repetition import Repetition, run
 from gpumagic.results import CudaTiming
+from gpumagic.timing.measure import Stopwatch, summarize
+from gpumagic.timing.repetition import Repetition, run
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -1,0 +1,13 @@
+"""GPU memory: how much there is, what code does to it, who holds it, how to get it back.
+
+How much
+    `report` (``%gpumem``), `peaks` (exact peaks, the user's own unharmed), `measurement`
+    (``%%gpumem`` and `gpumagic.gpumem`), `every_cell` and `log` (``%gpumem on``).
+Line by line, cell by cell
+    `line_sources`, `lines` and `stayed` (``--lines``), `history` (``%gpumem record``).
+Who holds it
+    `blocks` (the allocator's), `tensors` (the walk over the user's objects), `frames` and `pinned`
+    (what a notebook holds on to by itself), `holding` (all of them added up).
+Getting it back
+    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report).
+"""
