@@ -41,7 +41,7 @@ runtime_failed = False
 _library: ctypes.CDLL | None = None
 
 
-def _loaded_library() -> ctypes.CDLL | None:
+def loaded_library() -> ctypes.CDLL | None:
     """The driver's library if this process has loaded it; never loads it."""
     global _library
     if _library is None:
@@ -60,7 +60,7 @@ def _loaded_library() -> ctypes.CDLL | None:
 
 def installed() -> bool:
     """Whether there is a CUDA driver at all: its library can be loaded. Initialises nothing."""
-    if _loaded_library() is not None:
+    if loaded_library() is not None:
         return True
     try:
         ctypes.CDLL(_LIBRARY)
@@ -77,7 +77,7 @@ def cuda_version() -> tuple[int, int] | None:
     version = ctypes.c_int()
     if not installed():
         return None
-    library = _loaded_library() or ctypes.CDLL(_LIBRARY)
+    library = loaded_library() or ctypes.CDLL(_LIBRARY)
     if library.cuDriverGetVersion(ctypes.byref(version)) != _SUCCESS:
         return None
     return version.value // 1000, version.value % 1000 // 10
@@ -88,7 +88,7 @@ def is_initialized() -> bool:
 
     False also where it does not say: `state` tells these apart.
     """
-    library = _loaded_library()
+    library = loaded_library()
     if library is None:
         return False
     return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (_SUCCESS, _NO_DEVICE)
@@ -96,7 +96,7 @@ def is_initialized() -> bool:
 
 def state() -> DriverState:
     """The state of the driver in this process. Loads and initialises nothing, makes no context."""
-    library = _loaded_library()
+    library = loaded_library()
     if library is None:
         return DriverState(loaded=False, initialized=False)
     count = ctypes.c_int()

@@ -81,6 +81,10 @@ def restore(before: Mapping[str, str | None]) -> None:
 
 
 def _write(change: Mapping[str, str | None]) -> None:
+    if torch_cuda.initialized():
+        # torch 2.6 counts devices by the variable when it is first asked, and keeps that: let it
+        # count while the variable is still what CUDA has read.
+        torch_cuda.require().cuda.device_count()
     for name, value in change.items():
         if value is None:
             os.environ.pop(name, None)

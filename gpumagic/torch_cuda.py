@@ -70,7 +70,9 @@ def contexts() -> tuple[int, ...]:
     torch: Any = loaded()
     if torch is None or not torch.cuda.is_initialized():  # `initialized`, for those in a hurry
         return ()
-    return tuple(filter(torch._C._cuda_hasPrimaryContext, range(torch.cuda.device_count())))
+    # Not `torch.cuda.device_count`: in torch 2.6 that counts by the variable as it stands now.
+    count = torch._C._cuda_getDeviceCount()
+    return tuple(filter(torch._C._cuda_hasPrimaryContext, range(count)))
 
 
 def memory_stats(ordinal: int) -> dict[str, Any]:
@@ -245,7 +247,7 @@ def synchronize(ordinal: int) -> None:
 
 
 def capturing(ordinals: Iterable[int]) -> bool:
-    """Whether a current stream of these devices is recording a CUDA graph: nobody may wait then."""
+    """Whether this thread's current stream of one of the devices is recording a CUDA graph."""
     torch = cast(Any, loaded())
     for ordinal in ordinals:
         # CUDA cannot capture on its default stream, 0: nearly always there is no more to ask.

@@ -8,12 +8,13 @@ whole device tells whether one of them took longer. No context is ever made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import perf_counter, sleep
 from typing import Any
 
 from gpumagic import torch_cuda
-from gpumagic.timing import queued
+from gpumagic.timing import captures, queued
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3
@@ -37,6 +38,8 @@ class Reading:
     finished: float
     #: The device was held, and still was when all marks were set: all work was queued beforehand.
     held: bool = False
+    #: Seconds from the first mark to that on each stream, by the stream's handle.
+    marks: Mapping[int, float] = field(default_factory=dict)
 
 
 class _Clock:
@@ -49,17 +52,22 @@ class _Clock:
         self.stop = torch_cuda.timing_event(self.stream)
         self.idle = True
         self.held = False
+        self.nothing: Mapping[int, float] = {}
 
     def prepare(self) -> None:
         torch_cuda.streams(self.ordinal)
         self.allocations = torch_cuda.allocations(self.ordinal)
         self.stream = torch_cuda.current_stream(self.ordinal)
+        for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
+            wait_for(torch_cuda.timing_event(stream))
         torch_cuda.synchronize(self.ordinal)
 
     def mark_start(self, hold: queued.Hold | None) -> None:
         """Set the first mark; after the hold, if this device is to be held."""
         self.held = hold is not None and hold.ordinal == self.ordinal
+        self.nothing = {}
         if hold is not None and self.held:
+            self.nothing = hold.nothing
             queued.hold(hold, self.stream)
         self.start.record(self.stream)
         if self.held:
@@ -70,37 +78,48 @@ class _Clock:
         stream = torch_cuda.current_stream(self.ordinal)
         self.idle = stream.query()
         self.stop.record(stream)
+        self.own = stream
 
     def mark_busy_streams(self) -> None:
         """Set the second mark on the other streams too."""
         # With nothing before it, the mark itself is what keeps the current stream busy.
         busy = torch_cuda.busy_streams(self.ordinal)
-        if self.idle:
-            own = torch_cuda.current_stream(self.ordinal)
-            busy = [stream for stream in busy if stream != own]
-        self.others = [torch_cuda.timing_event(stream) for stream in busy]
+        if self.idle or self.held:
+            busy = [stream for stream in busy if stream != self.own]
+        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
         self.idle = self.idle and not busy
         # A hold that ended before all marks were set has let some of them come too late.
         self.held = self.held and not self.start.query()
 
     def read(self, host_start: float, host_stop: float) -> Reading:
-        for event in (self.stop, *self.others):
-            wait_for(event)
+        marks = [(self.own, self.stop), *self.others]
+        for _, mark in marks:
+            wait_for(mark)
         known = perf_counter()
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
-        ends = [self.stop, *self.others]
         if finished - known > _FOREIGN:
-            ends.append(torch_cuda.timing_event(torch_cuda.current_stream(self.ordinal)))
-            ends[-1].synchronize()
+            own = torch_cuda.current_stream(self.ordinal)
+            marks.append((own, torch_cuda.timing_event(own)))
+            marks[-1][1].synchronize()
             self.idle = False
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
-        seconds = max(self.start.elapsed_time(end) for end in ends) / 1e3
+        passed: dict[int, float] = {}
+        for stream, mark in marks:
+            seconds = self.start.elapsed_time(mark) / 1e3
+            passed[stream.cuda_stream] = max(seconds, passed.get(stream.cuda_stream, 0.0))
+        seconds = max(s for handle, s in passed.items() if self._counts(handle, s))
         if self.idle:  # the marks themselves took time too
             finished = host_stop
         # The first mark came before the host's clock started, one for a foreign stream late.
         seconds = min(seconds, finished - host_start)
-        return Reading(seconds, self.idle, worked, finished, self.held)
+        return Reading(seconds, self.idle, worked, finished, self.held, passed)
+
+    def _counts(self, handle: int, seconds: float) -> bool:
+        """Whether a stream's mark tells of work, and not only of its own passing."""
+        nothing = self.nothing.get(handle)
+        own = handle == self.own.cuda_stream
+        return own or nothing is None or seconds > nothing + 2 * queued.RESOLUTION
 
 
 def wait_for(event: Any) -> None:
@@ -122,6 +141,7 @@ class Bracket:
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
         self._running: list[_Clock] = []
+        self._harmless = captures.Harmless()
         self.notes: tuple[str, ...] = ()
 
     def _give_up(self, error: RuntimeError) -> None:
@@ -132,7 +152,7 @@ class Bracket:
     def _measurable(self) -> tuple[int, ...]:
         """The devices to measure now, the current one last; none during a graph's capture."""
         ordinals = torch_cuda.contexts()
-        if ordinals and torch_cuda.capturing(ordinals):
+        if captures.under_way(ordinals):
             self.notes = ("no GPU time: a CUDA graph is being captured, and nobody may wait then",)
             return ()
         current = torch_cuda.current_device()
@@ -143,11 +163,13 @@ class Bracket:
         self.notes = ()
         self._running = []
         try:
-            for ordinal in self._measurable():
-                clock = self._clocks.get(ordinal) or _Clock(ordinal)
-                self._clocks[ordinal] = clock
-                clock.prepare()
-                self._running.append(clock)
+            ordinals = self._measurable()
+            with self._harmless:
+                for ordinal in ordinals:
+                    clock = self._clocks.get(ordinal) or _Clock(ordinal)
+                    self._clocks[ordinal] = clock
+                    clock.prepare()
+                    self._running.append(clock)
         except RuntimeError as error:
             self._give_up(error)
 
@@ -163,8 +185,9 @@ class Bracket:
         """The second mark: the host is done, the devices perhaps not."""
         try:
             # The current device first here: its mark is the one that short code is timed by.
-            for clock in reversed(self._running):
-                clock.mark_current_stream()
+            with self._harmless:
+                for clock in reversed(self._running):
+                    clock.mark_current_stream()
         except RuntimeError as error:
             self._give_up(error)
 
@@ -176,7 +199,8 @@ class Bracket:
             ordinals = self._measurable()
             if self.notes:  # a capture has begun meanwhile
                 return {}
-            return self._read(ordinals, host_start, host_stop)
+            with self._harmless:
+                return self._read(ordinals, host_start, host_stop)
         except RuntimeError as error:
             self._give_up(error)
             return {}

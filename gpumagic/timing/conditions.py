@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from gpumagic import torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.timing import captures
 
 #: Seconds between two questions to NVML.
 _PATIENCE = 0.1
@@ -30,7 +31,10 @@ class Flush:
         self.sizes: dict[int, int] = {}
 
     def __call__(self) -> None:
-        for ordinal in torch_cuda.contexts():
+        ordinals = torch_cuda.contexts()
+        if captures.under_way(ordinals):
+            return  # the writing would become a part of the graph, and there is no GPU time anyway
+        for ordinal in ordinals:
             if ordinal not in self._buffers:
                 self._buffers[ordinal] = self._buffer(ordinal)
             self._buffers[ordinal].zero_()

@@ -16,11 +16,16 @@ from time import perf_counter
 from typing import Any
 
 from gpumagic import torch_cuda
+from gpumagic.timing import captures
 from gpumagic.timing.bracket import Reading, wait_for
 
 #: Seconds between two marks that stand one behind the other with nothing between, with a margin.
 _NOTHING = 50e-6
 CAPTURE = "a CUDA graph is being captured, and nobody may wait then"
+
+
+class _CaptureError(RuntimeError):
+    pass
 
 
 class _Clock:
@@ -36,6 +41,7 @@ class _Clock:
         self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
         self._streams = torch_cuda.streams(ordinal)
         self._by_handle = {stream.cuda_stream: stream for stream in self._streams}
+        self._captured = captures.question(ordinal)
         self._allocations = torch_cuda.allocations(ordinal)
         self._start = torch_cuda.timing_event(torch_cuda.current_stream(ordinal))
 
@@ -47,7 +53,11 @@ class _Clock:
         self._start.record(self._current())
 
     def mark_stop(self, *, side_streams: bool) -> bool:
-        """Set the second marks, on each stream that is at work; False for no sign of work."""
+        """Set the second marks, on each stream that is at work; False for no sign of work.
+
+        Raises:
+            _CaptureError: another thread is capturing a graph on a stream of this device.
+        """
         stream = self._current()
         self._busy = not self._is_idle(stream)
         # Of this cell, if the first mark has been passed and there is still work behind it.
@@ -56,10 +66,13 @@ class _Clock:
         before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
         self._allocated = before != self._allocations
         quiet = not (self._busy or self._allocated)
+        # At once: looking for the others takes as long as a little work would.
+        own = None if quiet else torch_cuda.timing_event(stream)
+        if (side_streams or not quiet) and self._captured():
+            raise _CaptureError  # and would fail if its streams were asked whether they are idle
         if quiet and not (side_streams and not all(map(self._is_idle, self._streams))):
             return False
-        # At once: looking for the others takes as long as a little work would.
-        own = torch_cuda.timing_event(stream)
+        own = own or torch_cuda.timing_event(stream)
         busy = [other for other in self._streams if not self._is_idle(other)]
         others = [torch_cuda.timing_event(other) for other in busy if other != stream]
         self._side = bool(others)
@@ -93,6 +106,7 @@ class Passing:
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
         self._running: list[_Clock] = []
+        self._harmless = captures.Harmless()
         self.note: str | None = None
 
     def start(self) -> None:
@@ -120,25 +134,35 @@ class Passing:
             ordinals = self._measurable()
             if not ordinals:
                 return {}
-            current = torch_cuda.current_device()
-            worked = [
-                clock
-                for clock in self._running
-                if clock.mark_stop(side_streams=clock.ordinal == current)
-            ]
-            if not worked and len(ordinals) == len(self._running):
-                return {}
-            readings = {clock.ordinal: clock.read(host_start, host_stop) for clock in worked}
-            known = [clock.ordinal for clock in self._running]
-            for ordinal in ordinals:
-                if ordinal not in known:  # its context was made by the cell
-                    readings[ordinal] = self._first_use(ordinal)
-            return dict(sorted(readings.items()))
+            with self._harmless:
+                return self._read(ordinals, host_start, host_stop)
+        except _CaptureError:
+            self.note = CAPTURE
         except RuntimeError as error:
             self._give_up(error)
+        return {}
+
+    def _read(
+        self, ordinals: tuple[int, ...], host_start: float, host_stop: float
+    ) -> dict[int, Reading]:
+        current = torch_cuda.current_device()
+        worked = [
+            clock
+            for clock in self._running
+            if clock.mark_stop(side_streams=clock.ordinal == current)
+        ]
+        if not worked and len(ordinals) == len(self._running):
             return {}
+        readings = {clock.ordinal: clock.read(host_start, host_stop) for clock in worked}
+        known = [clock.ordinal for clock in self._running]
+        for ordinal in ordinals:
+            if ordinal not in known:  # its context was made by the cell
+                readings[ordinal] = self._first_use(ordinal)
+        return dict(sorted(readings.items()))
 
     def _first_use(self, ordinal: int) -> Reading:
+        if captures.question(ordinal)():
+            raise _CaptureError
         for stream in torch_cuda.busy_streams(ordinal):
             wait_for(torch_cuda.timing_event(stream))
         return Reading(None, False, True, perf_counter())

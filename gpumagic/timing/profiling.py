@@ -17,6 +17,7 @@ from typing import Any
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
+from gpumagic.timing import captures
 from gpumagic.timing.kernels import RANGE, report
 
 
@@ -52,7 +53,7 @@ class Profiled:
             return "no profile: torch is not imported"
         if not torch_cuda.initialized():
             return f"no profile: {torch_cuda.no_gpu_reason()}"
-        if torch_cuda.capturing(torch_cuda.contexts()):
+        if captures.under_way(torch_cuda.contexts()):
             return "no profile: a CUDA graph is being captured"
         if torch_cuda.profiling():  # a second one would end the first
             return "no profile: torch's profiler is at work already"

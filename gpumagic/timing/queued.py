@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, cast
 
 from gpumagic import torch_cuda
@@ -30,6 +32,9 @@ RESOLUTION = 0.5e-6
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
 
+#: Seconds after which a device that had nothing to do has its clock up.
+_CLOCK_UP = 0.05
+
 #: Cycles of ``torch.cuda._sleep`` in a second, by ordinal.
 _rates: dict[int, float] = {}
 
@@ -40,6 +45,9 @@ class Hold:
 
     ordinal: int
     seconds: float
+    #: Seconds that the mark on a stream shows where there is nothing to do, by the stream's handle:
+    #: behind a hold every stream has its mark to pass, and that takes time too.
+    nothing: Mapping[int, float] = field(default_factory=dict)
 
 
 def hold(which: Hold, stream: Any) -> None:
@@ -63,12 +71,15 @@ def _spin(ordinal: int, stream: Any, cycles: int) -> None:
 def _rate(ordinal: int, stream: Any) -> float:
     """Cycles in a second, measured: the clock that counts them is not the same on every device."""
     if ordinal not in _rates:
-        _spin(ordinal, stream, 1000)  # the first launch of a kernel loads it
+        # A device at rest counts slowly, and a hold that was measured by that would end too soon.
+        until = perf_counter() + _CLOCK_UP
+        while perf_counter() < until:
+            _spin_time(ordinal, stream, 1_000_000)
         cycles = 100_000
         while (seconds := _spin_time(ordinal, stream, cycles)) < 1e-3 and cycles < 1e9:
             cycles *= 4
         again = [_spin_time(ordinal, stream, cycles) for _ in range(2)]
-        _rates[ordinal] = cycles / statistics.median([seconds, *again])
+        _rates[ordinal] = cycles / min([seconds, *again])
     return _rates[ordinal]
 
 
@@ -85,15 +96,22 @@ class Probe:
 
     As long as ``hold`` is not None, run ``loops`` loops behind that hold and hand over what came of
     it with `take`. ``loop_time`` is what a loop took as run, ``host_time`` what it kept the host,
-    ``marks`` what a queued sample of nothing takes.
+    ``marks`` what a queued sample of nothing takes at most, ``nothing`` what it takes by stream.
     """
 
     def __init__(
-        self, ordinal: int, loop_time: float, host_time: float, loops: int, marks: float = 0.0
+        self,
+        ordinal: int,
+        loop_time: float,
+        host_time: float,
+        loops: int,
+        marks: float = 0.0,
+        nothing: Mapping[int, float] | None = None,
     ) -> None:
         self._ordinal = ordinal
         self._host_time = host_time
         self._marks = marks
+        self._nothing = nothing or {}
         self._failures = 0
         #: GPU seconds per loop, with everything queued beforehand.
         self.samples: list[float] = []
@@ -114,7 +132,7 @@ class Probe:
             loops //= 2
         self.loops = loops
         if needed() <= LONGEST:
-            self.hold = Hold(self._ordinal, needed())
+            self.hold = Hold(self._ordinal, needed(), self._nothing)
         else:
             self.refuse(TOO_LONG if self._failures == 0 else WAITS)
 
@@ -144,7 +162,7 @@ class Probe:
         """Whether the samples show that the code gave the GPU nothing to do."""
         if not self.samples:
             return False
-        least = 2 * self._marks + RESOLUTION
+        least = self._marks + 2 * RESOLUTION
         return statistics.median(self.samples) * self.loops < least
 
     def stop(self) -> None:

@@ -31,6 +31,8 @@ _MOST_COMPILATIONS = 8
 _PROBES, _PROBE_TIME = 5, 0.5
 #: Seconds that a device is held for a sample of nothing.
 _EMPTY_HOLD = 5e-3
+#: So many queued samples of nothing: what marks take is not the same each time.
+_EMPTY_SAMPLES = 5
 
 
 class Repetition:
@@ -202,18 +204,29 @@ class Repetition:
         ordinal = devices[0]
         if ordinal is None or ordinal not in laps[-1].readings:
             return None
-        self._stopwatch.start(Hold(ordinal, _EMPTY_HOLD))
-        marks = self._stopwatch.stop().readings.get(ordinal)
+        nothing = self._nothing(ordinal)
         probe = Probe(
             ordinal,
             loop_time=min(lap.wall for lap in laps) / loops,
             host_time=max(lap.host for lap in laps[-9:]) / loops,
             loops=loops,
-            marks=(marks.seconds or 0.0) if marks is not None and marks.held else 0.0,
+            marks=nothing.get(torch_cuda.current_stream(ordinal).cuda_stream, 0.0),
+            nothing=nothing,
         )
         if len(devices) > 1:
             probe.refuse("the code uses several GPUs, which cannot be held as one")
         return probe
+
+    def _nothing(self, ordinal: int) -> dict[int, float]:
+        """Seconds that queued samples of nothing take at most, by the stream's handle."""
+        found: dict[int, float] = {}
+        for _ in range(_EMPTY_SAMPLES):
+            self._stopwatch.start(Hold(ordinal, _EMPTY_HOLD))
+            reading = self._stopwatch.stop().readings.get(ordinal)
+            if reading is not None and reading.held:
+                for handle, seconds in reading.marks.items():
+                    found[handle] = max(seconds, found.get(handle, 0.0))
+        return found
 
     def _one_queued(self) -> Iterator[int]:
         """A sample behind a hold."""

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.timing.bracket import Reading
+from gpumagic.timing.measure import Stopwatch
+from gpumagic.timing.queued import Hold, Probe
 from tests.timing import cells
 
 MANY = {"precision": 0.05, "max_time": 0.3}
@@ -141,3 +144,35 @@ def test_repeats_while_a_graph_is_captured(work: Any) -> None:
     assert timing.queued is None
     assert "captured" in timing.gpu_note
     graph.replay()
+
+
+def test_what_passing_the_marks_takes_is_not_the_codes(work: Any) -> None:
+    """On hardware every stream has its mark to pass behind a hold, which takes microseconds."""
+    cuda, stopwatch = work.torch.cuda, Stopwatch()
+    side, default = cuda.Stream(), cuda.default_stream()
+
+    def held(nothing: dict[int, float]) -> Reading:
+        """1 ms on the default stream, while another one is the current one."""
+        with cuda.stream(side):
+            stopwatch.start(Hold(0, 20e-3, nothing))
+            with cuda.stream(default):
+                work.sleep(1e-3)
+            reading = stopwatch.stop().readings[0]
+        assert reading.held
+        assert len(reading.marks) == 129  # all of torch's streams
+        return reading
+
+    assert held({}).seconds == pytest.approx(1e-3, rel=0.05)
+    assert held({default.cuda_stream: 0.5e-3}).seconds == pytest.approx(1e-3, rel=0.05)
+    assert (held({default.cuda_stream: 5e-3}).seconds or 0.0) < 0.1e-3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nothing"), [(5e-6, False), (2.6e-6, True), (2.5e-6, True), (40e-6, False)]
+)
+def test_one_small_kernel_is_something(kernel: float, nothing: bool) -> None:
+    marks = 2.5e-6
+    probe = Probe(0, loop_time=1e-3, host_time=1e-5, loops=1, marks=marks)
+    for _ in range(3):
+        probe.take(kernel, held=True)
+    assert probe.shows_nothing is nothing

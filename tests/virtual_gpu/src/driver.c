@@ -607,6 +607,12 @@ VG_EXPORT int cuStreamIsCapturing(struct vg_stream *stream, int *status)
     return engine_capture_info(stream, status, &id, &graph);
 }
 
+VG_EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    READY(cuThreadExchangeStreamCaptureMode);
+    return engine_capture_mode(mode);
+}
+
 VG_EXPORT int cuEventCreate(struct vg_event **event, unsigned flags)
 {
     READY(cuEventCreate);

@@ -1,0 +1,99 @@
+"""A CUDA graph that the user is capturing is no affair of the timer's, and is left whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gpumagic
+from gpumagic.timing import captures
+from gpumagic.timing.passing import CAPTURE, Passing
+
+
+@contextmanager
+def capture_elsewhere(torch: Any) -> Iterator[Any]:
+    """A graph that another thread is capturing meanwhile; afterwards it is whole."""
+    graph, begun, enough = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def capture() -> None:
+        try:
+            with torch.cuda.graph(graph):
+                begun.set()
+                enough.wait(20)
+                torch.cuda._sleep(1000)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    begun.wait(20)
+    try:
+        yield graph
+    finally:
+        enough.set()
+        thread.join()
+    assert not errors, errors
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+def test_another_threads_capture_survives_the_timer(work: Any) -> None:
+    torch = work.torch
+    torch.cuda.synchronize()
+    with capture_elsewhere(torch):
+        with gpumagic.cudatime() as timed:
+            work.sleep(0.001)
+        repeated = gpumagic.cudatime(lambda: work.sleep(0.001), n=1, r=2, cold=True)
+    assert timed.gpu is None
+    assert "captured" in timed.gpu_note
+    assert timed.wall.median > 0
+    assert repeated.gpu is None
+
+
+def test_a_capture_that_begins_meanwhile_survives(work: Any) -> None:
+    captured = capture_elsewhere(work.torch)
+    with gpumagic.cudatime() as timed:
+        work.torch.cuda.synchronize()
+        captured.__enter__()
+    captured.__exit__(None, None, None)
+    assert timed.gpu is None
+
+
+def around_a_cell(cell: Callable[[], object]) -> Passing:
+    passing = Passing()
+    for _ in range(2):  # the first makes what it needs
+        passing.start()
+        cell()
+        passing.stop(0.0, 1.0)
+    return passing
+
+
+def test_another_threads_capture_survives_the_automatic_mode(work: Any) -> None:
+    around_a_cell(lambda: None)
+    with capture_elsewhere(work.torch):
+        idle = around_a_cell(lambda: None)
+        busy = around_a_cell(lambda: work.sleep(0.001))
+        other_device = around_a_cell(lambda: work.sleep(0.001, device=1))
+    assert [idle.note, busy.note, other_device.note] == [CAPTURE, CAPTURE, CAPTURE]
+    assert around_a_cell(lambda: work.sleep(0.001)).note is None
+
+
+def test_a_capture_in_a_stream_context_that_was_left(work: Any) -> None:
+    torch = work.torch
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+    with gpumagic.cudatime() as timed:
+        pass
+    assert captures.under_way((0, 1))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1000)
+        graph.capture_end()
+    assert "captured" in timed.gpu_note
+    assert not captures.under_way((0, 1))
+    graph.replay()
