@@ -266,3 +266,13 @@ def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel])
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
     reply = busy.run("%gpu auto 2 --max-util 5 --wait 0.2", raising=False)
     assert "only 1 of 2 GPUs fit, 2 asked for (GPU 0: 90 % utilised)" in reply.stderr
+
+
+def test_too_late_changes_no_figure(fresh: Kernel) -> None:
+    """torch 2.6 counts devices by the variable as it stands when it is first asked."""
+    fresh.run(TENSOR)
+    choose(fresh, "off", status="too-late")
+    assert fresh.value("torch.cuda.device_count()") == 4
+    fresh.run("import gpumagic\nwith gpumagic.cudatime() as timed: y = torch.ones(5, device='cuda')")
+    assert fresh.value("timed.gpu is not None")
+    assert fresh.value("gpumagic.gpumem().devices[0].allocated > 0")
