@@ -21,8 +21,6 @@ try:
 except ImportError:  # Windows; elsewhere it is finer than os.times, which counts clock ticks
     resource = None  # type: ignore[assignment]
 
-MADE_INSIDE = "CUDA was initialised inside this cell; run it again for the GPU time"
-
 
 @dataclass(frozen=True)
 class Lap:
@@ -199,9 +197,12 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
         if (values := [s for lap in laps if (s := _seconds(lap, i)) is not None])
     }
     if not complete:
-        return _Gpu(devices=devices, note=MADE_INSIDE)
+        begun = _begun(laps[0], worked)
+        return _Gpu(
+            devices=devices, note=f"{begun} inside this cell; run it again for the GPU time"
+        )
     if len(complete) < len(laps):
-        note = "CUDA was initialised during the first repeat: it has no GPU time"
+        note = f"{_begun(laps[0], worked)} during the first repeat: it has no GPU time"
         devices = {i: [lap.readings[i].seconds or 0.0 for lap in complete] for i in worked}
     seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]
     bound, evidence = judge(seconds, [lap.host for lap in complete], loops, probe)
@@ -209,6 +210,14 @@ def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gp
     if at_most and note is None and bound is None:
         note = "at most: the GPU was done as soon as the code was, and may have waited in between"
     return _Gpu(seconds, devices, bound, evidence, at_most, note)
+
+
+def _begun(lap: Lap, worked: Sequence[int]) -> str:
+    """What had its beginning in a lap: CUDA, or its use on some devices."""
+    if all(_seconds(lap, i) is None for i in lap.readings):
+        return "CUDA was initialised"
+    first = [f"cuda:{i}" for i in worked if _seconds(lap, i) is None]
+    return f"{' and '.join(first)} {'was' if len(first) == 1 else 'were'} first used"
 
 
 def _seconds(lap: Lap, ordinal: int) -> float | None:

@@ -273,6 +273,8 @@ def test_too_late_changes_no_figure(fresh: Kernel) -> None:
     fresh.run(TENSOR)
     choose(fresh, "off", status="too-late")
     assert fresh.value("torch.cuda.device_count()") == 4
-    fresh.run("import gpumagic\nwith gpumagic.cudatime() as timed: y = torch.ones(5, device='cuda')")
+    fresh.run(
+        "import gpumagic\nwith gpumagic.cudatime() as timed: y = torch.ones(5, device='cuda')"
+    )
     assert fresh.value("timed.gpu is not None")
     assert fresh.value("gpumagic.gpumem().devices[0].allocated > 0")

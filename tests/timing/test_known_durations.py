@@ -186,3 +186,14 @@ def test_repeated(work: Any) -> None:
 def test_repeats_do_not_overlap(work: Any) -> None:
     timing = gpumagic.cudatime(lambda: work.on_side(0.01), n=1, r=3, w=0)
     assert timing.gpu.worst <= 0.0102 + timing.host.worst
+
+
+def test_a_device_that_is_first_used_inside_is_named(work: Any) -> None:
+    if work.torch._C._cuda_hasPrimaryContext(3):
+        pytest.skip("an earlier test has used it")
+    with gpumagic.cudatime() as timed:
+        work.sleep(0.002)
+        work.sleep(0.002, device=3)
+    assert timed.gpu is None
+    assert timed.gpu_note == "cuda:3 was first used inside this cell; run it again for the GPU time"
+    assert list(timed.per_device) == [0]
