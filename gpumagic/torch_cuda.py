@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -331,7 +333,17 @@ def no_gpu_reason() -> str:
         return "there is no NVIDIA driver"
     if driver.state().uuids == ():
         return "there is no GPU that CUDA can use"
+    if _counted_by_nvml(torch) == 0:
+        return "this machine has no GPU"
     return "CUDA is not in use in this process"
+
+
+@cache
+def _counted_by_nvml(torch: Any) -> int:
+    """The machine's devices as torch itself counts them without CUDA; -1 where it cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return int(getattr(torch.cuda, "_raw_device_count_nvml", lambda: -1)())
 
 
 @contextmanager

@@ -171,6 +171,8 @@ def test_no_device(kernel: Callable[..., Kernel]) -> None:
     assert "there is no GPU 0; this machine has no GPU" in reply.stderr
     reply = empty.run("%gpu auto", raising=False)
     assert "1 GPU is asked for; this machine has no GPU" in reply.stderr
+    empty.run("import torch")
+    assert "no GPU time: this machine has no GPU" in empty.run("%cudatime 1").text
 
 
 @pytest.mark.parametrize("package", ["torch", "pynvml", "rich"], ids=lambda name: f"without {name}")
