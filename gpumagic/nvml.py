@@ -87,8 +87,8 @@ class Session:
             if error.value == _LOST:
                 raise _LostError from error
             return None
-        except UnicodeDecodeError:
-            return None
+        except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
+            return None  # the latter, no NVMLError: the driver lacks a newer version of a call
 
     def read(self) -> list[dict[str, Any]]:
         """Every device's fields, in nvidia-smi's order.
