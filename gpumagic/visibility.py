@@ -30,6 +30,8 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "all": "on",
     "reset": "reset",
 }
+#: The highest index that is looked for: a range is not expanded beyond it.
+_LAST_INDEX = 1023
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
 
@@ -59,13 +61,13 @@ def parse(text: str) -> Spec:
         return Spec(text, _WORDS[lowered])
     if lowered == "auto":
         return Spec(text, "auto", count=_count(rest))
-    items: list[int | str] = []
+    items: dict[int | str, None] = {}  # a set that keeps the order
     for raw in text.split(","):
         item = raw.strip()
         for value in _item(item, text):
             if value in items:
                 raise SpecError(f"{_named(value)} is named twice in {text!r}; name it once")
-            items.append(value)
+            items[value] = None
     return Spec(text, "devices", tuple(items))
 
 
@@ -87,6 +89,8 @@ def _item(item: str, text: str) -> Sequence[int | str]:
         first, last = int(match[1]), int(match[2])
         if first > last:
             raise SpecError(f"the range {item!r} runs backwards; write {last}-{first}")
+        if last > _LAST_INDEX:
+            raise SpecError(f"the range {item!r} goes beyond {_LAST_INDEX}; write 0-3, for example")
         return range(first, last + 1)
     if item[:4].upper() in ("GPU-", "MIG-"):
         if len(item) == 4:

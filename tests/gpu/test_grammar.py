@@ -65,6 +65,8 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("1-", "'1-' is not a range; write, for example, 1-2"),
         ("-1", "to hide all GPUs write: off"),
         ("3-1", "runs backwards; write 1-3"),
+        ("0-100000", "the range '0-100000' goes beyond 1023; write 0-3, for example"),
+        ("0-999999999999", "goes beyond 1023"),
         ("GPU-zz", "no UUID begins with 'GPU-zz'; the GPUs are 0: GPU-aa11"),
         ("GPU-", "is no UUID"),
         ("GPU-aa", "ambiguous; it begins GPU 0 (GPU-aa11), GPU 1 (GPU-aa22)"),
