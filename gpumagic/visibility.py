@@ -8,6 +8,7 @@ are UUIDs, one form that the driver and torch read alike and that does not depen
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -269,8 +270,9 @@ class View:
 def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     """What a CUDA driver that starts now, with these variables, will show.
 
-    Follows the driver's grammar: unset means all; an invalid entry ends the list; a duplicate
-    hides everything. Integers are CUDA's ordinals, fastest device first unless
+    Follows the driver's grammar: unset means all; an invalid entry ends the list, as does one of
+    another kind than the first (number, GPU or MIG UUID); a duplicate hides everything; a space
+    before a UUID makes it invalid. Integers are CUDA's ordinals, fastest device first unless
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, which on a machine with unequal devices cannot be told without
     starting the driver.
     """
@@ -279,28 +281,43 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     everything = tuple(device.index for device in devices)
     if mask is None:
         return View(everything if ordered else None, frozenset(everything))
+    if mask[:4] in ("GPU-", "MIG-"):
+        shown = _by_uuids(mask, devices)
+    else:
+        positions = _by_numbers(mask, len(devices))
+        if positions and not ordered:
+            return View(None, None)
+        shown = [everything[position] for position in positions]
+    return View(tuple(shown), frozenset(shown))
+
+
+def _by_uuids(mask: str, devices: Sequence[Device]) -> list[int]:
+    """The indexes that UUIDs show; an entry of another kind than the first one's ends the list."""
     shown: list[int] = []
     seen: list[object] = []
-    for raw in mask.split(","):
-        entry = raw.strip()
-        if entry[:4] in ("GPU-", "MIG-"):
-            index = _index_of(entry, devices)
-            key: object = entry if entry[:4] == "MIG-" else index
-        else:
-            number = re.match(r"\+?(\d+)", entry)
-            position = int(number[1]) if number else -1
-            if not 0 <= position < len(devices):
-                break
-            if not ordered:
-                return View(None, None)
-            index = key = everything[position]
+    for entry in mask.split(","):
+        index = _index_of(entry, devices) if entry[:4] == mask[:4] else None
         if index is None:
             break
+        key: object = entry if entry[:4] == "MIG-" else index
         if key in seen:
-            return View((), frozenset())
+            return []
         seen.append(key)
         shown.append(index)
-    return View(tuple(shown), frozenset(shown))
+    return shown
+
+
+def _by_numbers(mask: str, count: int) -> list[int]:
+    """The ordinals that numbers show: ``1gpu`` is 1, and a number twice hides everything."""
+    numbers: list[int] = []
+    for entry in mask.split(","):
+        match = re.match(r"\s*\+?([0-9]{1,9})", entry)
+        if match is None:
+            break
+        if int(match[1]) in numbers:
+            return []
+        numbers.append(int(match[1]))
+    return list(itertools.takewhile(lambda number: number < count, numbers))
 
 
 def _all_alike(devices: Sequence[Device]) -> bool:

@@ -165,6 +165,15 @@ def test_own_memory_does_not_make_a_device_busy() -> None:
         ("GPU-b", (2,)),
         ("GPU-aa", ()),
         ("GPU-bb33,GPU-aa11", (2, 0)),
+        ("GPU-bb33, GPU-aa11", (2,)),
+        (" GPU-bb33", ()),
+        ("GPU-bb33,0", (2,)),
+        ("0,GPU-bb33", (0,)),
+        ("GPU-bb33,GPU-zz,GPU-aa11", (2,)),
+        ("GPU-bb33,GPU-b", ()),
+        ("0,9,9", ()),
+        ("+1", (1,)),
+        ("-0", ()),
     ],
 )
 def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
