@@ -235,6 +235,9 @@ def test_mig_instances() -> None:
     show = DRIVER + "print(json.dumps(visible(driver())))"
     assert run(env, show, CUDA_VISIBLE_DEVICES="0") == [first]
     assert run(env, show, CUDA_VISIBLE_DEVICES="MIG-" + default_uuid(0) + "/2/0") == [second]
+    assert run(env, show) == [first]  # a single instance, and no other GPU beside it
+    both = f"{default_uuid(0, 1)},{default_uuid(0, 0)}"
+    assert run(env, show, CUDA_VISIBLE_DEVICES=both) == [second]
     code = """
         import json, pynvml, torch
         pynvml.nvmlInit()

@@ -122,6 +122,18 @@ static int by_ordinals(const char *mask, const int *physical, struct vg_device *
     return count;
 }
 
+/* CUDA shows a process a single MIG instance, and no other GPU beside it. */
+static int single(struct vg_device *devices, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (devices[i].mig >= 0) {
+            devices[0] = devices[i];
+            devices[0].ordinal = 0;
+            return 1;
+        }
+    return count;
+}
+
 int vg_visible_devices(struct vg_device devices[VG_MAX_DEVICES])
 {
     const struct vg_state *state = vg_state();
@@ -135,9 +147,9 @@ int vg_visible_devices(struct vg_device devices[VG_MAX_DEVICES])
     if (!mask) {
         for (int i = 0; i < state->n_gpus; i++)
             add(devices, &count, physical[i], whole(physical[i]));
-        return count;
+        return single(devices, count);
     }
     if (strncmp(mask, "GPU-", 4) == 0 || strncmp(mask, "MIG-", 4) == 0)
-        return by_uuids(mask, devices);
-    return by_ordinals(mask, physical, devices);
+        return single(devices, by_uuids(mask, devices));
+    return single(devices, by_ordinals(mask, physical, devices));
 }
