@@ -171,18 +171,21 @@ assert code in (0, 100), f"cuInit answered {{code}}"
 count = ctypes.c_int()
 if code == 0:
     cuda.cuDeviceGetCount(ctypes.byref(count))
+second = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
 for ordinal in range(count.value):
-    handle, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    handle, raw, own = ctypes.c_int(), (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
     name, total = ctypes.create_string_buffer(256), ctypes.c_size_t()
     major, minor = ctypes.c_int(), ctypes.c_int()
     cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
     cuda.cuDeviceGetUuid(ctypes.byref(raw), handle)
+    second(ctypes.byref(own), handle)  # of a MIG instance its own, where the first is the GPU's
+    kind = "GPU" if bytes(raw) == bytes(own) else "MIG"
     cuda.cuDeviceGetName(name, 256, handle)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
     cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, handle)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, handle)
-    print(f"GPU-{{uuid.UUID(bytes=bytes(raw))}}", name.value.decode(), total.value, major.value,
-          minor.value, sep="\\t")
+    print(f"{{kind}}-{{uuid.UUID(bytes=bytes(own))}}", name.value.decode(), total.value,
+          major.value, minor.value, sep="\\t")
 """
 
 
