@@ -302,7 +302,7 @@ def choose(text: str, namespace: Mapping[str, Any] | None = None) -> Selection:
         uuids = visibility.pick(_seen(table), spec.count, visibility.Wants())
     else:
         uuids = visibility.resolve(spec, table)
-    chosen = [device for uuid in uuids for device in table if device.uuid == uuid]
+    chosen = [d for uuid in uuids for d in table if uuid in (d.uuid, d.instance)]
     hidden = [device for device in chosen if device.ordinal is None]
     if hidden or len(chosen) < len(uuids):
         named = f"GPU {hidden[0].index}" if hidden else uuids[0]

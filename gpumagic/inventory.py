@@ -89,7 +89,7 @@ def _compose(
     look_up: bool,
 ) -> tuple[Device, ...]:
     """The devices, with what this process sees and holds of them added to the readings."""
-    ordinals, visible = _seen(readings, environment, state)
+    ordinals, visible, instances = _seen(readings, environment, state)
     holding = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     pid = os.getpid()
     own = _own_is_known(readings, holding, pid)
@@ -98,6 +98,7 @@ def _compose(
         index = fields["index"]
         fields["ordinal"] = ordinals.get(index)
         fields["visible"] = visible.get(index)
+        fields["instance"] = instances.get(index)
         listed: tuple[Process, ...] | None = fields.get("processes")
         if listed:
             marked = own or not state.initialized
@@ -111,22 +112,25 @@ def _compose(
 
 def _seen(
     readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
-) -> tuple[dict[int, int], dict[int, bool]]:
-    """Each visible index's CUDA ordinal, and whether an index is visible, as far as it is known.
+) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
+    """Each visible index's CUDA ordinal, whether an index is visible, and its MIG instance.
+
+    As far as it is known.
 
     From the driver once it is initialised, since the variables no longer count then; before, from
     the variables.
     """
     indexes = [fields["index"] for fields in readings]
     if state.failed:
-        return {}, dict.fromkeys(indexes, False)
+        return {}, dict.fromkeys(indexes, False), {}
     if state.initialized is False:
         seen = visibility.view(environment, [_identity(fields) for fields in readings])
         ordinals = {} if seen.indexes is None else _numbered(seen.indexes)
         known = seen.visible
-        return ordinals, {} if known is None else {index: index in known for index in indexes}
+        visible = {} if known is None else {index: index in known for index in indexes}
+        return ordinals, visible, seen.instances
     if state.uuids is None:
-        return {}, {}
+        return {}, {}, {}
     index_of = {
         uuid[4:].lower(): fields["index"]
         for fields in readings
@@ -138,7 +142,14 @@ def _seen(
     visible = dict.fromkeys(ordinals, True)
     if None not in found:  # otherwise one that is not named by NVML may be any of the rest
         visible |= {index: index in ordinals for index in indexes}
-    return ordinals, visible
+    shown = {uuid[4:].lower() for uuid in state.uuids}
+    parts = {
+        fields["index"]: part.uuid
+        for fields in readings
+        for part in reversed(fields.get("mig", ()))
+        if part.uuid[4:].lower() in shown
+    }
+    return ordinals, visible, parts
 
 
 def _identity(fields: Mapping[str, Any]) -> Device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpumagic import inventory, visibility
 from gpumagic.errors import DeviceError, SpecError
@@ -71,7 +71,8 @@ def variables(spec: str) -> dict[str, str]:
     if table.error is not None:
         raise DeviceError(f"the GPUs cannot be listed: {table.error}")
     if parsed.kind == "auto":
-        chosen = visibility.pick(table, parsed.count, visibility.Wants())
+        whole = [replace(device, instance=None) for device in table]
+        chosen = visibility.pick(whole, parsed.count, visibility.Wants())
     else:
         chosen = visibility.resolve(parsed, table)
     return {visibility.MASK: ",".join(chosen)}

@@ -155,7 +155,13 @@ def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | 
     if table.error is not None:
         raise DeviceError(f"the GPUs cannot be listed: {table.error}")
     if spec.kind == "auto":
-        chosen = visibility.pick(allowed(table), spec.count, wants)
+        mine = allowed(table)
+        if table.devices and not mine:
+            raise DeviceError(
+                f"which MIG instance this kernel was given is not known ({MASK}="
+                f"{started_with()[MASK]}); choose by UUID: %gpu MIG-…"
+            )
+        chosen = visibility.pick(mine, spec.count, wants)
     else:
         chosen = visibility.resolve(spec, table)
     return {MASK: ",".join(chosen)}
@@ -165,11 +171,14 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     """The devices that ``auto`` may take: those that this process was given at its start.
 
     A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
-    started with all of them hidden, or with none hidden, may take any.
+    started with all of them hidden, or with none hidden, may take any. Empty where it was given a
+    MIG instance that NVML does not list.
     """
     start = {name: value for name, value in started_with().items() if value is not None}
-    given = visibility.view(start, table).visible
-    return [d for d in table if d.index in given] if given else table.devices
+    given = visibility.given(start, table) if MASK in start else None
+    if given or start.get(MASK, "").startswith("MIG-"):
+        return given or ()
+    return [replace(device, instance=None) for device in table]
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
@@ -177,7 +186,7 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
     started = time.monotonic()
     while True:
         table = inventory.devices(processes=False)
-        mine = allowed(table)
+        mine = visibility.candidates(allowed(table), spec.count)
         fitting = len(visibility.freest(mine, wants))
         waited = time.monotonic() - started
         if fitting >= spec.count or spec.count > len(mine) or waited >= limit:
@@ -229,7 +238,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     notes: list[str] = []
     status: Status = "unchanged" if now == before else "applied"
     message: str | None = None
-    seen = _devices(wanted.indexes, table)
+    seen = _devices(wanted, table)
     if state.initialized:
         seen = _visible(table)
         if _frozen_differs(wanted, seen, state, table):
@@ -258,21 +267,23 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     )
 
 
-def _devices(indexes: Sequence[int] | None, table: DeviceTable) -> tuple[Device, ...]:
-    """The devices of these indexes as a fresh start of CUDA will number them."""
+def _devices(wanted: visibility.View, table: DeviceTable) -> tuple[Device, ...]:
+    """The devices that are wanted as a fresh start of CUDA will number them."""
     by_index = {device.index: device for device in table}
-    if indexes is None:
+    if wanted.indexes is None:
         return tuple(replace(device, ordinal=None, visible=True) for device in table)
     return tuple(
-        replace(by_index[index], ordinal=ordinal, visible=True)
-        for ordinal, index in enumerate(indexes)
+        replace(
+            by_index[index], ordinal=ordinal, visible=True, instance=wanted.instances.get(index)
+        ).as_seen()
+        for ordinal, index in enumerate(wanted.indexes)
     )
 
 
 def _visible(table: DeviceTable) -> tuple[Device, ...]:
     """The devices that the initialised driver shows, in its order."""
     shown = [device for device in table if device.visible and device.ordinal is not None]
-    return tuple(sorted(shown, key=lambda device: device.ordinal or 0))
+    return tuple(d.as_seen() for d in sorted(shown, key=lambda device: device.ordinal or 0))
 
 
 def _frozen_differs(
@@ -286,10 +297,10 @@ def _frozen_differs(
         return True  # it does not say what it shows, or shows what NVML does not know
     if wanted.indexes is None:  # the order cannot be told: compare which, not in what order
         return wanted.visible != frozenset(device.index for device in seen)
-    mask = os.environ.get(MASK, "")
-    if "MIG-" in mask:
+    if any(device.mig for device in table):  # one GPU, perhaps, but another instance of it
+        uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
         shown = [uuid[4:].lower() for uuid in state.uuids]
-        return shown != [entry[4:].lower() for entry in mask.split(",")]
+        return shown != [uuids[index][4:].lower() for index in wanted.indexes]
     return list(wanted.indexes) != [device.index for device in seen]
 
 

@@ -11,7 +11,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpumagic.errors import DeviceError, SpecError
@@ -122,11 +122,18 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
         DeviceError: a device has no UUID to be named by.
     """
     chosen: list[str] = []
+    divided = {device.uuid: device.mig[0].uuid for device in devices if device.mig}
     for item in spec.items:
         uuid = _by_index(item, devices) if isinstance(item, int) else _by_uuid(item, devices)
         if uuid in chosen:
             raise SpecError(f"{_named(item)} is named twice in {spec.text!r}; name it once")
         chosen.append(uuid)
+    parts = [divided.get(uuid, uuid) for uuid in chosen if uuid in divided or uuid[:4] == "MIG-"]
+    if parts and len(chosen) > 1:
+        raise SpecError(
+            f"{spec.text!r} cannot be shown together: CUDA shows a process one MIG instance, and "
+            f"no other GPU beside it; write, for example, {parts[0]}"
+        )
     return tuple(chosen)
 
 
@@ -176,7 +183,7 @@ def _existing(devices: Sequence[Device], *, uuids: bool = False) -> str:
     if uuids:
         listed = ", ".join(f"{d.index}: {d.uuid or 'no UUID'}" for d in devices)
         return f"the GPUs are {listed}"
-    indexes = [device.index for device in devices]
+    indexes = sorted({device.index for device in devices})
     if len(indexes) == 1:
         return f"this machine has only GPU {indexes[0]}"
     return f"this machine has GPUs {', '.join(map(str, indexes[:-1]))} and {indexes[-1]}"
@@ -232,8 +239,23 @@ def freest(devices: Sequence[Device], wants: Wants) -> list[Device]:
     return sorted((d for d in devices if refusal(d, wants) is None), key=key)
 
 
+def candidates(devices: Sequence[Device], count: int) -> list[Device]:
+    """What ``auto`` may take of the devices: of a divided one its MIG instances.
+
+    CUDA shows a process a single instance, and no other GPU beside it.
+    """
+    if count > 1:
+        return [device for device in devices if not device.mig]
+    found: list[Device] = []
+    for device in devices:
+        parts = [part.uuid for part in device.mig if device.instance in (None, part.uuid)]
+        found += [replace(device, instance=part).as_seen() for part in parts]
+        found += [] if device.mig else [device]
+    return found
+
+
 def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]:
-    """UUIDs of the ``count`` freest devices that fit.
+    """UUIDs of the ``count`` freest devices, or of the freest MIG instance, that fit.
 
     Raises:
         SpecError: more devices are asked for than there are.
@@ -242,16 +264,22 @@ def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]
     if count > len(devices):
         number = "1 GPU is" if count == 1 else f"{count} GPUs are"
         raise SpecError(f"{number} asked for; {_existing(devices)}")
+    everything, devices = devices, candidates(devices, count)
+    if count > len(devices):
+        raise SpecError(
+            f"{count} GPUs are asked for, but only {len(devices)} of {len(everything)} are whole, "
+            "and CUDA shows a process one MIG instance; write: auto"
+        )
     fitting = freest(devices, wants)
     if len(fitting) < count:
         reasons = "; ".join(
-            f"GPU {device.index}: {why}"
+            f"{device.instance or f'GPU {device.index}'}: {why}"
             for device in devices
             if (why := refusal(device, wants)) is not None
         )
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
         raise DeviceError(f"{number}, {count} asked for ({reasons}); --wait SECONDS waits for them")
-    return tuple(uuid_of(device) for device in fitting[:count])
+    return tuple(device.instance or uuid_of(device) for device in fitting[:count])
 
 
 # --- what a value of the variable shows --------------------------------------------------------
@@ -265,6 +293,8 @@ class View:
     indexes: tuple[int, ...] | None
     #: Indexes that are visible, in no order; None where not even that can be told.
     visible: frozenset[int] | None
+    #: The UUID of the MIG instance that is seen of an index.
+    instances: Mapping[int, str] = field(default_factory=dict)
 
 
 def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
@@ -272,38 +302,54 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
 
     Follows the driver's grammar: unset means all; an invalid entry ends the list, as does one of
     another kind than the first (number, GPU or MIG UUID); a duplicate hides everything; a space
-    before a UUID makes it invalid. Integers are CUDA's ordinals, fastest device first unless
+    before a UUID makes it invalid. A divided GPU shows its first MIG instance unless another one is
+    named, and of all that is named CUDA shows a single instance or only whole GPUs (MIG User Guide,
+    "CUDA Device Enumeration"). Integers are CUDA's ordinals, fastest device first unless
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, which on a machine with unequal devices cannot be told without
     starting the driver.
     """
-    ordered = environment.get(ORDER, "").strip() == "PCI_BUS_ID" or _all_alike(devices)
+    shown = given(environment, devices)
+    known = MASK in environment or _ordered(environment, devices)
+    if shown is None or (not known and any(device.mig for device in devices)):
+        return View(None, None)
+    shown = next(([device] for device in shown if device.instance), shown)
+    indexes = tuple(device.index for device in shown)
+    parts = {device.index: device.instance for device in shown if device.instance}
+    return View(indexes if known else None, frozenset(indexes), parts)
+
+
+def given(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Device] | None:
+    """The devices, or their MIG instances, that these variables name; None if it is not known.
+
+    More than a process can see at once: several MIG instances may be named.
+    """
     mask = environment.get(MASK)
-    everything = tuple(device.index for device in devices)
     if mask is None:
-        return View(everything if ordered else None, frozenset(everything))
+        return [_first_part(device) for device in devices]
     if mask[:4] in ("GPU-", "MIG-"):
-        shown = _by_uuids(mask, devices)
-    else:
-        positions = _by_numbers(mask, len(devices))
-        if positions and not ordered:
-            return View(None, None)
-        shown = [everything[position] for position in positions]
-    return View(tuple(shown), frozenset(shown))
+        return _by_uuids(mask, devices)
+    positions = _by_numbers(mask, len(devices))
+    if positions and not _ordered(environment, devices):
+        return None
+    return [_first_part(devices[position]) for position in positions]
 
 
-def _by_uuids(mask: str, devices: Sequence[Device]) -> list[int]:
-    """The indexes that UUIDs show; an entry of another kind than the first one's ends the list."""
-    shown: list[int] = []
-    seen: list[object] = []
+def _first_part(device: Device) -> Device:
+    return replace(device, instance=device.mig[0].uuid if device.mig else None)
+
+
+def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:
+    """What UUIDs show; an entry of another kind than the first one's ends the list."""
+    shown: list[Device] = []
     for entry in mask.split(","):
-        index = _index_of(entry, devices) if entry[:4] == mask[:4] else None
-        if index is None:
+        if entry[:8] == "MIG-GPU-":  # the older spelling, by numbers that NVML does not list
+            return None
+        device = _named_by(entry, devices) if entry[:4] == mask[:4] else None
+        if device is None:
             break
-        key: object = entry if entry[:4] == "MIG-" else index
-        if key in seen:
+        if any((device.index, device.instance) == (d.index, d.instance) for d in shown):
             return []
-        seen.append(key)
-        shown.append(index)
+        shown.append(device)
     return shown
 
 
@@ -320,20 +366,23 @@ def _by_numbers(mask: str, count: int) -> list[int]:
     return list(itertools.takewhile(lambda number: number < count, numbers))
 
 
-def _all_alike(devices: Sequence[Device]) -> bool:
-    """Whether CUDA's fastest-first order can only be the PCI order."""
+def _ordered(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+    """Whether CUDA's order is nvidia-smi's: asked for, or all devices are equally fast."""
+    if environment.get(ORDER, "").strip() == "PCI_BUS_ID":
+        return True
     return len({(device.name, device.compute_capability) for device in devices}) <= 1
 
 
-def _index_of(entry: str, devices: Sequence[Device]) -> int | None:
-    """The device that a UUID (or unique prefix) in the mask means to the driver."""
-    found = {
-        uuid: device.index
+def _named_by(entry: str, devices: Sequence[Device]) -> Device | None:
+    """The device, or MIG instance, that a UUID (or a unique prefix) means to the driver."""
+    found = [
+        replace(device, instance=part.uuid)
         for device in devices
-        for uuid in (device.uuid, *(instance.uuid for instance in device.mig))
-        if uuid is not None and uuid.startswith(entry)
-    }
-    return next(iter(found.values())) if len(found) == 1 else None
+        for part in device.mig
+        if part.uuid.startswith(entry)
+    ]
+    found += [_first_part(d) for d in devices if d.uuid is not None and d.uuid.startswith(entry)]
+    return found[0] if len(found) == 1 else None
 
 
 def hides_all(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:

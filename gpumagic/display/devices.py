@@ -104,7 +104,7 @@ def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
         [
             Cell(str(device.index)),
             Cell(part.name or DASH),
-            Cell(part.uuid),
+            Cell(part.uuid, "good" if part.uuid == device.instance else ""),
             Cell(f"{bytes_(part.memory_used)} / {bytes_(part.memory_total)}"),
         ]
         for device in table
@@ -222,7 +222,8 @@ def selection(result: Selection) -> list[Block]:
 
 def _seen(device: Device) -> Line:
     ordinal = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
-    free = "" if device.memory_free is None else f", {bytes_(device.memory_free)} free"
+    told = device.memory_free is not None or device.instance is not None
+    free = f", {bytes_(device.memory_free)} free" if told else ""
     return Line(
         (
             Cell(f"  {ordinal}", "strong"),

@@ -116,8 +116,10 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     if held is None:
         # Without a context torch holds nothing.
         held = _Held(0, 0, 0, 0, 0, 0) if torch_cuda.built_with_cuda() else _Held()
+    divided = device is not None and bool(device.mig)
+    device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
-    if context and (free is None or total is None):
+    if context and (divided or free is None or total is None):
         free, total = _by_the_runtime(ordinal)
     return DeviceMemory(
         allocated=held.allocated,

@@ -70,8 +70,28 @@ class Device:
     memory_others: int | None = None
     compute_capability: tuple[int, int] | None = None
     mig: tuple[MigInstance, ...] = ()
+    #: The UUID of the MIG instance that this process sees of the device, if it is divided into
+    #: such; None where not known.
+    instance: str | None = None
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
+
+    def as_seen(self) -> Device:
+        """What this process sees of the device: where it is divided, its MIG instance's figures."""
+        if not self.mig:
+            return self
+        part = next((part for part in self.mig if part.uuid == self.instance), MigInstance(""))
+        total, used = part.memory_total, part.memory_used
+        return dataclasses.replace(
+            self,
+            name=part.name or self.name,
+            memory_total=total,
+            memory_used=used,
+            memory_free=None if total is None or used is None else total - used,
+            utilization=None,
+            processes=None,
+            memory_others=None,
+        )
 
 
 @dataclass(frozen=True)

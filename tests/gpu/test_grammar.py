@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.errors import DeviceError, SpecError
@@ -92,11 +94,56 @@ def test_a_device_without_a_uuid_cannot_be_written() -> None:
         resolve(parse("0"), lost)
 
 
+DIVIDED = (
+    Device(0, uuid="GPU-aa", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
+    Device(1, uuid="GPU-bb"),
+)
+
+
 def test_mig_instances_are_found_by_their_uuid() -> None:
-    parts = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
-    devices = (Device(0, uuid="GPU-aa", mig=parts),)
-    assert resolve(parse("MIG-2"), devices) == ("MIG-2b",)
-    assert resolve(parse("mig-1A"), devices) == ("MIG-1a",)
+    assert resolve(parse("MIG-2"), DIVIDED) == ("MIG-2b",)
+    assert resolve(parse("mig-1A"), DIVIDED) == ("MIG-1a",)
+
+
+def test_one_mig_instance_is_all_that_cuda_shows() -> None:
+    for spec in ("MIG-1a,MIG-2b", "MIG-1a,1", "0,1", "1,0", "0-1", "GPU-b,mig-2"):
+        with pytest.raises(SpecError, match=r"cannot be shown together.*write, for example, MIG-"):
+            resolve(parse(spec), DIVIDED)
+    assert resolve(parse("0"), DIVIDED) == ("GPU-aa",)
+
+
+@pytest.mark.parametrize(
+    ("mask", "indexes", "instances"),
+    [
+        (None, (0,), {0: "MIG-1a"}),
+        ("0", (0,), {0: "MIG-1a"}),
+        ("GPU-a", (0,), {0: "MIG-1a"}),
+        ("1", (1,), {}),
+        ("1,0", (0,), {0: "MIG-1a"}),
+        ("MIG-2", (0,), {0: "MIG-2b"}),
+        ("MIG-2b,MIG-1a", (0,), {0: "MIG-2b"}),
+        ("MIG-2b,MIG-2", (), {}),
+        ("MIG-zz", (), {}),
+        ("MIG-GPU-aa/1/0", None, {}),
+    ],
+)
+def test_what_a_mask_shows_of_a_divided_gpu(
+    mask: str | None, indexes: tuple[int, ...] | None, instances: dict[int, str]
+) -> None:
+    seen = view({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, DIVIDED)
+    assert (seen.indexes, seen.instances) == (indexes, instances)
+
+
+def test_auto_takes_an_instance_not_the_gpu_that_it_is_of() -> None:
+    parts = (MigInstance("MIG-1a", None, 10, 8), MigInstance("MIG-2b", None, 10, 4))
+    divided = Device(0, uuid="GPU-aa", memory_free=99, utilization=0, processes=(), mig=parts)
+    assert pick([divided], 1, Wants()) == ("MIG-2b",)
+    assert pick([replace(divided, instance="MIG-1a")], 1, Wants()) == ("MIG-1a",)
+    assert pick([divided, Device(1, uuid="GPU-bb", memory_free=7)], 1, Wants()) == ("GPU-bb",)
+    with pytest.raises(DeviceError, match="MIG-1a: its utilisation is not known"):
+        pick([divided], 1, Wants(idle=True))
+    with pytest.raises(SpecError, match="only 1 of 2 are whole"):
+        pick([divided, Device(1, uuid="GPU-bb")], 2, Wants())
 
 
 # --- auto --------------------------------------------------------------------------------------
