@@ -120,7 +120,7 @@ _PROCESS_COLUMNS = (
     Column("Engine", "right"),
     Column("User", rank=2),
     Column("Memory", "right"),
-    Column("Command", rank=1),
+    Column("Command", least=12),
 )
 
 

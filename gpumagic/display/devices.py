@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
@@ -31,6 +32,8 @@ def device_table(table: DeviceTable) -> list[Block]:
         return [Line.of("No GPU to show: NVML lists none on this machine.", "warn"), _sees(table)]
     blocks: list[Block] = [Grid(_COLUMNS, [_row(device) for device in table])]
     blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(table)) else []
+    errors = [(device.index, device.error) for device in table if device.error is not None]
+    blocks += [Line.of(f"GPU {i}: {e}.", "bad") for i, e in errors if e != _short(e)]
     blocks.append(_sees(table))
     if table.show_processes:
         blocks += _processes(table)
@@ -45,7 +48,7 @@ def _row(device: Device) -> list[Cell]:
             Cell(str(device.index)),
             _ordinal(device),
             Cell(device.name or DASH),
-            Cell(device.error, "bad"),
+            Cell(_short(device.error), "bad"),
             *blank,
         ]
     hidden: Style = "dim" if device.visible is False else ""
@@ -60,6 +63,11 @@ def _row(device: Device) -> list[Cell]:
         _bytes(device.memory_own),
         _bytes(device.memory_others),
     ]
+
+
+def _short(error: str) -> str:
+    """An error in a cell, where a long one would take the other devices' columns away."""
+    return textwrap.shorten(error, 24, placeholder=" …")
 
 
 def _bytes(value: int | None) -> Cell:
@@ -157,7 +165,7 @@ _PROCESS_COLUMNS = (
     Column("User", rank=2),
     Column("Memory", "right"),
     Column("Type", rank=3),
-    Column("Command", rank=1),
+    Column("Command", least=12),
 )
 _LONGEST_COMMAND = 80
 

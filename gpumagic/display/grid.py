@@ -28,6 +28,8 @@ class Column:
     align: Literal["left", "right"] = "left"
     #: Narrow terminals drop the columns of the highest rank first; rank 0 is never dropped.
     rank: int = 0
+    #: Before that, its cells are shortened to this width, if it is above 0.
+    least: int = 0
 
 
 @dataclass(frozen=True)

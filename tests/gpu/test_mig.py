@@ -76,7 +76,8 @@ def test_a_dash_where_nvml_does_not_tell_it(kernel: Callable[..., Kernel]) -> No
 
 
 def test_the_report_on_memory_is_of_the_instance(job: Kernel) -> None:
-    row = "(lambda d: (d.index, d.free, d.total, d.others))(__import__('gpumagic').gpumem().devices[0])"
+    first = "__import__('gpumagic').gpumem().devices[0]"
+    row = f"(lambda d: (d.index, d.free, d.total, d.others))({first})"
     assert job.value(row) == (0, 10 * GIB, 10 * GIB, None)
     job.run(UUIDS)
     index, free, total, others = job.value(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,34 @@ def test_a_narrow_terminal_drops_columns_not_lines(width: int) -> None:
     rows = [line for line in lines if line.strip().startswith("0 ") and "cuda:1" in line]
     assert len(rows) == 1
     assert "60.0 GiB / 80.0 GiB" in rows[0]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_long_command_is_shortened_to_the_room_there_is(width: int) -> None:
+    process = Process(7, GIB, user="ann", command="python train.py " + "--flag " * 40, own=True)
+    text = as_text(replace(FULL, devices=(replace(FULL[0], processes=(process,)),)), width=width)
+    row = next(line for line in text.splitlines() if "(this kernel)" in line)
+    assert "pyth" in row
+    assert len(row) <= max(width, 45)
+    if width >= 80:
+        assert all(part in row for part in ("ann", "compute", "python train.py"))
+
+
+def test_columns_that_have_no_room_are_named() -> None:
+    dropped = "not shown for want of width: "
+    assert dropped not in as_text(FULL, width=140)
+    assert f"{dropped}Temp, Power\n" in as_text(FULL, width=80)
+
+
+def test_a_long_error_leaves_the_other_devices_their_columns() -> None:
+    error = "the GPU is lost: it needs a reset, or the machine a reboot"
+    table = replace(FULL, devices=(*FULL[:2], replace(FULL[2], error=error)))
+    lines = as_text(table, width=110).splitlines()
+    assert lines[0].split() == (
+        "GPU CUDA Name Memory used / total Util Temp Power Mine Others".split()
+    )
+    assert "the GPU is lost: it …" in lines[4]
+    assert f"GPU 2: {error}." in lines
 
 
 def test_processes_are_escaped_in_html() -> None:

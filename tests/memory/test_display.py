@@ -55,6 +55,7 @@ Device  Allocated  Reserved               Peak      Free
 ────────────────────────────────────────────────────────
 cuda:0   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  60.0 GiB
 cuda:1        0 B  ░░░░░░░░ 0 B            0 B         –
+not shown for want of width: GPU, Name, Outside, Others, Total
 Since the last report: cuda:0 allocated +256 MiB
 a note"""
 
