@@ -34,7 +34,7 @@ class DriverState:
     failed: bool = False
 
 
-#: Set by `gpumagic.selection`, which finds it out; the driver itself cannot be asked.
+#: Set by `gpumagic.failed_start`, which finds it out; the driver itself cannot be asked.
 runtime_failed = False
 
 

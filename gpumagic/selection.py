@@ -12,10 +12,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from gpumagic import driver, inventory, runtime, torch_cuda, visibility, witness
+from gpumagic import driver, failed_start, inventory, torch_cuda, visibility, witness
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
@@ -64,9 +64,9 @@ def choose(
         table = _wait(spec, wants, wait, progress)
     change = _change(spec, wants, table)
     before = variables()
-    _note_hiding(before, table)
+    failed_start.note_hiding(before, table)
     _write(change)
-    _note_hiding(variables(), table)
+    failed_start.note_hiding(variables(), table)
     return _verify(spec, before, table)
 
 
@@ -115,7 +115,7 @@ def apply(text: str, values: Mapping[str, str | None]) -> Selection:
     spec, table = visibility.parse(text), inventory.devices(processes=False)
     before = variables()
     _write({name: values.get(name) for name in VARIABLES})
-    _note_hiding(variables(), table)
+    failed_start.note_hiding(variables(), table)
     return _verify(spec, before, table)
 
 
@@ -199,18 +199,6 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
 # --- whether it took effect --------------------------------------------------------------------
 
 
-@dataclass
-class _Memory:
-    """What happened in this process that the driver cannot be asked about."""
-
-    #: Every device was hidden at a moment when torch was loaded. If anything asked for CUDA then,
-    #: the CUDA runtime has failed and remembers it, while the driver still says "not initialised".
-    hidden_under_torch: bool = False
-
-
-_memory = _Memory()
-
-
 def note_hiding() -> None:
     """Remember it if all devices are, or were, hidden from a torch that is loaded.
 
@@ -220,13 +208,7 @@ def note_hiding() -> None:
     if masks and torch_cuda.loaded() is not None:
         table = inventory.devices(processes=False)
         for held in masks:
-            _note_hiding(held, table)
-
-
-def _note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
-    present = {name: value for name, value in environment.items() if value is not None}
-    if torch_cuda.loaded() is not None and visibility.hides_all(present, table):
-        _memory.hidden_under_torch = True
+            failed_start.note_hiding(held, table)
 
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
@@ -246,9 +228,8 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     elif state.initialized is None:
         status = "too-late"
         message = f"The CUDA driver does not say what it shows; {_remedy(spec)}"
-    elif _memory.hidden_under_torch and wanted.visible:
+    elif failed_start.suspected() and wanted.visible:
         status, message = _ask_runtime(spec, len(wanted.visible), status)
-        driver.runtime_failed = status == "too-late"
         seen = () if status == "too-late" else seen
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
         status = "too-late"
@@ -349,7 +330,7 @@ def _frozen_state() -> str:
 
 def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str | None]:
     """Whether torch's CUDA runtime can still start: it may have failed while all was hidden."""
-    count = runtime.in_fork().count
+    count = failed_start.ask().count
     if count == expected:
         return status, None
     if count is None:

@@ -34,9 +34,10 @@ ROOMS: dict[str, set[str]] = {
     "loop": {"errors"},
     "cell": {"errors", "loop"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
+    "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
     "selection": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda"),
-        *("runtime", "inventory", "witness"),
+        *("runtime", "inventory", "witness", "failed_start"),
     },
     "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
     "kernelspec": {"errors", "visibility", "inventory"},

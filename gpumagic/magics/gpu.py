@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, gate, inventory, selection, threads, torch_cuda
+from gpumagic import driver, failed_start, gate, inventory, selection, threads, torch_cuda
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import cluster, restarting, saving
 from gpumagic.magics.options import (
@@ -23,7 +23,7 @@ from gpumagic.magics.options import (
     take_semicolon,
 )
 from gpumagic.magics.show import LiveDisplay, hand_over, show
-from gpumagic.results import Selection, Status
+from gpumagic.results import DeviceTable, Selection, Status
 from gpumagic.visibility import Wants, parse
 
 _EXAMPLES = """\
@@ -192,7 +192,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if options.threads is not None and spec in _VERBS:
         raise SpecError("--threads goes with a choice of GPUs; for example: %gpu off --threads 4")
     if spec in ("", "ps"):
-        table = inventory.devices(processes=options.processes or spec == "ps")
+        table = _table(options.processes or spec == "ps")
         return hand_over(shell, table, options, silent=silent)
     if spec == "watch":
         return _watch(shell, options)
@@ -276,10 +276,18 @@ def _warn(chosen: Selection) -> None:
         )
 
 
+def _table(processes: bool) -> DeviceTable:
+    """The table, with what it costs seconds to find out if there is reason to."""
+    table = inventory.devices(processes=processes)
+    if not table.cuda_failed and failed_start.found(table):
+        table = inventory.devices(processes=processes)
+    return table
+
+
 def _watch(shell: Any, options: argparse.Namespace) -> Any:
     """The table, again and again in one place, until interrupted."""
     ends = None if options.duration is None else time.monotonic() + options.duration
-    table = inventory.devices(processes=options.processes)
+    table = _table(options.processes)
     with LiveDisplay(shell, quiet=options.quiet) as live:
         with suppress(KeyboardInterrupt):  # the way to stop it
             live.result(table)
@@ -329,6 +337,7 @@ def _under(
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
     before, gated, computing = selection.variables(), gate.current(), threads.number()
+    failed = driver.runtime_failed
     chosen = _choose(shell, spec, wants, options)
     try:
         chosen = threads.noted(chosen, options.threads)
@@ -342,12 +351,28 @@ def _under(
             # torch 2.6 counts devices by the variable for the first time after CUDA is up, and
             # keeps that: let it count while the variable is what CUDA has read.
             torch_cuda.require().cuda.device_count()
+        if not chosen.devices and torch_cuda.loaded() is not None:
+            failed_start.suspect()
         selection.restore(before)
         gate.put_back(gated)
         if options.threads is not None:
             threads.put_back(computing)
-        if not chosen.cuda_initialized and driver.state().initialized and not options.quiet:
-            print(
-                "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
-                "this kernel; the variables are put back for processes started from here."
-            )
+        if not options.quiet and not chosen.cuda_initialized:
+            _say_what_is_permanent(failed)
+
+
+def _say_what_is_permanent(failed: bool) -> None:
+    """What the cell has made of its choice, if it is for good; it had ``failed`` before or not."""
+    if driver.is_initialized():
+        print(
+            "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
+            "this kernel; the variables are put back for processes started from here."
+        )
+        return
+    may_have = not failed and failed_start.suspected()
+    if may_have and failed_start.found(inventory.devices(processes=False)):
+        print(
+            "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "
+            "failed, and remembers that: this kernel sees no GPU any more. To change that: "
+            "%gpu on --restart, or restart the kernel."
+        )

@@ -150,6 +150,39 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
     assert "failed, and remembers that" in result["stderr"]
 
 
+#: Counts how often a copy of the process is asked, which costs seconds on a real machine.
+COUNTING = """
+import gpumagic.runtime as _runtime
+def _counted(_ask=_runtime.in_fork): _asked.append(1); return _ask()
+_asked, _runtime.in_fork = [], _counted
+"""
+
+
+def test_a_failure_while_all_was_hidden_is_in_the_table(kernel: Callable[..., Kernel]) -> None:
+    trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
+    trapped.run("import os, torch; assert not torch.cuda.is_available()")
+    trapped.run("%load_ext gpumagic\n" + COUNTING)
+    trapped.run("%gpu -q")
+    assert trapped.value("len(_asked)") == 0
+    trapped.run("del os.environ['CUDA_VISIBLE_DEVICES']")
+    for _ in range(2):
+        shown = trapped.run("%gpu").text
+        assert "This kernel sees none of 4 GPUs" in shown
+        assert "CUDA has failed in this process, which is final" in shown
+    assert trapped.value("len(_asked)") == 1
+
+
+def test_no_failure_while_all_was_hidden_is_asked_for_once(kernel: Callable[..., Kernel]) -> None:
+    lucky = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
+    lucky.run("import os, torch")
+    lucky.run("%load_ext gpumagic\n" + COUNTING)
+    lucky.run("del os.environ['CUDA_VISIBLE_DEVICES']")
+    for _ in range(2):
+        assert "sees all 4 GPUs" in lucky.run("%gpu").text
+    assert lucky.value("len(_asked)") == 1
+    lucky.run(TENSOR)
+
+
 def test_reset_is_what_the_kernel_was_started_with(kernel: Callable[..., Kernel]) -> None:
     started = kernel(env={"CUDA_VISIBLE_DEVICES": "1,3"})
     started.run("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
@@ -228,6 +261,23 @@ def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh: Kernel) 
     assert "its choice of GPUs has become permanent" in reply.stdout
     assert fresh.value("torch.cuda.device_count()") == 1
     assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+
+
+def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
+    backward = "%%gpu off\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()"
+    reply = fresh.run(backward)
+    assert "failed, and remembers that: this kernel sees no GPU any more" in reply.stdout
+    assert "%gpu on --restart" in reply.stdout
+    assert "CUDA has failed in this process" in fresh.run("%gpu").text
+    with pytest.raises(AssertionError, match="RuntimeError"):
+        fresh.run(TENSOR)
+    assert fresh.run(backward).stdout == ""  # said once
+
+
+def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh: Kernel) -> None:
+    assert fresh.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
+    assert "sees all 4 GPUs" in fresh.run("%gpu").text
+    fresh.run(TENSOR)
 
 
 def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:

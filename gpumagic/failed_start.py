@@ -1,0 +1,60 @@
+"""Whether a start of CUDA has failed in this process, which CUDA's runtime then remembers.
+
+Where every GPU is hidden, a backward pass on the CPU is enough to start CUDA, in vain. The driver
+goes on saying that it is not initialised, so it cannot be asked; the runtime can, in a forked copy
+of this process. That costs seconds: it is done where there is a suspicion, and once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from gpumagic import driver, runtime, torch_cuda, visibility
+from gpumagic.results import DeviceTable
+
+#: Something may have asked for CUDA when it could not start.
+_suspected = False
+#: The variables under which the copy gave no answer: it is not asked again.
+_unanswered: Mapping[str, str | None] | None = None
+
+
+def suspect() -> None:
+    """From now on it may have failed."""
+    global _suspected, _unanswered
+    _suspected, _unanswered = True, None
+
+
+def suspected() -> bool:
+    """Whether it may have failed."""
+    return _suspected
+
+
+def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
+    """Suspect it if these variables, which hold or held, hide all devices from a loaded torch."""
+    present = {name: value for name, value in environment.items() if value is not None}
+    if torch_cuda.loaded() is not None and visibility.hides_all(present, table):
+        suspect()
+
+
+def ask() -> runtime.Start:
+    """How CUDA starts in a copy of this process. Only where the variables show a device."""
+    global _suspected
+    start = runtime.in_fork()
+    if start.count is not None:
+        driver.runtime_failed = start.count == 0
+        _suspected = driver.runtime_failed
+    return start
+
+
+def found(table: DeviceTable) -> bool:
+    """Whether it has failed, as far as is known; asks only if it may have, and once."""
+    global _unanswered
+    if driver.runtime_failed or not _suspected:
+        return driver.runtime_failed
+    if table.cuda_initialized is not False or all(device.visible is False for device in table):
+        return False
+    now = {name: os.environ.get(name) for name in (visibility.MASK, visibility.ORDER)}
+    if now != _unanswered and ask().count is None:
+        _unanswered = now
+    return driver.runtime_failed
