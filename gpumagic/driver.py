@@ -13,6 +13,11 @@ import os
 from dataclasses import dataclass
 
 _LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+#: What there is to say where it cannot be loaded, though there are devices.
+MISSING = (
+    f"CUDA's own driver library, {_LIBRARY}, cannot be loaded; start a container with --gpus all "
+    "and NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere install the NVIDIA driver"
+)
 _SUCCESS, _NOT_INITIALIZED, _NO_DEVICE = 0, 3, 100
 
 
@@ -59,7 +64,10 @@ def loaded_library() -> ctypes.CDLL | None:
 
 
 def installed() -> bool:
-    """Whether there is a CUDA driver at all: its library can be loaded. Initialises nothing."""
+    """Whether there is a CUDA driver at all: its library can be loaded. Initialises nothing.
+
+    Loads the library if it is not loaded yet, as the import of torch does.
+    """
     if loaded_library() is not None:
         return True
     try:

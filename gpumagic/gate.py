@@ -298,6 +298,7 @@ def choose(text: str, namespace: Mapping[str, Any] | None = None) -> Selection:
         living = living_tensors(namespace or {})
         notes = (LIMITS, *(f"lives on: {line}" for line in living), "lift it with: %gpu on")
         return _selection(spec.text, "gated", (), notes)
+    inventory.check(table)
     if spec.kind == "auto":
         uuids = visibility.pick(_seen(table), spec.count, visibility.Wants())
     else:

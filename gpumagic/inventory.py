@@ -51,12 +51,29 @@ def devices(*, processes: bool = True) -> DeviceTable:
         return DeviceTable(
             _compose(listed, environment, state, False), notes=(str(error),), **common
         )
+    missing = not state.loaded and not driver.installed()
+    if missing:  # as good as hidden
+        environment = {**environment, visibility.MASK: visibility.HIDE_ALL}
+        common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
         _compose(readings, environment, state, processes),
+        cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,
         **common,
     )
+
+
+def check(table: DeviceTable) -> None:
+    """Whether devices can be chosen from the table.
+
+    Raises:
+        DeviceError: they cannot; the reason, and what to do, in one line.
+    """
+    if table.error is not None:
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    if table.cuda_missing:
+        raise DeviceError(f"no GPU can be used: {driver.MISSING}")
 
 
 @cache

@@ -68,8 +68,7 @@ def variables(spec: str) -> dict[str, str]:
     if parsed.kind in ("on", "reset"):
         raise SpecError(f"{spec!r} is how every kernel starts; it needs no kernelspec of its own")
     table = inventory.devices(processes=False)
-    if table.error is not None:
-        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    inventory.check(table)
     if parsed.kind == "auto":
         whole = [replace(device, instance=None) for device in table]
         chosen = visibility.pick(whole, parsed.count, visibility.Wants())

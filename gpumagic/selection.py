@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpumagic import driver, failed_start, inventory, torch_cuda, visibility, witness
-from gpumagic.errors import DeviceError, GpuMagicWarning
+from gpumagic.errors import GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
 
@@ -61,6 +61,7 @@ def choose(
     spec = visibility.parse(text)
     table = inventory.devices(processes=False)
     if spec.kind == "auto" and wait > 0:
+        inventory.check(table)
         table = _wait(spec, wants, wait, progress)
     change = _change(spec, wants, table)
     before = variables()
@@ -152,8 +153,7 @@ def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | 
         return {MASK: None}
     if spec.kind == "reset":
         return started_with()
-    if table.error is not None:
-        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    inventory.check(table)
     if spec.kind == "auto":
         mine = allowed(table)
         if table.devices and not mine:
@@ -216,6 +216,8 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     now = variables()
     present = {name: value for name, value in now.items() if value is not None}
     wanted = visibility.view(present, table)
+    if table.cuda_missing:
+        wanted = visibility.View((), frozenset())
     state = driver.state()
     notes: list[str] = []
     status: Status = "unchanged" if now == before else "applied"
@@ -231,6 +233,8 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     elif failed_start.suspected() and wanted.visible:
         status, message = _ask_runtime(spec, len(wanted.visible), status)
         seen = () if status == "too-late" else seen
+    if table.cuda_missing and spec.kind != "off":
+        notes.append(driver.MISSING)
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
         status = "too-late"
         message = f"os.environ was replaced, so {MASK} does not reach the driver"

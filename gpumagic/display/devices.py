@@ -135,15 +135,16 @@ def _sees(table: DeviceTable) -> Line:
     else:
         number = sum(map(bool, known))
         count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
-    state = (
-        "CUDA has failed in this process, which is final"
-        if table.cuda_failed
-        else {
+    if table.cuda_missing:
+        state = "there is no CUDA driver"
+    elif table.cuda_failed:
+        state = "CUDA has failed in this process, which is final"
+    else:
+        state = {
             True: "CUDA is initialised, so this is final for the process",
             False: "CUDA is not initialised, so this can still be changed",
             None: "the CUDA driver does not say whether it is initialised",
         }[table.cuda_initialized]
-    )
     order = ""
     if any(d.visible and d.ordinal is None for d in table):
         order = "; CUDA's own order (fastest first) is not known before it starts"

@@ -107,6 +107,8 @@ class DeviceTable(Series[Device]):
     cuda_initialized: bool | None = None
     #: CUDA has failed in this process, which remembers that and sees no device any more.
     cuda_failed: bool = False
+    #: There is no CUDA driver, although NVML lists the devices: none can be used.
+    cuda_missing: bool = False
     driver_version: str | None = None
     #: The newest CUDA that the driver supports, for example ``(13, 0)``.
     cuda_version: tuple[int, int] | None = None

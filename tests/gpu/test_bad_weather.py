@@ -164,6 +164,25 @@ def test_no_driver(kernel: Callable[..., Kernel]) -> None:
     assert laptop.value("str(__import__('gpumagic').device())") == "cpu"
 
 
+def test_nvml_without_a_driver(kernel: Callable[..., Kernel]) -> None:
+    """A container that was given only the capability 'utility'."""
+    utility = kernel(Scenario(devices=2, driver=False))
+    shown = utility.run("%gpu").text
+    assert "sees none of 2 GPUs" in shown
+    assert "there is no CUDA driver" in shown
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in shown
+    for spec in ("0", "auto --wait 60", "1 --soft", "0,9"):
+        reply = utility.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith("UsageError: no GPU can be used: CUDA's own driver library")
+        assert "--gpus all" in reply.stderr
+        assert reply.stderr.count("\n") == 1
+    assert utility.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    for spec, status in (("off", "applied"), ("on", "applied"), ("reset", "unchanged")):
+        shown = utility.run(f"selection = %gpu {spec} -o").text
+        assert utility.value("(selection.status, selection.devices)") == (status, ())
+        assert ("cannot be loaded" in shown) is (spec != "off")
+
+
 def test_no_device(kernel: Callable[..., Kernel]) -> None:
     empty = kernel(Scenario(devices=0))
     assert "No GPU to show: NVML lists none on this machine." in empty.run("%gpu").text
