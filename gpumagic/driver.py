@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
@@ -197,10 +198,20 @@ for ordinal in range(count.value):
 """
 
 
-def list_in_child(timeout: float = 20.0) -> tuple[ListedDevice, ...]:
-    """Every device of the machine in PCI order, as the CUDA driver lists it in a child process.
+#: Shows every device, in PCI order.
+_EVERYTHING: Mapping[str, str | None] = {
+    "CUDA_VISIBLE_DEVICES": None,
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
 
-    For machines whose NVML is missing or broken. This process's driver is not touched.
+
+def list_in_child(
+    variables: Mapping[str, str | None] = _EVERYTHING, timeout: float = 20.0
+) -> tuple[ListedDevice, ...]:
+    """The devices that the CUDA driver lists, in its order, in a child process.
+
+    By default every device of the machine in PCI order. For machines whose NVML is missing or
+    broken, and where only the driver knows its order. This process's driver is not touched.
 
     Raises:
         DeviceError: there is no driver, or it does not start.
@@ -210,8 +221,8 @@ def list_in_child(timeout: float = 20.0) -> tuple[ListedDevice, ...]:
 
     from gpumagic.errors import DeviceError
 
-    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    changed = {**os.environ, **variables}
+    environment = {name: value for name, value in changed.items() if value is not None}
     command = [sys.executable, "-I", "-S", "-c", _LISTING.format(library=_LIBRARY)]
     try:
         done = subprocess.run(

@@ -13,10 +13,11 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from gpumagic import driver, failed_start, inventory, torch_cuda, visibility, witness
-from gpumagic.errors import GpuMagicWarning
+from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
 
@@ -173,12 +174,45 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
     started with all of them hidden, or with none hidden, may take any. Empty where it was given a
     MIG instance that NVML does not list.
+
+    Raises:
+        DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
     """
     start = {name: value for name, value in started_with().items() if value is not None}
-    given = visibility.given(start, table) if MASK in start else None
-    if given or start.get(MASK, "").startswith("MIG-"):
+    anything = [replace(device, instance=None) for device in table]
+    if MASK not in start:
+        return anything
+    given = visibility.given(start, table)
+    if start[MASK].startswith("MIG-"):
         return given or ()
-    return [replace(device, instance=None) for device in table]
+    if given is None:
+        visible = _view(start, table).visible
+        if visible is None:
+            raise DeviceError(
+                f"which GPUs this kernel was given is not known: {MASK}={start[MASK]} counts in "
+                "CUDA's own order, which the driver does not tell; name a GPU, for example: %gpu 0"
+            )
+        given = [device for device in table if device.index in visible]
+    return given or anything
+
+
+def _view(environment: Mapping[str, str], table: DeviceTable) -> visibility.View:
+    """What these variables show; where only the driver knows its order, it is asked in a child."""
+    found = visibility.view(environment, table)
+    if found.visible is not None:
+        return found
+    index_of = {device.uuid[4:].lower(): device.index for device in table if device.uuid}
+    try:
+        listed = _listed(environment.get(MASK), environment.get(ORDER))
+        indexes = tuple(index_of[device.uuid[4:].lower()] for device in listed)
+    except (DeviceError, KeyError):
+        return found
+    return visibility.View(indexes, frozenset(indexes))
+
+
+@cache
+def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...]:
+    return driver.list_in_child({MASK: mask, ORDER: order})
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
@@ -215,16 +249,17 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     """What became of the choice that has just been written."""
     now = variables()
     present = {name: value for name, value in now.items() if value is not None}
-    wanted = visibility.view(present, table)
+    wanted = _view(present, table)
     if table.cuda_missing:
         wanted = visibility.View((), frozenset())
     state = driver.state()
     notes: list[str] = []
     status: Status = "unchanged" if now == before else "applied"
     message: str | None = None
-    seen = _devices(wanted, table)
+    known = wanted.visible is not None
+    seen = _devices(wanted, table) if known else ()
     if state.initialized:
-        seen = _visible(table)
+        seen, known = _visible(table), True
         if _frozen_differs(wanted, seen, state, table):
             status, message = "too-late", _too_late(spec, state, seen)
     elif state.initialized is None:
@@ -246,6 +281,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         environment=now,
         status=status,
         devices=seen,
+        devices_known=known,
         cuda_initialized=state.initialized,
         message=message,
         notes=tuple(notes),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic import __version__
-from gpumagic.errors import GpuMagicError
+from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.results import DeviceTable, Selection
 
 Reply = tuple[str, Any]
@@ -68,7 +68,11 @@ def look(processes: bool = False) -> tuple[Place, DeviceTable, tuple[int, ...]]:
     from gpumagic import inventory, selection
 
     table = inventory.devices(processes=processes)
-    return place(), table, tuple(device.index for device in selection.allowed(table))
+    try:
+        allowed = tuple(device.index for device in selection.allowed(table))
+    except DeviceError:  # not known: none that it could be given
+        allowed = ()
+    return place(), table, allowed
 
 
 def prepare() -> Place:

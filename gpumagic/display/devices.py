@@ -214,12 +214,16 @@ STATUS_STYLES: Mapping[str, Style] = {
 def selection(result: Selection) -> list[Block]:
     """The status, what this process now sees, and what is to be borne in mind."""
     count = len(result.devices)
-    sees = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+    still = "still " * (result.status == "too-late")
+    seen = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+    sees = f"this kernel {still}sees {seen}"
+    if not result.devices_known:
+        sees = "what this kernel sees is not known before CUDA starts"
     blocks: list[Block] = [
         Line(
             (
                 Cell(result.status, STATUS_STYLES[result.status]),
-                Cell(f": this kernel {'still ' * (result.status == 'too-late')}sees {sees}"),
+                Cell(f": {sees}"),
                 Cell(f"  ({_variables(result.environment)})", "dim"),
             )
         )

@@ -143,6 +143,8 @@ class Selection(Result):
     #: The devices that this process sees after the act, in CUDA's order. When it is too late these
     #: are the ones that are really visible, not the ones asked for.
     devices: tuple[Device, ...] = ()
+    #: False where it is not known which these are, before CUDA starts; `devices` is empty then.
+    devices_known: bool = True
     #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
     cuda_initialized: bool | None = None
     #: One line on what was found, and what can be done; None where there is nothing to add.

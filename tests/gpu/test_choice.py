@@ -200,6 +200,39 @@ def test_auto_keeps_to_what_a_scheduler_gave(kernel: Callable[..., Kernel]) -> N
     assert "3 GPUs are asked for" in reply.shown
 
 
+UNEQUAL = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
+
+
+def test_auto_and_reset_where_a_scheduler_counts_as_cuda_does(
+    kernel: Callable[..., Kernel],
+) -> None:
+    """CUDA's number 1 is nvidia-smi's 0 here; only the driver can tell."""
+    job = kernel(
+        Scenario(devices=UNEQUAL, cuda_order=[1, 0]),
+        env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None},
+    )
+    result = choose(job, "auto", status="applied", cuda_initialized=False)
+    assert [d["index"] for d in result["devices"]] == [0]
+    result = choose(job, "reset", status="applied", cuda_initialized=False)
+    assert [(d["index"], d["ordinal"]) for d in result["devices"]] == [(0, 0)]
+    job.run(TENSOR)
+    assert job.value("torch.cuda.get_device_name(0)") == "Tesla T4"
+    choose(job, "reset", status="unchanged")
+
+
+def test_what_the_driver_does_not_tell_is_not_guessed(kernel: Callable[..., Kernel]) -> None:
+    job = kernel(
+        Scenario(devices=UNEQUAL, cuda_order=[1, 0], faults={"cuInit": 999}),
+        env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None},
+    )
+    reply = job.run("%gpu auto", raising=False)
+    assert reply.stderr.startswith("UsageError: which GPUs this kernel was given is not known")
+    assert reply.stderr.count("\n") == 1
+    choose(job, "off", status="applied")
+    result = choose(job, "reset", status="applied", devices=[], devices_known=False)
+    assert "applied: what this kernel sees is not known" in result["shown"]
+
+
 @pytest.mark.parametrize("spec", ["9", "0,0", "1-", "GPU-zz", "GPU-", "offf", "auto 0", "0 --idel"])
 def test_bad_specs_change_nothing(bad: Kernel, spec: str) -> None:
     before = bad.value("dict(__import__('os').environ)")
