@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpumagic import driver, inventory, torch_cuda, visibility
@@ -310,6 +311,30 @@ def choose(text: str, namespace: Mapping[str, Any] | None = None) -> Selection:
         raise SpecError(f"{named} is hidden from this kernel, so a gate cannot choose it")
     close((device.ordinal for device in chosen if device.ordinal is not None), spec.text)
     return _selection(spec.text, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
+
+
+def note() -> str | None:
+    """One line on the gate that is closed; None where none is."""
+    if _gate is None:
+        return None
+    names = ", ".join(f"cuda:{ordinal}" for ordinal in _gate.allowed)
+    may = f"only {names}" if names else "no GPU"
+    return (
+        f"a gate is closed ('%gpu {_gate.spec} --soft'): {may} may be used for new work; "
+        "lift it with: %gpu on"
+    )
+
+
+def noted(chosen: Selection) -> Selection:
+    """A choice by the variables, under the gate that is closed: it stays, and is said."""
+    line, gate = note(), _gate
+    if line is None or gate is None:
+        return chosen
+    chosen = replace(chosen, notes=(line, *chosen.notes))
+    usable = tuple(device for device in chosen.devices if not gate.refuses(device.ordinal))
+    if chosen.status == "too-late" or usable == chosen.devices:
+        return chosen
+    return replace(chosen, status="gated", devices=usable)
 
 
 def _seen(table: Iterable[Device]) -> tuple[Device, ...]:

@@ -262,7 +262,7 @@ def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) ->
 
         chosen = selection.choose(spec, wants, wait=options.wait, progress=progress)
     if not lifted:
-        return chosen
+        return gate.noted(chosen)
     # The variables may be as they were; what this kernel can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
     return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
@@ -281,7 +281,8 @@ def _table(processes: bool) -> DeviceTable:
     table = inventory.devices(processes=processes)
     if not table.cuda_failed and failed_start.found(table):
         table = inventory.devices(processes=processes)
-    return table
+    gated = gate.note()
+    return table if gated is None else replace(table, notes=(*table.notes, f"{gated}."))
 
 
 def _watch(shell: Any, options: argparse.Namespace) -> Any:
@@ -293,7 +294,7 @@ def _watch(shell: Any, options: argparse.Namespace) -> Any:
             live.result(table)
             while ends is None or time.monotonic() < ends:
                 time.sleep(options.every)
-                table = inventory.devices(processes=options.processes)
+                table = _table(options.processes)
                 live.result(table)
         live.keep()
     options.quiet = True  # it stands on the screen already

@@ -70,6 +70,21 @@ def test_new_tensors_modules_and_streams_are_refused(gated: Kernel) -> None:
         refused(gated, code)
 
 
+def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
+    line = "a gate is closed ('%gpu off --soft'): no GPU may be used for new work"
+    assert line in gated.run("%gpu").text
+    chosen = gated.run("chosen = %gpu 0-3 -o").text
+    assert chosen.startswith("gated: this kernel sees no GPU"), chosen
+    assert line in chosen
+    assert gated.value("(chosen.status, chosen.devices)") == ("gated", ())
+    refused(gated, "%%gpu 0-3\ntorch.empty(1, device='cuda')")
+    assert line in gated.run("%gpu off").text
+    lifted = gated.run("%gpu on").text
+    assert "a gate is closed" not in lifted
+    assert "a gate is closed" not in gated.run("%gpu").text
+    gated.run("torch.empty(1, device='cuda')")
+
+
 def test_on_lifts_it_and_puts_everything_back(gated: Kernel) -> None:
     lifted = gated.run("%gpu on").text
     assert lifted.startswith("applied: this kernel sees"), lifted
