@@ -14,14 +14,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
-from gpumagic import driver, failed_start, inventory, torch_cuda, visibility, witness
+from gpumagic import driver, failed_start, inventory, mask, torch_cuda, visibility, witness
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
-
-VARIABLES = (MASK, ORDER)
 
 _NO_WANTS = Wants()
 
@@ -65,82 +62,26 @@ def choose(
         inventory.check(table)
         table = _wait(spec, wants, wait, progress)
     change = _change(spec, wants, table)
-    before = variables()
+    before = mask.now()
     failed_start.note_hiding(before, table)
-    _write(change)
-    failed_start.note_hiding(variables(), table)
+    mask.write(change)
+    failed_start.note_hiding(mask.now(), table)
     return _verify(spec, before, table)
-
-
-def variables() -> dict[str, str | None]:
-    """The variables that choose devices, as they stand; None for one that is not set."""
-    return {name: os.environ.get(name) for name in VARIABLES}
-
-
-def restore(before: Mapping[str, str | None]) -> None:
-    """Put the variables back."""
-    _write(before)
-
-
-def _write(change: Mapping[str, str | None]) -> None:
-    if torch_cuda.initialized():
-        # torch 2.6 counts devices by the variable when it is first asked, and keeps that: let it
-        # count while the variable is still what CUDA has read.
-        torch_cuda.require().cuda.device_count()
-    for name, value in change.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def started_with() -> dict[str, str | None]:
-    """The variables that this process was started with."""
-    return {name: _started_with.get(name) for name in VARIABLES}
-
-
-def environment_at_start() -> Mapping[str, str]:
-    """Every variable that this process was started with (see `started_with`)."""
-    return dict(_started_with)
-
-
-def start_from(values: Mapping[str, str | None]) -> None:
-    """Take these for the variables of the start: this process goes on for an earlier one."""
-    for name, value in values.items():
-        _started_with.pop(name, None)
-        if value is not None:
-            _started_with[name] = value
 
 
 def apply(text: str, values: Mapping[str, str | None]) -> Selection:
     """Write variables that an earlier choice, ``text``, came to; what became of it."""
     spec, table = visibility.parse(text), inventory.devices(processes=False)
-    before = variables()
-    _write({name: values.get(name) for name in VARIABLES})
-    failed_start.note_hiding(variables(), table)
+    before = mask.now()
+    mask.write({name: values.get(name) for name in mask.VARIABLES})
+    failed_start.note_hiding(mask.now(), table)
     return _verify(spec, before, table)
 
 
 def restarted(text: str) -> Selection:
     """What became of a choice for whose sake this process was started."""
-    found = _verify(visibility.parse(text), variables(), inventory.devices(processes=False))
+    found = _verify(visibility.parse(text), mask.now(), inventory.devices(processes=False))
     return found if found.status == "too-late" else replace(found, status="restarted")
-
-
-def _read_start() -> dict[str, str]:
-    """The environment of this process's start; where the system does not keep it, the present one.
-
-    On Linux ``/proc/self/environ`` keeps it, whatever has been set since.
-    """
-    try:
-        raw = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return dict(os.environ)
-    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
-
-
-_started_with = _read_start()
 
 
 # --- what to write -----------------------------------------------------------------------------
@@ -153,14 +94,14 @@ def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | 
     if spec.kind == "on":
         return {MASK: None}
     if spec.kind == "reset":
-        return started_with()
+        return mask.started_with()
     inventory.check(table)
     if spec.kind == "auto":
         mine = allowed(table)
         if table.devices and not mine:
             raise DeviceError(
                 f"which MIG instance this kernel was given is not known ({MASK}="
-                f"{started_with()[MASK]}); choose by UUID: %gpu MIG-…"
+                f"{mask.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
         chosen = visibility.pick(mine, spec.count, wants)
     else:
@@ -178,7 +119,7 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     Raises:
         DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
     """
-    start = {name: value for name, value in started_with().items() if value is not None}
+    start = {name: value for name, value in mask.started_with().items() if value is not None}
     anything = [replace(device, instance=None) for device in table]
     if MASK not in start:
         return anything
@@ -238,7 +179,7 @@ def note_hiding() -> None:
 
     Called when gpumagic loads: what was set at the process's start held for a while.
     """
-    masks = [held for held in (variables(), started_with()) if held[MASK] is not None]
+    masks = [held for held in (mask.now(), mask.started_with()) if held[MASK] is not None]
     if masks and torch_cuda.loaded() is not None:
         table = inventory.devices(processes=False)
         for held in masks:
@@ -247,7 +188,7 @@ def note_hiding() -> None:
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
     """What became of the choice that has just been written."""
-    now = variables()
+    now = mask.now()
     present = {name: value for name, value in now.items() if value is not None}
     wanted = _view(present, table)
     if table.cuda_missing:
@@ -270,7 +211,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         seen = () if status == "too-late" else seen
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
-    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
+    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in mask.VARIABLES):
         status = "too-late"
         message = f"os.environ was replaced, so {MASK} does not reach the driver"
     if status == "too-late":

@@ -108,7 +108,9 @@ def number() -> int | None:
     return None if torch is None else int(torch.get_num_threads())
 
 
+#: The number before the first `use`, and that after the last one.
 _before: int | None = None
+_ours: int | None = None
 
 
 def use(count: int) -> int:
@@ -117,12 +119,13 @@ def use(count: int) -> int:
     Raises:
         DeviceError: torch cannot be imported.
     """
-    global _before
+    global _before, _ours
     torch = torch_cuda.require()
     if _before is None:
         _before = int(torch.get_num_threads())
     torch.set_num_threads(count)
-    return int(torch.get_num_threads())
+    _ours = int(torch.get_num_threads())
+    return _ours
 
 
 def reset() -> bool:
@@ -134,6 +137,14 @@ def reset() -> bool:
     torch.set_num_threads(_before)
     _before = None
     return True
+
+
+def take_back() -> None:
+    """`reset`, unless the user has set another number since."""
+    global _before
+    if number() != _ours:
+        _before = None
+    reset()
 
 
 def put_back(count: int | None) -> None:

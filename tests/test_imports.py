@@ -34,10 +34,11 @@ ROOMS: dict[str, set[str]] = {
     "loop": {"errors"},
     "cell": {"errors", "loop"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
+    "mask": {"visibility"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
     "selection": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda"),
-        *("runtime", "inventory", "witness", "failed_start"),
+        *("runtime", "inventory", "witness", "failed_start", "mask"),
     },
     "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
     "kernelspec": {"errors", "visibility", "inventory"},
@@ -47,11 +48,11 @@ ROOMS: dict[str, set[str]] = {
     "display": {"results", "errors"},
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
-ROOMS["doctor"] |= {"inventory", "selection", "threads", "witness", "gate"}
+ROOMS["doctor"] |= {"inventory", "mask", "selection", "threads", "witness", "gate"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"selection", "display"}
+ROOMS["cluster"] |= {"mask", "selection", "display"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -191,8 +192,25 @@ class Extension:
             import_module("gpumagic.memory.peaks").LEDGER.release()
         if "gpumagic.nvml" in sys.modules:
             import_module("gpumagic.nvml").close()
+        if not _reloading():
+            for room in ("gpumagic.mask", "gpumagic.threads"):
+                if room in sys.modules:
+                    import_module(room).take_back()
         if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
             del os.environ[NVML_CHECK]
+
+
+def _reloading() -> bool:
+    """Whether IPython unloads only to load again (``%reload_ext``): a choice is to outlast that.
+
+    Only the caller tells; IPython has no word for it.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "reload_extension":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def load(shell: Any) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, failed_start, gate, inventory, selection, threads, torch_cuda
+from gpumagic import driver, failed_start, gate, inventory, mask, selection, threads, torch_cuda
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import cluster, restarting, saving
 from gpumagic.magics.options import (
@@ -206,7 +206,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         if options.soft:
             raise SpecError("--save keeps a choice of devices; a gate (--soft) is none")
         kept = saving.kept(shell)
-    before = selection.variables()
+    before = mask.now()
     chosen = _choose(shell, spec, wants, options)
     if options.save:
         chosen = saving.keep(shell, chosen)
@@ -214,7 +214,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         try:
             restarting.begin(magics, spec, options, silent=silent)
         except BaseException:
-            selection.restore(before)
+            mask.restore(before)
             if options.save:
                 saving.put_back(shell, kept)
             raise
@@ -337,7 +337,7 @@ def _under(
 ) -> Iterator[None]:
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
-    before, gated, computing = selection.variables(), gate.current(), threads.number()
+    before, gated, computing = mask.now(), gate.current(), threads.number()
     failed = driver.runtime_failed
     chosen = _choose(shell, spec, wants, options)
     try:
@@ -354,7 +354,7 @@ def _under(
             torch_cuda.require().cuda.device_count()
         if not chosen.devices and torch_cuda.loaded() is not None:
             failed_start.suspect()
-        selection.restore(before)
+        mask.restore(before)
         gate.put_back(gated)
         if options.threads is not None:
             threads.put_back(computing)

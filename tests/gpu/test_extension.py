@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import gpumagic
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
@@ -30,6 +32,49 @@ def test_loading_and_unloading_are_exact_opposites(virtual_gpu: Any) -> None:
             assert ip.run_code == run_code
         ran = run_cell(ip, "%gpu", raising=False)
         assert "not found" in str(ran.error)
+
+
+MASK = "CUDA_VISIBLE_DEVICES"
+
+
+def test_unloading_takes_choices_back(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Too late or not: another test of this process may have initialised CUDA."""
+    monkeypatch.setenv(MASK, "0,1")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    with shell(load=False) as ip:
+        environment = dict(os.environ)
+        run_cell(ip, "%load_ext gpumagic\nimport torch")
+        threads = run_cell(ip, "torch.get_num_threads()").value
+        run_cell(ip, f"%gpu 1 -q\n%gpu off -q --threads {threads + 1}")
+        run_cell(ip, "%%gpu 0 -q\n1 + 1")
+        run_cell(ip, "%gpu reset -q")  # writes the other variable, too
+        run_cell(ip, f"%gpu 0 -q --threads {threads + 2}")
+        run_cell(ip, "%reload_ext gpumagic")
+        assert os.environ[MASK].startswith("GPU-")
+        assert run_cell(ip, "torch.get_num_threads()").value == threads + 2
+        run_cell(ip, "%unload_ext gpumagic")
+        assert dict(os.environ) == environment
+        assert run_cell(ip, "torch.get_num_threads()").value == threads
+
+
+def test_unloading_leaves_what_the_user_has_set_since(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv(MASK, "0,1")
+    with shell(load=False) as ip:
+        threads = run_cell(ip, "import torch\ntorch.get_num_threads()").value
+        run_cell(ip, f"%load_ext gpumagic\n%gpu off -q --threads {threads + 1}")
+        monkeypatch.setenv(MASK, "2")
+        run_cell(ip, f"%%gpu 1 -q\ntorch.set_num_threads({threads + 3})")
+        assert os.environ[MASK] == "2"
+        run_cell(ip, "%unload_ext gpumagic")
+        assert os.environ[MASK] == "2"
+        run_cell(ip, "%load_ext gpumagic\n%gpu off -q\n%unload_ext gpumagic")
+        assert os.environ[MASK] == "2"
+        assert run_cell(ip, "torch.get_num_threads()").value == threads + 3
+        run_cell(ip, f"torch.set_num_threads({threads})")
 
 
 def test_loading_twice_is_loading_once(ip: Any) -> None:
