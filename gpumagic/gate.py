@@ -24,6 +24,8 @@ class GateError(GpuMagicError, RuntimeError):
     """New work for a GPU that the gate keeps out."""
 
 
+_NO_WANTS = visibility.Wants()
+
 LIMITS = (
     "What the gate cannot stop: work on CUDA tensors that exist, other libraries, and names "
     "copied earlier (from torch.cuda import is_available); only a restart is complete"
@@ -279,14 +281,19 @@ def living_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def choose(text: str, namespace: Mapping[str, Any] | None = None) -> Selection:
+def choose(
+    text: str,
+    wants: visibility.Wants = _NO_WANTS,
+    namespace: Mapping[str, Any] | None = None,
+) -> Selection:
     """Close the gate for what ``text`` does not name, or lift it (``on``); the variables stay.
 
-    ``namespace`` holds the user's variables, to name the CUDA tensors that live on.
+    ``wants`` is for ``auto``; ``namespace`` holds the user's variables, to name the CUDA tensors
+    that live on.
 
     Raises:
         SpecError: the spec means nothing here, or names a device that this process does not see.
-        DeviceError: torch cannot be imported.
+        DeviceError: torch cannot be imported, or not enough devices fit.
     """
     spec = visibility.parse(text)
     table = inventory.devices(processes=False)
@@ -301,7 +308,7 @@ def choose(text: str, namespace: Mapping[str, Any] | None = None) -> Selection:
         return _selection(spec.text, "gated", (), notes)
     inventory.check(table)
     if spec.kind == "auto":
-        uuids = visibility.pick(_seen(table), spec.count, visibility.Wants())
+        uuids = visibility.pick(_seen(table), spec.count, wants)
     else:
         uuids = visibility.resolve(spec, table)
     chosen = [d for uuid in uuids for d in table if uuid in (d.uuid, d.instance)]

@@ -14,10 +14,11 @@ from typing import Any
 from gpumagic import cell as cells
 from gpumagic import driver, failed_start, gate, inventory, mask, selection, threads, torch_cuda
 from gpumagic.errors import GpuMagicWarning, SpecError
-from gpumagic.magics import cluster, restarting, saving
+from gpumagic.magics import checks, cluster, restarting, saving
 from gpumagic.magics.options import (
     Parser,
     add_result_options,
+    percentage,
     size,
     split,
     take_semicolon,
@@ -52,10 +53,6 @@ examples:
   %gpu pin                    each engine its own GPU; %gpu off --cluster: none for any
   %gpu dist init              torch.distributed's process group of the engines; %gpu dist down
 """
-
-
-#: What is no choice of GPUs.
-_VERBS = ("", "ps", "watch", "doctor")
 
 
 @cache
@@ -121,7 +118,7 @@ def parser() -> Parser:
         "--min-free", type=size, metavar="SIZE", help="at least so much free memory (20GiB)"
     )
     auto.add_argument(
-        "--max-util", type=_percent, metavar="PERCENT", help="at most so much utilised"
+        "--max-util", type=percentage, metavar="PERCENT", help="at most so much utilised"
     )
     auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
     auto.add_argument(
@@ -129,7 +126,7 @@ def parser() -> Parser:
     )
     watch = options.add_argument_group("watch")
     watch.add_argument(
-        "--every", type=_seconds, metavar="SECONDS", default=1.0, help="between looks (default: 1)"
+        "--every", type=_seconds, metavar="SECONDS", help="between looks (default: 1)"
     )
     watch.add_argument(
         "--for", dest="duration", type=_seconds, metavar="SECONDS", help="stop after so long"
@@ -142,16 +139,6 @@ def parser() -> Parser:
 def help_text() -> str:
     """What ``%gpu?`` shows."""
     return parser().format_help()
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text.rstrip("%"))
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-    return value
 
 
 def _count(text: str) -> int:
@@ -183,14 +170,15 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
         auto = spec.split(" ")[0].lower() == "auto"
-        wants = _wants(options, magics, spec) if auto else Wants()
+        wants = checks.wants(options, magics, spec) if auto else Wants()
         return cluster.run(magics, options, silent, parser().parse_words([]), wants)
     cluster.check_unused(options)
-    wants = _wants(options, magics, spec)
+    if cell is not None and spec in checks.VERBS:
+        raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
+    checks.check(options, spec, one_cell=cell is not None)
+    wants = checks.wants(options, magics, spec)
     if cell is not None:
         return _run_cell(shell, spec, wants, options, cell, header)
-    if options.threads is not None and spec in _VERBS:
-        raise SpecError("--threads goes with a choice of GPUs; for example: %gpu off --threads 4")
     if spec in ("", "ps"):
         table = _table(options.processes or spec == "ps")
         return hand_over(shell, table, options, silent=silent)
@@ -200,11 +188,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         from gpumagic.doctor import diagnose
 
         return hand_over(shell, diagnose(), options, silent=silent)
-    if options.keep and not options.restart:
-        raise SpecError("--keep goes with --restart; for example: %gpu off --restart --keep model")
     if options.save:
-        if options.soft:
-            raise SpecError("--save keeps a choice of devices; a gate (--soft) is none")
         kept = saving.kept(shell)
     before = mask.now()
     chosen = _choose(shell, spec, wants, options)
@@ -223,37 +207,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     return hand_over(shell, chosen, options, silent=silent)
 
 
-def _wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
-    auto = spec.split(" ")[0].lower() == "auto"
-    used = [
-        name
-        for name, value in (
-            ("--min-free", options.min_free is not None),
-            ("--max-util", options.max_util is not None),
-            ("--idle", options.idle),
-            ("--wait", options.wait > 0),
-        )
-        if value
-    ]
-    if used and not auto:
-        raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
-    if not auto:
-        return Wants()
-    try:
-        min_free = size(magics.min_free) if magics.min_free else None
-        max_util = _percent(magics.max_util) if magics.max_util else None
-    except argparse.ArgumentTypeError as error:
-        raise SpecError(f"%config GpuMagic: {error}") from None
-    return Wants(
-        min_free=min_free if options.min_free is None else options.min_free,
-        max_util=max_util if options.max_util is None else options.max_util,
-        idle=options.idle,
-    )
-
-
 def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) -> Selection:
     if options.soft:
-        return gate.choose(spec, shell.user_ns)
+        return gate.choose(spec, wants, shell.user_ns)
     lifted = parse(spec).kind in ("on", "reset") and gate.lift()
     with LiveDisplay(shell, quiet=options.quiet) as live:
 
@@ -293,7 +249,7 @@ def _watch(shell: Any, options: argparse.Namespace) -> Any:
         with suppress(KeyboardInterrupt):  # the way to stop it
             live.result(table)
             while ends is None or time.monotonic() < ends:
-                time.sleep(options.every)
+                time.sleep(1.0 if options.every is None else options.every)
                 table = _table(options.processes)
                 live.result(table)
         live.keep()
@@ -308,8 +264,6 @@ def _run_cell(
     shell: Any, spec: str, wants: Wants, options: argparse.Namespace, cell: str, header: str
 ) -> Any:
     __tracebackhide__ = True
-    if spec in _VERBS:
-        raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
     parse(spec)
     compiled = cells.compile_cell(shell, cell, header=header)
     outcome: list[Selection] = []

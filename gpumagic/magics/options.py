@@ -169,6 +169,17 @@ def take_semicolon(line: str) -> tuple[str, bool]:
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
+def percentage(text: str) -> float:
+    """A percentage from 0 to 100, with or without its sign."""
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
 def size(text: str) -> int:
     """Bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``: ``KB`` is 1000 bytes, ``K``/``KiB`` 1024.
 

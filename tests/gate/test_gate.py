@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.kernels import Kernel
+from tests.virtual_gpu import GPU, Scenario
 
 STATE = """
 import torch
@@ -83,6 +84,14 @@ def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
     assert "a gate is closed" not in lifted
     assert "a gate is closed" not in gated.run("%gpu").text
     gated.run("torch.empty(1, device='cuda')")
+
+
+def test_auto_takes_what_is_wanted(kernel: Callable[..., Kernel]) -> None:
+    busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(memory=4 * 2**30)]))
+    busy.run("chosen = %gpu auto --soft --max-util 10 -o")
+    assert busy.value("[d.index for d in chosen.devices]") == [1]
+    reply = busy.run("%gpu auto --soft --max-util 10 --min-free 8GiB", raising=False)
+    assert "no GPU fits, 1 asked for (GPU 0: 90 % utilised; GPU 1: not enough" in reply.stderr
 
 
 def test_on_lifts_it_and_puts_everything_back(gated: Kernel) -> None:

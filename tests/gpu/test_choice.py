@@ -258,6 +258,32 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         shared.close()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("--restart", "--soft", "--force", "--save", "--keep x", "--every 3", "--for 3"),
+        *("ps --restart", "watch --for 0 --soft", "watch --for 0 --restart", "doctor -p"),
+        *("doctor --every 3", "off --every 1", "off --for 1", "off --force", "off -p"),
+        *("off --keep x", "off --soft --restart", "auto --soft --wait 3"),
+    ],
+)
+def test_no_option_is_passed_over_in_silence(bad: Kernel, line: str) -> None:
+    before = bad.value("dict(__import__('os').environ)")
+    reply = bad.run(f"%gpu {line}", raising=False)
+    assert reply.stderr.startswith("UsageError: -"), reply.shown
+    assert reply.stderr.count("\n") == 1
+    assert bad.value("dict(__import__('os').environ)") == before
+
+
+@pytest.mark.parametrize(
+    "options", ["--restart", "--save", "--keep x", "--force", "-p", "--every 3", "--soft --restart"]
+)
+def test_nor_in_a_cell(bad: Kernel, options: str) -> None:
+    reply = bad.run(f"%%gpu off {options}\nran = True", raising=False)
+    assert reply.stderr.startswith("UsageError: -"), reply.shown
+    assert bad.value("'ran' in globals()") is False
+
+
 def test_the_nearest_option_is_named(bad: Kernel) -> None:
     reply = bad.run("%gpu 0 --idel", raising=False)
     assert "unknown option --idel; did you mean --idle?" in reply.stderr
