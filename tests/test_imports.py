@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "loop": {"errors"},
     "cell": {"errors", "loop"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
-    "mask": {"visibility"},
+    "mask": {"visibility", "torch_cuda"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
     "selection": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda"),
@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
     "kernelspec": {"errors", "visibility", "inventory"},
     "cell_hooks": set(),
-    "timing": {"results", "errors", "nvml", "torch_cuda", "loop", "cell_hooks"},
+    "timing": {"results", "errors", "nvml", "driver", "torch_cuda", "loop", "cell_hooks"},
     "memory": {"results", "errors", "torch_cuda", "inventory", "cell_hooks"},
     "display": {"results", "errors"},
 }
