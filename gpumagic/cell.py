@@ -10,19 +10,27 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from IPython.core.displayhook import DisplayHook
 
+from gpumagic.errors import SpecError
 from gpumagic.loop import Loop, as_function, take_function
 
 #: The cell magics whose body is Python.
 CELL_MAGICS = ("gpu", "cudatime", "gpumem")
+#: The line magics that run a statement.
+LINE_MAGICS = ("cudatime", "gpumem")
+#: With this option the code runs elsewhere, and the magic returns no coroutine.
+_ON_ENGINES = "--cluster"
+_AWAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class CompiledCell:
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
 
-        For a cell that awaits, a coroutine that does so; `CellMagicBodies` has put an ``await``
+        For a cell that awaits, a coroutine that does so; `MagicCode` has put an ``await``
         before the call of the magic.
         """
         __tracebackhide__ = True
@@ -102,6 +110,7 @@ def compile_cell(
 
     Raises:
         SyntaxError: as IPython would raise it for the cell.
+        SpecError: it awaits, and nobody awaits the magic.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
@@ -114,7 +123,7 @@ def compile_cell(
     with _await_allowed(shell):
         body_code = None if body is None else shell.compile(body, name, "exec")
         last_code = None if last is None else shell.compile(last, name, "eval")
-    return CompiledCell(
+    made = CompiledCell(
         body=body_code,
         last=last_code,
         globals=shell.user_ns,
@@ -122,6 +131,9 @@ def compile_cell(
         silent=_ends_with_semicolon(source),
         compile_time=time.perf_counter() - started,
     )
+    if made.is_async:
+        _check_awaited()
+    return made
 
 
 def compile_loop(
@@ -139,6 +151,7 @@ def compile_loop(
     Raises:
         SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
             Python does not allow in a function.
+        SpecError: it awaits, and nobody awaits the magic.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
@@ -148,6 +161,8 @@ def compile_loop(
     with _await_allowed(shell):
         # Also refuses what is valid only in a function (return, yield).
         is_async = _is_coroutine(shell.compile(tree, name, "exec"))
+    if is_async:
+        _check_awaited()
     code = shell.compile(as_function(tree, is_async=is_async, setup=first), name, "exec")
     namespace = shell.user_ns
     if local_ns is not None and local_ns is not namespace:
@@ -215,35 +230,116 @@ def _is_coroutine(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-class CellMagicBodies:
-    """An IPython input transformer that treats the bodies of our cell magics as code, not text.
+class MagicCode:
+    """An IPython input transformer that treats the code given to our magics as code, not text.
 
-    - ``await`` is put before the call of a magic whose body awaits: IPython runs a cell in its
-      event loop only if the cell's own code awaits, and a cell magic's body is a string to it. For
-      such a body the magic returns a coroutine (`CompiledCell.run_within`).
-    - A body that does not parse fails here, as a cell that does not parse: IPython shows the line
-      and no traceback, and nothing is run.
+    - ``await`` is put before the call of a magic whose code awaits: IPython runs a cell in its
+      event loop only if the cell's own code awaits, and what a magic gets is a string to it. For
+      such code the magic returns a coroutine (`CompiledCell.run_within`).
+    - A cell magic's body that does not parse fails here, as a cell that does not parse: IPython
+      shows the line and no traceback, and nothing is run.
+
+    ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, statement: Callable[[str, str], str]) -> None:
         self.shell = shell
+        self._statement = statement
         self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in CELL_MAGICS)
+        names = "|".join(LINE_MAGICS)
+        self._line_magic = re.compile(
+            rf"get_ipython\(\)\.run_line_magic\('({names})',.*\b(await|async)\b"
+        )
 
     def __call__(self, lines: list[str]) -> list[str]:
-        if not lines or not lines[0].startswith(self._prefixes):
-            return lines
+        if lines and lines[0].startswith(self._prefixes):
+            return self._cell_magic(lines)
+        if any(self._line_magic.search(line) for line in lines):
+            return self._line_magics(lines)
+        return lines
+
+    def _cell_magic(self, lines: list[str]) -> list[str]:
         call = ast.parse("".join(lines)).body[0]
         if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
             return lines
         name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
-        return ["await " + lines[0], *lines[1:]] if self._awaits(name, line, body) else lines
+        if _ON_ENGINES in line.split():
+            return lines
+        tree, path = _read(self.shell, body, f"%%{name} {line}")
+        awaits = self._awaits(tree, path)
+        return ["await " + lines[0], *lines[1:]] if awaits else lines
 
-    def _awaits(self, name: str, line: str, body: str) -> bool:
-        """Whether the body awaits at its top level.
+    def _line_magics(self, lines: list[str]) -> list[str]:
+        try:
+            calls = list(_line_calls(ast.parse("".join(lines))))
+        except SyntaxError:
+            return lines  # IPython will say so
+        lines = list(lines)
+        for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
+            name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
+            if self._statement_awaits(name, line):
+                written = lines[call.lineno - 1].encode()
+                before, after = written[: call.col_offset], written[call.col_offset :]
+                lines[call.lineno - 1] = (before + b"await " + after).decode()
+        return lines
+
+    def _statement_awaits(self, name: str, line: str) -> bool:
+        if _ON_ENGINES in line.split():
+            return False
+        try:
+            source = self.shell.transform_cell(self._statement(name, line))
+            with _await_allowed(self.shell):
+                return self._awaits(self.shell.compile.ast_parse(source), "<magic>")
+        except (SyntaxError, SpecError):
+            return False  # the magic itself will say so
+
+    def _awaits(self, tree: ast.Module, path: str) -> bool:
+        """Whether the code awaits at its top level.
 
         Raises:
-            SyntaxError: it does not parse.
+            SyntaxError: it is valid only in a function.
         """
-        tree, path = _read(self.shell, body, f"%%{name} {line}")
         with _await_allowed(self.shell):
             return _is_coroutine(self.shell.compile(tree, path, "exec"))
+
+
+def _line_calls(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls of our line magics before which an ``await`` may stand, and none stands yet."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.Await):
+            child = child.value
+        elif _is_line_call(child):
+            yield child
+        yield from _line_calls(child)
+
+
+def _is_line_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "get_ipython().run_line_magic"
+        and len(node.args) == 2
+        and all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args)
+        and cast(ast.Constant, node.args[0]).value in LINE_MAGICS
+    )
+
+
+def _check_awaited() -> None:
+    """Whether what called the magic can await what the magic returns.
+
+    Raises:
+        SpecError: it cannot; the coroutine would never run.
+    """
+    frame = sys._getframe(1)
+    while frame.f_code.co_name not in ("run_line_magic", "run_cell_magic"):
+        if frame.f_back is None:
+            return  # no magic
+        frame = frame.f_back
+    name = frame.f_locals.get("magic_name", "")
+    caller = frame.f_back
+    if caller is not None and caller.f_code.co_flags & _AWAITS:
+        return
+    if frame.f_code.co_name == "run_cell_magic":
+        raise SpecError(f"%%{name} cannot await here; give it a cell of its own")
+    raise SpecError(f"%{name} cannot await here; write it below %%{name}")

@@ -221,6 +221,7 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.magics",
         "gpumagic.magics.extension",
         "gpumagic.cell",
+        "gpumagic.errors",
         "gpumagic.loop",
         "gpumagic.witness",
     }

@@ -112,15 +112,22 @@ class GpuMagic(Magics):
         return self._run("gpumem", line, cell, local_ns)
 
 
+def _statement(name: str, line: str) -> str:
+    """The statement on the line of a magic, behind its options."""
+    magic, options = (import_module(f"gpumagic.magics.{n}") for n in (name, "options"))
+    statement: str = options.take_options(magic.parser(), line)[1]
+    return statement
+
+
 class Extension:
     """What one shell has of gpumagic, and how to take it back."""
 
     def __init__(self, shell: Any) -> None:
-        from gpumagic.cell import CellMagicBodies
+        from gpumagic.cell import MagicCode
 
         self.shell = shell
         self.magics = GpuMagic(shell=shell)
-        self.transformer = CellMagicBodies(shell)
+        self.transformer = MagicCode(shell, _statement)
         self.set_nvml_check = NVML_CHECK not in os.environ
         #: A process that has this and another pid is a fork.
         self.pid = os.getpid()

@@ -67,6 +67,36 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
     assert "\n" not in str(error)
 
 
+def test_a_statement_that_awaits(run_cell: Any) -> None:
+    run_cell("import asyncio")
+    ran = run_cell("%cudatime await asyncio.sleep(0.02, 3)")
+    assert ran.value == 3
+    assert "Wall" in ran.text
+    timing = run_cell("é = %cudatime -o -q await asyncio.sleep(0.02)\né").value
+    assert 0.02 <= timing.wall.median < 0.2
+    inside = "\n    t = %cudatime -o -q -n 2 -r 3 await asyncio.sleep(0)\n"
+    assert run_cell(f"if True:{inside}t").value.repeat == 3
+    assert run_cell(f"async def f():{inside}    return t\nawait f()").value.repeat == 3
+    # text is text, and what awaits already is left as it is
+    text = "get_ipython().run_line_magic('cudatime', '-q await asyncio.sleep(0, 5)')"
+    assert run_cell(f'"""\n{text}\n"""').value == f"\n{text}\n"
+    assert run_cell(f"await {text}").value == 5
+
+
+def test_where_nobody_awaits(ip: Any, run_cell: Any) -> None:
+    """One line, and no coroutine that never runs."""
+    ip.user_ns["runs"] = runs = []
+    run_cell("async def step(): runs.append(1)")
+    for line in ("%cudatime", "%cudatime -n 1", "%gpumem"):
+        error = run_cell(f"def f():\n    {line} await step()\nf()", raising=False).error
+        name = line.split()[0]
+        assert str(error) == f"{name} cannot await here; write it below %{name}"
+    call = "get_ipython().run_cell_magic('cudatime', '', 'await step()')"
+    error = run_cell(f"def f(): return {call}\nf()", raising=False).error
+    assert str(error) == "%%cudatime cannot await here; give it a cell of its own"
+    assert runs == []
+
+
 def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:
     before = {*ip.user_ns}
     ran = run_cell("%%cudatime -n 3 -r 2 -w 1\nmade = 1\nmade + 1")
