@@ -12,6 +12,10 @@ _VIZ = "https://docs.pytorch.org/memory_viz"
 def history_state(result: HistoryState) -> list[Block]:
     """The blocks of a `HistoryState`."""
     blocks: list[Block] = [Line.of(result.message)] if result.message else []
+    if result.armed:
+        kept = f"The newest {result.max_entries} events will be kept on each device; "
+        blocks = blocks or [Line.of("Recording begins when CUDA is first used.")]
+        return [*blocks, Line.of(f"{kept}'%gpumem record off' takes that back.", "dim")]
     if not result.recording:
         hint = "No history is recorded; '%gpumem record on' begins to record one."
         return blocks or [Line.of(hint)]

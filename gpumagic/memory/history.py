@@ -14,10 +14,10 @@ import pickle
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpumagic import torch_cuda
 from gpumagic.cell_hooks import first_line
@@ -29,6 +29,7 @@ MAX_ENTRIES = 100_000
 
 _OUTSIDE, _BEFORE = "between two cells", "before the recording began"
 _LOST = "not known: older than the events that are kept"
+_LATER = "Recording begins when CUDA is first used."
 
 
 @dataclass
@@ -125,17 +126,22 @@ class History:
         self._stack: list[tuple[Any, Run]] = []
         self._hooked = False
         self._own = False
+        #: What torch will call when CUDA is first used; None if nobody waits for that.
+        self._armed: Callable[[], None] | None = None
         self._max_entries: int | None = None
 
     def state(self, message: str = "") -> HistoryState:
-        """Whether the history is recorded now."""
-        # Before CUDA is initialised the allocator cannot be asked, only be told to record.
-        recording = torch_cuda.history_is_recorded() or (self._own and not torch_cuda.initialized())
-        own = recording and self._own
-        return HistoryState(recording, own, self._max_entries if own else None, message)
+        """Whether the history is recorded now, or will be as soon as CUDA is in use."""
+        armed = self._armed is not None
+        recording = torch_cuda.history_is_recorded()
+        own = armed or (recording and self._own)
+        return HistoryState(recording, own, self._max_entries if own else None, message, armed)
 
     def on(self, max_entries: int = MAX_ENTRIES) -> HistoryState:
         """Begin to record; a history that somebody else records goes on as it is.
+
+        Where CUDA is not in use yet, begin when it first is: the allocator would initialise it, and
+        a later choice of GPUs would be too late.
 
         Raises:
             DeviceError: torch is not there, or its allocator has no history.
@@ -144,25 +150,62 @@ class History:
             raise DeviceError("torch is not imported: there is no allocator yet to record")
         if not torch_cuda.built_with_cuda():
             raise DeviceError("this torch has no CUDA support")
-        before = self.state()
-        if before.recording:
+        if self._armed is not None:
+            return self.state(f"It is so already: {_LATER[0].lower()}{_LATER[1:]}")
+        if not torch_cuda.initialized():
+            self._arm(max_entries)
+            return self.state(_LATER)
+        if self.state().recording:
             message = f"{'It is' if self._own else 'By somebody else it is'} recorded already."
             self._hook()
             return self.state(message)
+        self._record(max_entries)
+        self._hook()
+        return self.state("Recording begins.")
+
+    def _record(self, max_entries: int) -> None:
         try:
             torch_cuda.record_history(max_entries, stacks=True)
         except RuntimeError as error:
             raise DeviceError(_one_line(error)) from None
         self._own, self._max_entries = True, max_entries
+
+    def _arm(self, max_entries: int) -> None:
+        """Begin as torch initialises CUDA, before anything can be allocated."""
+        reason = torch_cuda.no_gpu_reason()
+        if not reason.endswith("in this process"):
+            raise DeviceError(f"there is nothing to record: {reason}")
+
+        def begin() -> None:
+            if self._armed is not begin:
+                return  # withdrawn
+            self._armed = None
+            try:
+                self._record(max_entries)
+            except Exception as error:  # the user's cell is what initialises CUDA
+                print(f"gpumagic: no history is recorded ({error})")
+
+        self._armed, self._max_entries = begin, max_entries
+        cast(Any, torch_cuda.loaded()).cuda._lazy_call(begin)
         self._hook()
-        return self.state("Recording begins.")
+
+    def _disarm(self) -> None:
+        """Take back what `_arm` has left with torch."""
+        begin, self._armed = self._armed, None
+        waiting: list[Any] = getattr(
+            getattr(torch_cuda.loaded(), "cuda", None), "_queued_calls", []
+        )
+        waiting[:] = [call for call in waiting if begin is None or call[0] is not begin]
 
     def off(self) -> HistoryState:
         """Stop recording, whoever began it; what was recorded is gone."""
-        recording = self.state().recording
+        before = self.state()
         self._unhook()
+        self._disarm()
         self._own = False
-        if not recording:
+        if before.armed:
+            return self.state("Recording will not begin.")
+        if not before.recording:
             return self.state()
         torch_cuda.stop_history()
         return self.state("Recording has ended; what was recorded is gone.")
@@ -170,6 +213,7 @@ class History:
     def release(self) -> None:
         """Undo `on`; a history that somebody else began goes on."""
         self._unhook()
+        self._disarm()
         if self._own and self.state().recording:
             torch_cuda.stop_history()
         self._own = False
@@ -180,7 +224,8 @@ class History:
         Raises:
             DeviceError: no history is recorded.
         """
-        if not self.state().recording:
+        state = self.state()
+        if not (state.recording or state.armed):
             raise DeviceError("no history is recorded; begin with: %gpumem record on")
         if not torch_cuda.initialized():
             return CellHoldings()
@@ -255,8 +300,10 @@ def _now() -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"the allocator in use records no history: {lines[0] if lines else type(error).__name__}"
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if torch_cuda.allocator_backend() in ("native", None):
+        return f"the allocator's history cannot be had: {reason}"
+    return f"the allocator in use records no history: {reason}"
 
 
 def write_snapshot(path: Path) -> SnapshotFile:

@@ -18,9 +18,12 @@ class HistoryState(Result):
     max_entries: int | None = None
     #: What has just changed, in a line; empty if nothing has.
     message: str = ""
+    #: Nothing is recorded yet: that begins when CUDA is first used.
+    armed: bool = False
 
     def __repr__(self) -> str:
-        return f"<HistoryState: {'recording' if self.recording else 'off'}>"
+        state = "recording" if self.recording else "armed" if self.armed else "off"
+        return f"<HistoryState: {state}>"
 
 
 @dataclass(frozen=True)

@@ -267,25 +267,52 @@ def test_a_snapshot_without_history_says_so(
 
 
 def test_in_a_kernel(kernel: Any) -> None:
-    """Recording begins before CUDA; the same source run twice has one name there."""
+    """Recording begins with CUDA, which it does not touch; the same source twice has one name."""
     k = kernel()
     assert "torch is not imported" in k.run("%gpumem record on", raising=False).shown
     k.run("import torch")
-    assert "Recording begins" in k.run("%gpumem record on").shown
-    assert k.run("torch.cuda.is_initialized()").value == "False"
+    assert "Recording begins when CUDA is first used" in k.run("%gpumem record on").shown
+    k.run("from gpumagic import driver\nassert driver.state().initialized is False")
     assert "already" in k.run("%gpumem record on").shown
+    assert "first used" in k.run("%gpumem record").shown
     assert "Nothing is allocated" in k.run("%gpumem cells").shown
+    # what waits is taken back
+    waiting = "sum('History' in repr(call) for call, _ in torch.cuda._queued_calls)"
+    assert k.run(waiting).value == "1"
+    for end in ("%gpumem record off", "%reload_ext gpumagic"):
+        k.run(end)
+        assert k.run(waiting).value == "0"
+        assert "No history is recorded" in k.run("%gpumem record").shown
+        k.run("%gpumem record on -q --entries 5000")
     k.run("kept = []")
     again = "kept.append(torch.empty(2**20, dtype=torch.uint8, device='cuda'))"
     numbers = [k.run(again).execution_count for _ in range(2)]
     k.run("found = %gpumem cells -o -q")
     shown = k.run("sorted(h.number for h in found.devices[0])").value
     assert shown == str(numbers)
+    assert "the newest 5000 events" in k.run("%gpumem record").shown
+
+
+def test_a_choice_of_gpus_after_recording_was_asked_for(kernel: Any) -> None:
+    k = kernel()
+    k.run("import torch\n%gpumem record on -q\n%gpu off")
+    assert k.run("torch.cuda.is_available()").value == "False"
+
+
+def test_without_a_gpu_there_is_nothing_to_record(kernel: Any) -> None:
+    k = kernel(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    k.run("import torch")
+    shown = k.run("%gpumem record on", raising=False).shown
+    assert "there is nothing to record: no GPU is visible: CUDA_VISIBLE_DEVICES=-1" in shown
+    assert "allocator" not in shown
 
 
 def test_another_allocator_has_no_history(kernel: Any) -> None:
     k = kernel(env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    k.run("import torch\nx = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
+    k.run("import torch\n%gpumem record on -q")
+    # our failure, said in the user's cell, which goes on
+    first = k.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')").stdout
+    assert "gpumagic: no history is recorded" in first
     assert "records no history" in k.run("%gpumem record on", raising=False).shown
     assert "records no history" in k.run("%gpumem snapshot x.pickle", raising=False).shown
     shown = k.run(
