@@ -66,7 +66,9 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 def is_wanted(options: argparse.Namespace) -> bool:
     """Whether the run is to be a repeated one."""
-    return any(getattr(options, name) not in (None, False) for name in _ASKING)
+    # Not `in (None, False)`: the 0 of -w 0 is a number, and equal to False.
+    given = (getattr(options, name) for name in _ASKING)
+    return any(value is not None and value is not False for value in given)
 
 
 def setup_code(options: argparse.Namespace, above: str) -> str:

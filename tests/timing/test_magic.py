@@ -67,6 +67,12 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
     assert "\n" not in str(error)
 
 
+def test_no_warm_up_alone_is_a_repeated_run(run_cell: Any) -> None:
+    timing = run_cell("%cudatime -o -q -w 0 sum(range(100_000))").value
+    assert timing.repeat > 1
+    assert timing.warmup == 0
+
+
 def test_a_statement_that_awaits(run_cell: Any) -> None:
     run_cell("import asyncio")
     ran = run_cell("%cudatime await asyncio.sleep(0.02, 3)")
