@@ -13,7 +13,9 @@ _LONG_COMPILE = 0.1
 def timing(result: CudaTiming) -> list[Block]:
     """The blocks that show ``result``: GPU first, a table if there are several repeats."""
     open_end = result.quality is not None and result.quality.stopped_by is not None
-    repeated = result.repeat > 1 or result.loops > 1 or open_end
+    # Of a run that was to be repeated there may be one repeat: it must say so.
+    stopped = result.partial and result.quality is not None
+    repeated = result.repeat > 1 or result.loops > 1 or open_end or stopped
     blocks: list[Block] = _statistics(result) if repeated else _single(result)
     for note in _notes(result):
         blocks.append(Line.of(note, "dim"))
@@ -88,7 +90,10 @@ def _statistics(result: CudaTiming) -> list[Block]:
 
 def _count(result: CudaTiming) -> str:
     """How many runs there were, and why so many."""
-    repeats = f"{result.repeat:,} repeat{'' if result.repeat == 1 else 's'}"
+    asked = result.quality.asked if result.partial and result.quality is not None else None
+    many = result.repeat if asked is None else asked
+    done = f"{result.repeat:,} of {asked:,}" if asked is not None else f"{result.repeat:,}"
+    repeats = f"{done} repeat{'' if many == 1 else 's'}"
     words = [repeats, f"{result.loops:,} loop{'' if result.loops == 1 else 's'} each"]
     if result.partial:
         words.append("stopped early")

@@ -27,3 +27,6 @@ class Quality:
     throttled: dict[int, tuple[str, ...]] | None = None
     #: The L2 cache was emptied before each repeat, bytes by ordinal; None where it was not.
     flushed: dict[int, int] | None = None
+    #: The repeats that were asked for, fewer if the run was stopped; None where they end by
+    #: themselves.
+    asked: int | None = None

@@ -55,6 +55,11 @@ class Plan:
         return self.loops is None or not (self.precision is self.max_time is None)
 
     @property
+    def repeats(self) -> int:
+        """Their number, where they do not end by themselves."""
+        return DEFAULT_REPEAT if self.repeat is None else self.repeat
+
+    @property
     def exact(self) -> bool:
         """Whether the code runs as often as was said, and not once more."""
         return not self.open_end and self.warmup is not None

@@ -13,7 +13,7 @@ from gpumagic.results.quality import Quality, StoppedBy
 from gpumagic.timing import bound, enough
 from gpumagic.timing.conditions import Clocks, Flush, compilations
 from gpumagic.timing.measure import Lap, Stopwatch, summarize, timed, working
-from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, DEFAULT_REPEAT, Plan
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 from gpumagic.timing.queued import Hold, Probe
 
 #: Seconds that a repeat lasts at least when the number of loops is chosen here: as ``%timeit``'s
@@ -88,9 +88,8 @@ class Repetition:
         if self.plan.open_end:
             yield from self._until_enough()
         else:
-            repeat = DEFAULT_REPEAT if self.plan.repeat is None else self.plan.repeat
-            for done in range(repeat):
-                self._progress(done / repeat)
+            for done in range(self.plan.repeats):
+                self._progress(done / self.plan.repeats)
                 yield from self._one_repeat()
         self._clocks.look(working(self.laps), at_once=True)
         if self.plan.queued:
@@ -311,6 +310,7 @@ class Repetition:
             outliers=enough.outliers(values),
             throttled=dict(sorted(self._clocks.reasons.items())),
             flushed=dict(self._flush.sizes) if self._flush else None,
+            asked=None if self.plan.open_end else self.plan.repeats,
         )
         return summarize(
             self.laps,

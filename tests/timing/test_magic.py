@@ -150,7 +150,7 @@ def test_repeated_shows_what_is_complete_when_it_raises(ip: Any, run_cell: Any) 
     ip.user_ns["left"] = [1, 2, 3]
     ran = run_cell("%cudatime -n 1 -w 0 -r 9 left.pop()", raising=False)
     assert isinstance(ran.error, IndexError)
-    assert "3 repeats, 1 loop each, stopped early" in ran.text
+    assert "3 of 9 repeats, 1 loop each, stopped early" in ran.text
 
 
 def test_help_is_complete(run_cell: Any) -> None:

@@ -56,6 +56,20 @@ def test_given_numbers_have_no_stopping_rule(work: Any) -> None:
     assert timing.quality.stopped_by == "precision"
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("-n 1 -r 3 -w 0", "1 of 3 repeats, 1 loop each, stopped early"),
+        ("-n 1 --max-time 9s -w 0", "1 repeat, 1 loop each, stopped early"),
+    ],
+)
+def test_stopped_after_one_repeat(options: str, says: str, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["once"] = iter([1])
+    ran = run_cell(f"%%cudatime {options}\nnext(once)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert says in ran.text
+
+
 def test_drift_and_outliers_are_flagged_and_counted(work: Any) -> None:
     durations = iter([1e-3, *[1e-3] * 20, *[2e-3] * 19, 20e-3])
     timing = gpumagic.cudatime(lambda: work.sleep(next(durations)), n=1, r=40, w=1)
