@@ -21,6 +21,7 @@ from typing import Any, TypeGuard, cast
 
 from IPython.core.displayhook import DisplayHook
 
+from gpumagic.awaited import awaited
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop, as_function, take_function
 
@@ -86,7 +87,7 @@ class CompiledCell:
 
             async def go() -> Any:
                 __tracebackhide__ = True
-                with scope:
+                with awaited(), scope:
                     value = await self.run_async()
                 return finish(value)
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
+from gpumagic.awaited import awaited
 from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
@@ -231,7 +232,7 @@ def _run_within(scope: _Repeated, loop: Loop) -> Any:
 
         async def go() -> Any:
             __tracebackhide__ = True
-            with scope:
+            with awaited(), scope:
                 await run_async(loop, scope.repetition)
             return scope.delivery.returned
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from gpumagic.awaited import awaited
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
 from gpumagic.magics import repeating
@@ -35,7 +36,7 @@ def run(delivery: Delivery, loop: Loop, magics: Any) -> Any:
 
         async def go() -> Any:
             __tracebackhide__ = True
-            with places:
+            with awaited(), places:
                 for scope, repetition in places:
                     with scope:
                         await run_async(loop, repetition)

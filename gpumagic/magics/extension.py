@@ -20,6 +20,7 @@ from IPython.core.magic import (
 from traitlets import Bool, Unicode
 
 from gpumagic import witness
+from gpumagic.awaited import end_abandoned
 
 #: torch reads this on every ``torch.cuda.is_available()`` and then asks NVML instead of
 #: initialising the driver, so that a later ``%gpu off`` still works.
@@ -160,7 +161,8 @@ class Extension:
             note_hiding()
 
     def _after_cell(self, result: Any) -> None:
-        """Say what is known of a cell's failure, below its traceback."""
+        """End what the cell has left behind; say what is known of its failure."""
+        end_abandoned(self.shell)
         if result.error_in_exec is not None:
             import_module("gpumagic.magics.failures").explain(self.shell, result.error_in_exec)
 

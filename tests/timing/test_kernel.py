@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -170,6 +171,43 @@ def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
     k.run("import torch", timeout=120)
     assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
     k.run("from gpumagic import driver\nassert driver.state().initialized is False")
+
+
+def test_interrupts_in_a_terminal(terminal: Any) -> None:
+    """What awaited is over with its cell: shown as far as it is known, and it never goes on."""
+    t = terminal(Scenario(devices=1))
+    t.run("import asyncio, gc, torch", timeout=120)
+    t.run("seen, pause = [], asyncio.sleep")
+
+    def interrupted(source: str) -> str:
+        timer = threading.Timer(1.5, t.process.sendintr)
+        timer.start()
+        shown: str = t.run(source)
+        timer.join()
+        return shown
+
+    shown = interrupted("%%cudatime -n 1 -r 200 -w 0 -v many\nawait pause(.2); seen.append(1)")
+    assert "KeyboardInterrupt" in shown
+    assert "of 200 repeats, 1 loop each, stopped early" in shown
+    assert "CancelledError" not in shown
+    assert t.run("gc.isenabled(), many.partial").endswith("(True, True)")
+    shown = interrupted("%%cudatime -v one\nawait pause(9); seen.append(2)")
+    assert "Wall" in shown
+    shown = interrupted("%cudatime --on cpu -n 1 -r 200 -w 0 await pause(.2)")
+    assert "KeyboardInterrupt" in shown
+    shown = interrupted("%gpumem -v memory await pause(9)")
+    assert "GPU memory" in shown
+    # nothing goes on in the background
+    t.run("seen.clear()")
+    assert "%cudatime" not in t.run("await pause(.6)")
+    assert t.run("seen").endswith("[]")
+    assert t.run("gc.isenabled(), one.partial, memory.partial").endswith("(True, True, True)")
+    # but for what the user began there
+    t.run(
+        "async def own(): return get_ipython().run_line_magic('cudatime', '-q await pause(3, 5)')"
+    )
+    interrupted("task = asyncio.ensure_future(own()); await pause(9)")
+    assert t.run("await task").endswith("5")
 
 
 def test_plain_terminal(terminal: Any) -> None:
