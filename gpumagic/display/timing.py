@@ -29,7 +29,9 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
     rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
-    if result.gpu is not None and result.host is not None:
+    # Of a run whose GPU work nobody waited for, the host's time is what is certain.
+    unfinished = result.partial and result.host != result.wall
+    if result.host is not None and (result.gpu is not None or unfinished):
         rows.append(("Host", result.host, "dim"))
     return rows
 

@@ -17,6 +17,7 @@ from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.verbs import run_verb, take_verb
+from gpumagic.timing.interrupted import without_gpu
 from gpumagic.timing.measure import Stopwatch, summarize
 from gpumagic.timing.plan import DEFAULT_REPEAT
 from gpumagic.timing.repetition import MIN_REPEAT_TIME, run_async
@@ -198,18 +199,21 @@ class _Once(AbstractContextManager["_Once"]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         __tracebackhide__ = True
+        interrupt: KeyboardInterrupt | None = None
         try:
-            lap = self._stopwatch.stop()
-            partial = kind is not None
+            try:
+                lap = self._stopwatch.stop()
+            except KeyboardInterrupt as error:
+                interrupt, lap = error, without_gpu(self._stopwatch)
+            partial = kind is not None or interrupt is not None
             result = summarize([lap], compile_time=self._compile_time, partial=partial)
             self._delivery.deliver(result)
-        except KeyboardInterrupt:
-            print("%cudatime: interrupted while waiting for the GPU: no times")
-            raise
         except Exception as failure:  # the cell's value or exception must pass, not ours
             _say(failure)
         finally:
             self._range.__exit__(None, None, None)
+        if interrupt is not None:
+            raise interrupt.with_traceback(None)  # where we waited says nothing of the cell
 
 
 def _run_repeatedly(delivery: Delivery, loop: Loop) -> Any:

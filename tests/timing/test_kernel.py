@@ -109,8 +109,14 @@ def test_interrupts(kernel: Any) -> None:
     # while our own wait for the GPU lasts
     _ready(k)
     k.run("import torch; torch.empty(1, device='cuda')", timeout=120)
+    some = f"torch.cuda._sleep({3 * SLEEP_CYCLES_PER_SECOND})"
+    message = k.submit(f"%%cudatime -q\n{some}\nprint('queued')")
+    k.until(message, "queued")
+    k.manager.interrupt_kernel()
+    assert k.wait(message).text == ""
+    _ready(k)
     minute = f"torch.cuda._sleep({60 * SLEEP_CYCLES_PER_SECOND})"
-    message = k.submit(f"%%cudatime\n{minute}\nprint('queued')")
+    message = k.submit(f"%%cudatime -v seen\n{minute}\nprint('queued')")
     k.until(message, "queued")
     time.sleep(0.2)
     started = time.monotonic()
@@ -118,7 +124,12 @@ def test_interrupts(kernel: Any) -> None:
     reply = k.wait(message)
     assert time.monotonic() - started < 5
     assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "interrupted while waiting for the GPU" in reply.stdout
+    assert "interrupted while waiting for the GPU" in reply.text
+    assert "Host" in reply.text
+    assert "bracket.py" not in "\n".join(reply.error["traceback"])
+    _ready(k)
+    assert k.run("seen.partial and seen.gpu is None").value == "True"
+    assert k.run("0 < seen.host.median < 0.2 < seen.wall.median < 60").value == "True"
 
     # the garbage collector is on again
     _ready(k)
