@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.awaited import awaited
@@ -14,7 +15,7 @@ from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.kept import keep
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.show import hand_over
-from gpumagic.results import Comparison, CudaTiming
+from gpumagic.results import Compared, Comparison, CudaTiming
 from gpumagic.timing import placement
 from gpumagic.timing.comparing import compare
 from gpumagic.timing.repetition import Repetition, run_async
@@ -73,19 +74,59 @@ class _Places(AbstractContextManager["_Places"]):
 
     @contextmanager
     def _timed(self, name: str, repetition: Repetition) -> Iterator[None]:
-        with placement.on(name):
-            yield
-        result = repetition.result(self._compile_time)
-        assert result is not None  # every repeat is complete
-        self._timings[name] = result
-        kept = self._delivery.options.name
-        keep(self._magics, None if kept is None else f"{kept} {name}", result)
+        complete = False
+        try:
+            with placement.on(name):
+                yield
+            complete = True
+        finally:
+            with _told():
+                self._add(name, repetition.result(self._compile_time, partial=not complete))
+
+    def _add(self, name: str, result: CudaTiming | None) -> None:
+        if result is not None:  # at least one repeat is complete
+            self._timings[name] = result
+            kept = self._delivery.options.name
+            keep(self._magics, None if kept is None else f"{kept} {name}", result)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._progress.close()
+        with _told():
+            self._progress.close()
+            self._report()
+
+    def _report(self) -> None:
+        options = self._delivery.options
         if not self._timings:
+            if not options.quiet:
+                print("%cudatime: stopped before the first repeat was complete")
             return
-        result: CudaTiming | Comparison = next(iter(self._timings.values()))
-        if len(self._timings) > 1:
-            result = compare(self._timings)
-        self.returned = hand_over(self._delivery.shell, result, self._delivery.options)
+        first, timing = next(iter(self._timings.items()))
+        result: CudaTiming | Comparison = timing
+        if len(self._names) > 1:
+            if len(self._timings) > 1:
+                result = compare(self._timings)
+            else:
+                entry = Compared(first, timing, 1.0)
+                result = Comparison((entry,), "wall" if timing.gpu is None else "gpu")
+            result = replace(result, notes=(*result.notes, *self._missing()))
+        self.returned = hand_over(self._delivery.shell, result, options)
+
+    def _missing(self) -> Iterator[str]:
+        """What the comparison is not of, because the run was stopped."""
+        for name in self._names:
+            timing = self._timings.get(name)
+            if timing is None:
+                yield f"stopped early: not one repeat is complete on {name}"
+            elif timing.partial:
+                asked = timing.quality and timing.quality.asked
+                of = f" of {asked:,}" if asked else ""
+                yield f"stopped early on {name}, after {timing.repeat:,}{of} repeats"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A failure of ours is one line: the code's exception must pass."""
+    try:
+        yield
+    except Exception as failure:
+        print(f"%cudatime: cannot show the times ({type(failure).__name__}: {failure})")

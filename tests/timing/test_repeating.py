@@ -275,8 +275,43 @@ def test_on_shows_what_is_complete_when_it_raises(work: Any, ip: Any, run_cell: 
         raising=False,
     )
     assert isinstance(ran.error, AssertionError)
-    assert "2 repeats" in ran.text
+    assert "baseline" in ran.text
+    assert "stopped early: not one repeat is complete on cuda:0" in ran.text
     assert str(work.torch.ones(1).device) == "cpu"
+
+
+def test_on_that_is_stopped_says_where(work: Any, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["left"] = iter(range(3))
+    on = "%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0 -v t --name it"
+    ran = run_cell(f"{on}\nnext(left)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert "stopped early on cuda:0, after 1 of 2 repeats" in ran.text
+    compared = run_cell("t").value
+    assert [(each.name, each.timing.partial) for each in compared] == [
+        ("cpu", False),
+        ("cuda:0", True),
+    ]
+    # on the first device
+    ip.user_ns["left"] = iter(range(1))
+    ran = run_cell(f"{on}\nnext(left)", raising=False)
+    assert "cpu" in ran.text
+    assert "stopped early on cpu, after 1 of 2 repeats" in ran.text
+    # before there is anything
+    ran = run_cell(f"{on}\n1 / 0", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "stopped before the first repeat was complete" in ran.stdout
+
+
+def test_on_passes_the_codes_exception_when_ours_fails(
+    work: Any, ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumagic.magics import everywhere
+
+    monkeypatch.setattr(everywhere, "compare", lambda timings: 1 / 0)
+    ip.user_ns["left"] = iter(range(3))
+    ran = run_cell("%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0\nnext(left)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert "cannot show the times (ZeroDivisionError: division by zero)" in ran.stdout
 
 
 def test_on_that_awaits(ip: Any, run_cell: Any) -> None:
