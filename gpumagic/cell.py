@@ -31,6 +31,11 @@ CELL_MAGICS = ("gpu", "cudatime", "gpumem")
 LINE_MAGICS = ("cudatime", "gpumem")
 #: With this option the code runs elsewhere, and the magic returns no coroutine.
 _ON_ENGINES = "--cluster"
+#: A call of one of our magics whose code ends with ``;``, on a line of its own.
+_SILENT = re.compile(
+    rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
+    r".*;(\s|\\n)*['\"]\)\s*$"
+)
 _AWAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -237,6 +242,8 @@ class MagicCode:
     - ``await`` is put before the call of a magic whose code awaits: IPython runs a cell in its
       event loop only if the cell's own code awaits, and what a magic gets is a string to it. For
       such code the magic returns a coroutine (`CompiledCell.run_within`).
+    - A ``;`` that ends a magic's code ends the call too: what ``-o`` returns is not displayed, and
+      is there to be assigned.
     - A cell magic's body that does not parse fails here, as a cell that does not parse: IPython
       shows the line and no traceback, and nothing is run.
 
@@ -253,6 +260,12 @@ class MagicCode:
         )
 
     def __call__(self, lines: list[str]) -> list[str]:
+        lines = self._with_await(lines)
+        if lines and _SILENT.match(lines[-1]):
+            lines = [*lines[:-1], lines[-1].rstrip() + ";\n"]
+        return lines
+
+    def _with_await(self, lines: list[str]) -> list[str]:
         if lines and lines[0].startswith(self._prefixes):
             return self._cell_magic(lines)
         if any(self._line_magic.search(line) for line in lines):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
@@ -97,9 +96,9 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
-    # Options end at a word's end: the semicolon is to be none of them.
-    line = re.sub(r"(--compare)\s*;\s*$", r"\1 ;", line)
     options, statement = take_options(parser(), line)
+    if not take_semicolon(statement)[0] and not options.compare:
+        statement = ""  # a ; alone
     if magics.quiet:
         options.quiet = True
     verb = None if cell is not None else _verb(options, line, statement)

@@ -139,9 +139,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 
     def finish(value: Any) -> Any:
-        if options.output:
-            return None if compiled.silent else scope.shown
-        return value
+        return scope.shown if options.output else value
 
     tracer = None
     if options.lines:

@@ -88,7 +88,7 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     """The options at the beginning of ``line``, and the rest as it was written: a statement.
 
     ``--`` ends the options, for a statement that begins with a minus sign. A value that begins with
-    a quote ends with it.
+    a quote ends with it. A ``;`` at the end belongs to no option: it is the rest.
 
     Raises:
         SpecError: an option does not fit.
@@ -137,6 +137,8 @@ def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
         rest = rest.lstrip()
         if name == "--":
             break
+        if not rest and name.endswith(";"):
+            name, rest = name[:-1], ";"
         word = name
         if wants_value.get(name) and rest:
             value, rest = _take_value(rest)
@@ -155,6 +157,8 @@ def _take_value(text: str) -> tuple[str, str]:
             raise SpecError(f"no closing quotation in {text!r}")
     else:
         value, _, rest = text.partition(" ")
+        if not rest and value.endswith(";"):
+            value, rest = value[:-1], ";"
     return value, rest.lstrip()
 
 

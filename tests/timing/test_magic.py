@@ -37,6 +37,38 @@ def test_a_semicolon_silences_the_value_not_the_times(run_cell: Any) -> None:
     assert "Wall" in ran.text
 
 
+@pytest.mark.parametrize("magic", ["cudatime", "gpumem"])
+def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
+    """-o gives it to an assignment; nothing is displayed of what stands alone."""
+    assert run_cell(f"r = %{magic} -o -q 6 * 7;\nr").value is not None
+    assert run_cell(f"r = %{magic} -o -q -v t await __import__('asyncio').sleep(0);\nr is t").value
+    for bare in (
+        f"%{magic} -o -q 6 * 7;",
+        f"%{magic} -o -q 6 * 7; ",
+        f"%%{magic} -o -q\n6 * 7;\n",
+        f"if True:\n    %{magic} -o -q 6 * 7;",
+    ):
+        ran = run_cell(bare)
+        assert ran.value is None, bare
+        assert "Out[" not in ran.stdout
+    assert run_cell(f"%{magic} -o -q 6 * 7").value is not None
+    assert run_cell(f"%{magic} -q ';'").value == ";"
+
+
+def test_a_semicolon_ends_an_option(run_cell: Any) -> None:
+    assert run_cell("%gpumem -q;").text == ""
+    assert run_cell("%gpumem -o;").value is None
+    run_cell("%gpumem -q -v report;")
+    assert run_cell("report is not None").value
+    assert run_cell("%%cudatime -q;\n42").value == 42
+    run_cell("%%cudatime -q -v timing -n 2 -r 3;\n42")
+    assert run_cell("timing.repeat").value == 3
+    error = run_cell("%cudatime -q;", raising=False).error
+    assert "no statement" in str(error)
+    error = run_cell("%cudatime --compare;", raising=False).error
+    assert "none is kept" in str(error)
+
+
 def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
     ip.user_ns["f"] = lambda *arguments: ip.user_ns.update(got=arguments)
     ip.user_ns["x"] = 5
