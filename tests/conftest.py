@@ -31,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests marked 'hardware' on this machine's GPU, with nothing virtual; "
         "with =dry-run on the virtual GPU, to try the tests themselves",
     )
+    parser.addoption(
+        "--records",
+        metavar="FOLDER",
+        help="where a run with --hardware leaves its record (default: tests/hardware/records)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,75 +1,80 @@
-"""The record of a run on real hardware."""
+"""What the tests on real hardware share: torch on a GPU, and the record of a run."""
 
 from __future__ import annotations
 
-import json
-import platform
-import re
-import time
-from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import gpumagic
+from tests.hardware import work
+from tests.hardware.record import Figure, Record
 from tests.support import device
 
 RECORDS = Path(__file__).parent / "records"
-_OUTCOMES = pytest.StashKey[dict[str, str]]()
+_RECORD = pytest.StashKey[Record]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run on hardware is recorded, one on the virtual GPU only where ``--records`` says so."""
+    folder = config.getoption("records") or (RECORDS if device.real(config) else None)
+    config.stash[_RECORD] = Record(None if folder is None else Path(folder))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: Any = yield
-    if report.when == "call" or report.skipped:
+    if report.when == "call" or not report.passed:
         outcome = report.outcome
         if report.skipped and isinstance(report.longrepr, tuple):
             outcome = f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"
-        item.config.stash.setdefault(_OUTCOMES, {})[item.name] = outcome
+        item.config.stash[_RECORD].outcome(item.name, report.when, outcome)
     return report
 
 
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    file = config.stash[_RECORD].file
+    if file is not None:
+        terminalreporter.write_line(f"record: {file}")
+
+
 @pytest.fixture(scope="session")
-def torch(request: pytest.FixtureRequest) -> ModuleType:
+def torch() -> ModuleType:
     """torch on a GPU; skips, with the reason, where there is none."""
     import torch
 
     if not torch.cuda.is_available():
         pytest.skip(f"torch {torch.__version__} finds no GPU here")
+    # torch 2.6 sets CUDA_MODULE_LOADING as it starts CUDA: here no test is blamed for that.
+    torch.cuda.init()
     return torch
 
 
 @pytest.fixture(scope="session")
-def figure(
-    request: pytest.FixtureRequest, torch: ModuleType
-) -> Iterator[Callable[[str, Any], None]]:
-    """``figure(name, value)``: a line of the record, written at the end of a run on hardware."""
-    figures: dict[str, Any] = {}
-    yield figures.__setitem__
-    if device.real(request.config):
-        _write(torch, figures, request.config.stash.get(_OUTCOMES, {}))
+def figure(request: pytest.FixtureRequest, torch: ModuleType) -> Figure:
+    """``figure(name, value)``: a line of the record, which is written at once."""
+    record = request.config.stash[_RECORD]
+    record.begin(torch)
+    return record.figure
 
 
-def _write(torch: Any, figures: dict[str, Any], outcomes: dict[str, str]) -> None:
-    import gpumagic
+@pytest.fixture(scope="session")
+def real(request: pytest.FixtureRequest) -> bool:
+    """Whether this is a real GPU: the virtual one computes nothing and ignores most variables."""
+    return device.real(request.config)
 
-    table = gpumagic.devices(processes=False)
-    record = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "devices": [f"{d.name}, {d.compute_capability}, {d.memory_total}" for d in table],
-        "driver": table.driver_version,
-        "driver's CUDA": table.cuda_version,
-        "torch": torch.__version__,
-        "torch's CUDA": torch.version.cuda,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "versions": {name: version(name) for name in ("ipython", "ipykernel", "nvidia-ml-py")},
-        "figures": figures,
-        "tests": outcomes,
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
-    target = RECORDS / f"{time.strftime('%Y-%m-%d-%H%M%S', time.gmtime())}-{name}.json"
-    target.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
-    print(f"\nrecord: {target}")
+
+@pytest.fixture
+def whole() -> None:
+    """Skips where a GPU is split by MIG: its UUID and its totals are then not this process's."""
+    if any(gpu.mig for gpu in gpumagic.devices(processes=False)):
+        pytest.skip("a GPU of this machine is split by MIG")
+
+
+@pytest.fixture
+def warmed(torch: ModuleType) -> None:
+    """A GPU whose clock has risen."""
+    work.spin(torch)
