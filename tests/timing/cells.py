@@ -10,7 +10,7 @@ SETUP = """
 import torch
 x = torch.ones(16, 16, device="cuda")
 big = torch.ones(4096, 4096, device="cuda")
-host = torch.ones(64)
+host = torch.ones(64, pin_memory=True)  # copies of other memory may wait for the stream
 side = torch.cuda.Stream()
 """
 

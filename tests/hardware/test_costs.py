@@ -1,0 +1,145 @@
+"""What our questions to the driver cost, and what a GPU's marks and queues can do."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic import torch_cuda
+from gpumagic.timing import queued
+from tests.hardware.record import Figure
+from tests.support.kernels import Kernel
+
+pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
+
+
+def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) -> None:
+    import pynvml as nv
+
+    nv.nvmlInit()
+    handles = [nv.nvmlDeviceGetHandleByIndex(i) for i in range(nv.nvmlDeviceGetCount())]
+
+    def optional(call: Any, *arguments: Any) -> None:
+        with suppress(nv.NVMLError):
+            call(*arguments)
+
+    def raw() -> None:
+        for handle in handles[: nv.nvmlDeviceGetCount()]:
+            optional(nv.nvmlDeviceGetMemoryInfo, handle, nv.nvmlMemory_v2)
+            optional(nv.nvmlDeviceGetUtilizationRates, handle)
+            optional(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU)
+            optional(nv.nvmlDeviceGetPowerUsage, handle)
+            optional(nv.nvmlDeviceGetEnforcedPowerLimit, handle)
+            optional(nv.nvmlDeviceGetComputeRunningProcesses, handle)
+            optional(nv.nvmlDeviceGetGraphicsRunningProcesses, handle)
+            optional(nv.nvmlDeviceGetMigMode, handle)
+
+    def table() -> None:
+        gpumagic.devices(processes=False)
+
+    def seconds(code: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        code()
+        return time.perf_counter() - begin
+
+    raw()
+    table()
+    turns = [(seconds(raw), seconds(table)) for _ in range(30)]
+    raws, tables = (statistics.median(column) for column in zip(*turns, strict=True))
+    nv.nvmlShutdown()
+    figure("raw NVML calls of a table, seconds", raws)
+    figure("gpumagic.devices(), seconds", tables)
+    figure("gpumagic.devices() / raw NVML calls", tables / raws)
+    if raws > 1e-3:  # the virtual NVML answers in microseconds, where Python is the larger part
+        assert tables / raws <= 1.5
+
+
+STREAMS = """
+import gpumagic, statistics, time, torch
+from gpumagic import torch_cuda
+from gpumagic.timing.passing import Passing
+def used():
+    return next(d.memory_used for d in gpumagic.devices(processes=False) if d.ordinal == 0)
+def seconds(code):
+    begin = time.perf_counter()
+    code()
+    return time.perf_counter() - begin
+def median(code):
+    return statistics.median(seconds(code) for _ in range(200))
+def around_nothing():
+    passing.start()
+    begin = time.perf_counter()
+    passing.stop(begin, time.perf_counter())
+x, passing = torch.ones(2, device="cuda"), Passing()
+torch.cuda.synchronize()
+before = used()
+first = seconds(lambda: torch_cuda.streams(0))
+after = used()
+taken = None if None in (before, after) else after - before
+"""
+
+
+def test_what_the_questions_about_streams_cost(
+    kernel: Callable[..., Kernel], figure: Figure
+) -> None:
+    """Only recorded. To a cell that uses no GPU we promise less than 0.3 ms in all."""
+    fresh = kernel()
+    fresh.run(STREAMS)
+    figure("the first look at torch's streams: seconds, bytes", fresh.value("(first, taken)"))
+    figure("busy_streams(0), seconds", fresh.value("median(lambda: torch_cuda.busy_streams(0))"))
+    figure("the marks around a cell of nothing, seconds", fresh.value("median(around_nothing)"))
+
+
+def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
+    """Pairs of events with nothing in between; the same with all of torch's streams marked."""
+    stream, hold = torch_cuda.current_stream(0), queued.Hold(0, 20e-3)
+    pairs, every = [], []
+    for _ in range(10):  # a queue holds some 1,000 marks
+        queued.hold(hold, stream)
+        events = [torch_cuda.timing_event(stream) for _ in range(200)]
+        torch.cuda.synchronize()
+        couples = zip(events[::2], events[1::2], strict=True)
+        pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
+    for _ in range(10):
+        queued.hold(hold, stream)
+        start = torch_cuda.timing_event(stream)
+        queued.let_wait(0, start, stream)
+        ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]
+        torch.cuda.synchronize()
+        every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
+    figure("1,000 pairs of events, in seconds: least, median, step", _summary(pairs))
+    figure("the same with every stream marked: least, median, step", _summary(every))
+    step = _summary(pairs)[2]
+    # A margin: times come as milliseconds in single precision.
+    assert step is None or step <= queued.RESOLUTION * 1.01
+
+
+def _summary(values: Sequence[float]) -> tuple[float, float, float | None]:
+    """The least, the median, and the smallest difference between any two that differ."""
+    steps = [b - a for a, b in pairwise(sorted(values)) if b - a > 1e-10]
+    return min(values), statistics.median(values), min(steps, default=None)
+
+
+def test_how_many_launches_a_queue_holds(torch: Any, figure: Figure) -> None:
+    """Behind a hold of 1 s, the first launch that has to wait."""
+    x = torch.ones(1, device="cuda")
+    x.add_(1)
+    torch.cuda.synchronize()
+    queued.hold(queued.Hold(0, 1.0), torch_cuda.current_stream(0))
+    waited = None
+    for launch in range(1, 5001):
+        begin = time.perf_counter()
+        x.add_(1)
+        if time.perf_counter() - begin > 50e-3:
+            waited = launch
+            break
+    torch.cuda.synchronize()
+    figure("launches until the host has to wait (None: more than 5,000)", waited)
+    assert waited is None or waited > 600

@@ -1,0 +1,97 @@
+"""What we promise of GPU time, on the real thing, in one process."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gpumagic
+from tests.hardware import work
+from tests.hardware.record import Figure
+
+pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
+
+
+@pytest.fixture(scope="module")
+def cycles(torch: Any) -> float:
+    """Cycles of ``torch.cuda._sleep`` in a second, by events on an idle device."""
+    work.spin(torch)
+    counted = 100_000_000
+    rates = []
+    for _ in range(5):
+        seconds = work.by_events(torch, lambda: torch.cuda._sleep(counted))
+        rates.append(counted / seconds)
+    return statistics.median(rates)
+
+
+def test_a_known_duration(torch: Any, cycles: float, figure: Figure) -> None:
+    """50 ms on the current stream and on a side stream that nobody joins, within 2 %."""
+    stream = torch.cuda.Stream()
+
+    def current() -> None:
+        torch.cuda._sleep(int(0.05 * cycles))
+
+    def side() -> None:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(int(0.05 * cycles))
+
+    true = statistics.median(work.by_events(torch, current) for _ in range(5))
+    for name, code in (("current stream", current), ("side stream", side)):
+        ratios = []
+        for _ in range(5):
+            with gpumagic.cudatime() as timed:
+                code()
+            assert timed.gpu is not None
+            ratios.append(timed.gpu.median / true)
+        figure(f"50 ms on the {name}: reported / true", ratios)
+        assert 0.98 <= statistics.median(ratios) <= 1.02
+
+
+def test_two_devices_at_once(torch: Any, figure: Figure) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+
+    def code(ordinal: int) -> None:
+        with torch.cuda.device(ordinal):
+            torch.cuda._sleep(50_000_000 * (ordinal + 1))
+
+    true = []
+    for ordinal in (0, 1):
+        work.spin(torch, ordinal)
+        with torch.cuda.device(ordinal):
+            true.append(work.by_events(torch, lambda o=ordinal: code(o)))
+    with gpumagic.cudatime() as timed:
+        code(0)
+        code(1)
+    ratios = [timed.per_device[ordinal].median / true[ordinal] for ordinal in (0, 1)]
+    figure("two devices at once: reported / true", ratios)
+    assert all(0.98 <= ratio <= 1.02 for ratio in ratios)
+
+
+def test_a_short_kernel_repeated(
+    torch: Any, run_cell: Callable[..., Any], ip: Any, figure: Figure
+) -> None:
+    """Per run, within 2 % of events written by hand around the same loop.
+
+    The kernel takes longer than its launch: else two loops in Python would be compared.
+    """
+    x = torch.ones(4096, 4096, device="cuda")
+    ip.user_ns["x"] = x
+    ours, hand = [], []
+
+    def loop() -> None:
+        for _ in range(200):
+            x.add_(1)
+
+    loop()
+    for _ in range(9):
+        hand.append(work.by_events(torch, loop) / 200)
+        run_cell("%cudatime -n 200 -r 1 -w 200 -q -v timing x.add_(1)")
+        ours.append(ip.user_ns["timing"].gpu.median)
+    ratio = statistics.median(ours) / statistics.median(hand)
+    figure("a short kernel: seconds by hand", statistics.median(hand))
+    figure("a short kernel: ours / by hand", ratio)
+    assert ratio <= 1.02
