@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from gpumagic import driver, inventory, runtime, witness
+from gpumagic import driver, failed_start, inventory, runtime, witness
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
 
@@ -43,10 +43,17 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def _cuda(error: BaseException) -> Explanation | None:
     """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
     text = "\n".join(str(each) for each in chain(error))
+    _note_failure(text)
     for pattern, line in _LINES:
         if re.search(pattern, text, re.IGNORECASE):
             return Explanation(line())
     return None
+
+
+def _note_failure(text: str) -> None:
+    """Remember that a start of CUDA may have failed, which nothing else tells."""
+    if re.search(r"CUDA|NVIDIA driver", text) and not driver.is_initialized():
+        failed_start.suspect(hidden=False)
 
 
 #: Asked in turn; the first that knows the exception answers.
@@ -151,6 +158,10 @@ _LINES: list[tuple[str, Callable[[], str]]] = [
         r"no CUDA-capable device is detected|No CUDA GPUs are available"
         r"|Found no NVIDIA driver on your system",
         _no_device,
+    ),
+    (
+        r"CUDA unknown error|CUDA driver initialization failed|Unexpected error from cudaGetDevice",
+        _says(_Cause("CUDA failed to start, and this process remembers that", False)),
     ),
     (r"CUDA error: invalid device ordinal", _ordinal),
     (

@@ -15,14 +15,16 @@ from gpumagic.results import DeviceTable
 
 #: Something may have asked for CUDA when it could not start.
 _suspected = False
+#: Every device was hidden at a moment when torch was loaded, which would be the reason.
+_hidden = False
 #: The variables under which the copy gave no answer: it is not asked again.
 _unanswered: Mapping[str, str | None] | None = None
 
 
-def suspect() -> None:
-    """From now on it may have failed."""
-    global _suspected, _unanswered
-    _suspected, _unanswered = True, None
+def suspect(*, hidden: bool) -> None:
+    """From now on it may have failed; because all devices are, or were, ``hidden``, or else."""
+    global _suspected, _hidden, _unanswered
+    _suspected, _hidden, _unanswered = True, _hidden or hidden, None
 
 
 def suspected() -> bool:
@@ -30,11 +32,19 @@ def suspected() -> bool:
     return _suspected
 
 
+def cause(start: runtime.Start) -> str:
+    """Why it failed, for a sentence, if it has; ``start`` is how it starts now."""
+    if _hidden and start.reason is None:
+        return "CUDA was asked for while all GPUs were hidden, failed, and remembers that"
+    said = f" ({start.reason})" if start.reason else ""
+    return f"CUDA has failed to start{said}, and remembers that"
+
+
 def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
     """Suspect it if these variables, which hold or held, hide all devices from a loaded torch."""
     present = {name: value for name, value in environment.items() if value is not None}
     if torch_cuda.loaded() is not None and visibility.hides_all(present, table):
-        suspect()
+        suspect(hidden=True)
 
 
 def ask() -> runtime.Start:

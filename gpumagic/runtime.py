@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -42,6 +43,17 @@ class Start:
     count: int | None = None
     #: What it said when it could not start.
     said: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """What it said, without torch's general advice."""
+        if self.said is None:
+            return None
+        error = re.search(r"Error \d+: .*", self.said)
+        if error:
+            return error[0]
+        said = self.said.removeprefix("CUDA initialization: ").partition(" - this may ")[0]
+        return said.partition(" Please ")[0].rstrip(".")
 
 
 def build_here() -> Build | None:

@@ -207,8 +207,9 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         status = "too-late"
         message = f"The CUDA driver does not say what it shows; {_remedy(spec)}"
     elif failed_start.suspected() and wanted.visible:
-        status, message = _ask_runtime(spec, len(wanted.visible), status)
-        seen = () if status == "too-late" else seen
+        status, message, count = _ask_runtime(spec, len(wanted.visible), status)
+        if status == "too-late":
+            seen, known = (), count == 0
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in mask.VARIABLES):
@@ -309,18 +310,27 @@ def _frozen_state() -> str:
     )
 
 
-def _ask_runtime(spec: Spec, expected: int, status: Status) -> tuple[Status, str | None]:
-    """Whether torch's CUDA runtime can still start: it may have failed while all was hidden."""
-    count = failed_start.ask().count
-    if count == expected:
-        return status, None
-    if count is None:
-        return "too-late", (
+def _ask_runtime(
+    spec: Spec, expected: int, status: Status
+) -> tuple[Status, str | None, int | None]:
+    """Whether torch's CUDA runtime can still start, and how many devices it finds then."""
+    start = failed_start.ask()
+    if start.count == expected:
+        return status, None, expected
+    if start.count is None:
+        message = (
             f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
-            "torch was loaded, and a copy of this process gave no answer; to be sure: "
-            f"{_remedy(spec)}"
+            "torch was loaded, or a start of CUDA failed, and a copy of this process gave no "
+            f"answer; to be sure: {_remedy(spec)}"
         )
-    return "too-late", (
-        f"Too late for '{spec.text}' in this process: CUDA was asked for while all GPUs were "
-        f"hidden, failed, and remembers that. To change that: {_remedy(spec)}"
-    )
+    elif start.count:
+        message = (
+            f"'{spec.text}' shows {expected} GPU{'s' * (expected > 1)}, of which CUDA finds "
+            f"{start.count}: %gpu doctor tells more"
+        )
+    else:
+        message = (
+            f"Too late for '{spec.text}' in this process: {failed_start.cause(start)}. "
+            f"To change that: {_remedy(spec)}"
+        )
+    return "too-late", message, start.count

@@ -51,6 +51,7 @@ ROOMS: dict[str, set[str]] = {
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "mask", "selection", "threads", "witness", "gate"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
+ROOMS["explain"].add("failed_start")
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
 ROOMS["cluster"] |= {"mask", "selection", "display"}

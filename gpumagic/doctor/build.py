@@ -177,7 +177,7 @@ def starts(facts: Facts) -> Iterator[Finding]:
         how = "in this process"
     else:
         how = f"in a {'copy of this' if facts.torch_loaded else 'child'} process"
-    count, said = facts.start.count, _short(facts.start.said)
+    count, said = facts.start.count, facts.start.reason
     if count:
         devices = f"{count} device{'' if count == 1 else 's'}"
         yield Finding(
@@ -197,16 +197,6 @@ def starts(facts: Facts) -> Iterator[Finding]:
         remedy = "restart the kernel: CUDA may have failed in it before, which it remembers"
     hidden = not expected and bool(facts.table)
     yield Finding("start of CUDA", "ok" if hidden else "bad", evidence, remedy, cause)
-
-
-def _short(said: str | None) -> str | None:
-    """What torch says when CUDA does not start, without its general advice."""
-    if said is None:
-        return None
-    error = re.search(r"Error \d+: .*", said)
-    if error:
-        return error[0]
-    return said.removeprefix("CUDA initialization: ").partition(" Please ")[0].rstrip(".")
 
 
 def _version(text: str | None) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(
             "this process",
             "bad",
-            "CUDA was asked for while all GPUs were hidden, failed, and remembers that",
+            "CUDA was asked for, failed (as it does while all GPUs are hidden), and remembers that",
             "%gpu on --restart",
             "CUDA has failed in this process, which remembers that",
         )

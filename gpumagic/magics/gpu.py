@@ -307,7 +307,7 @@ def _under(
             # keeps that: let it count while the variable is what CUDA has read.
             torch_cuda.require().cuda.device_count()
         if not chosen.devices and torch_cuda.loaded() is not None:
-            failed_start.suspect()
+            failed_start.suspect(hidden=True)
         mask.restore(before)
         gate.put_back(gated)
         if options.threads is not None:

@@ -150,6 +150,29 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
     assert "failed, and remembers that" in result["stderr"]
 
 
+@pytest.mark.parametrize(
+    "code", [TENSOR, "import torch; torch.ones(2, requires_grad=True).sum().backward()"]
+)
+def test_no_choice_is_applied_after_cuda_failed_to_start(
+    kernel: Callable[..., Kernel], code: str
+) -> None:
+    broken = kernel(Scenario(devices=2, faults={"cuInit": 999}))
+    broken.run(code, raising=False)
+    broken.run(TENSOR, raising=False)
+    result = choose(broken, "1", status="too-late", devices=[])
+    assert "Too late for '1' in this process: CUDA has failed to start" in result["stderr"]
+    assert "hidden" not in result["stderr"]
+    assert "CUDA has failed in this process" in broken.run("%gpu").text
+
+
+def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., Kernel]) -> None:
+    sound = kernel()
+    sound.run("import torch\nraise RuntimeError('CUDA error: something')", raising=False)
+    choose(sound, "1", status="applied")
+    sound.run(TENSOR)
+    assert sound.value("torch.cuda.device_count()") == 1
+
+
 #: Counts how often a copy of the process is asked, which costs seconds on a real machine.
 COUNTING = """
 import gpumagic.runtime as _runtime
