@@ -107,12 +107,20 @@ def _no_device() -> str:
     table = inventory.devices(processes=False)
     if not table:
         return f"gpumagic: {table.error or 'this machine has no GPU'}. {_MORE}."
-    hidden = [device for device in table if device.visible is False]
-    if len(hidden) == len(table):
-        mask = table.environment.get("CUDA_VISIBLE_DEVICES")
+    if table.cuda_missing:
+        return f"gpumagic: {driver.MISSING}. {_MORE}."
+    if failed_start.found(table):
+        return (
+            "gpumagic: CUDA was asked for earlier, when it could not start, and this process "
+            f"remembers that, for good: %gpu on --restart. {_MORE}."
+        )
+    if all(device.visible is False for device in table):
         late = table.cuda_initialized is not False
-        remedy = "CUDA has started so, for good: %gpu on --restart" if late else "%gpu on"
-        return f"gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES={mask}; {remedy}. {_MORE}."
+        # Where it has not started, it has just failed to, and remembers that.
+        so = "CUDA has started so" if late else "CUDA remembers it once it was asked for"
+        mask = table.environment.get("CUDA_VISIBLE_DEVICES")
+        by = "" if mask is None else f", CUDA_VISIBLE_DEVICES={mask}"
+        return f"gpumagic: every GPU is hidden{by}; {so}, for good: %gpu on --restart. {_MORE}."
     return f"gpumagic: CUDA finds no device. {_MORE}, and why."
 
 

@@ -229,6 +229,31 @@ def test_hidden_gpus_are_named_as_the_cause(kernel: Callable[..., Kernel]) -> No
     assert "%gpu on" in failed.text
 
 
+def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run("%%gpu off -q\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()")
+    failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
+    assert "this process remembers that, for good: %gpu on --restart" in failed.text
+    assert "=None" not in failed.text
+    assert "hidden" not in failed.text
+
+
+def test_without_a_mask_none_is_named(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    fresh.run("import torch, ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)")
+    fresh.run("import os; del os.environ['CUDA_VISIBLE_DEVICES']")
+    failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
+    assert "for good: %gpu on --restart" in failed.text
+    assert "=None" not in failed.text
+
+
+def test_a_missing_driver_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(Scenario(devices=2, driver=False))
+    failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
+    assert "libcuda.so.1, cannot be loaded" in failed.text
+    assert "hidden" not in failed.text
+
+
 def test_variables_written_before_and_after_the_start_are_told_apart(
     kernel: Callable[..., Kernel],
 ) -> None:
