@@ -210,6 +210,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         status, message, count = _ask_runtime(spec, len(wanted.visible), status)
         if status == "too-late":
             seen, known = (), count == 0
+    notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in mask.VARIABLES):

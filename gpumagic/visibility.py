@@ -119,14 +119,18 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
 
     Raises:
         SpecError: a device does not exist, is ambiguous, or is named twice.
-        DeviceError: a device has no UUID to be named by.
+        DeviceError: a device is lost, or has no UUID to be named by.
     """
+    lost = {d.uuid: d for d in devices if d.uuid and d.error and "lost" in d.error}
     chosen: list[str] = []
     divided = {device.uuid: device.mig[0].uuid for device in devices if device.mig}
     for item in spec.items:
         uuid = _by_index(item, devices) if isinstance(item, int) else _by_uuid(item, devices)
         if uuid in chosen:
             raise SpecError(f"{_named(item)} is named twice in {spec.text!r}; name it once")
+        if uuid in lost:
+            device = lost[uuid]
+            raise DeviceError(f"GPU {device.index} cannot be chosen: {device.error}; leave it out")
         chosen.append(uuid)
     parts = [divided.get(uuid, uuid) for uuid in chosen if uuid in divided or uuid[:4] == "MIG-"]
     if parts and len(chosen) > 1:

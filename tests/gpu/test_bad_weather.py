@@ -123,6 +123,29 @@ def test_a_lost_device_is_said_and_the_others_stand(virtual_gpu: Any) -> None:
     assert "the GPU is lost" in as_text(table, width=120)
 
 
+def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel]) -> None:
+    damaged = kernel(Scenario(devices=3, lost=[1]))
+    for spec in ("1", "0-2"):
+        reply = damaged.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith("UsageError: GPU 1 "), reply.shown
+        assert "the GPU is lost" in reply.stderr
+        assert reply.stderr.count("\n") == 1
+        assert damaged.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    assert "GPU 1: the GPU is lost" in damaged.run("%gpu on").text
+    assert "lost" not in damaged.run("%gpu 0,2").text
+
+
+def test_nor_one_that_is_lost_after_it_was_listed(
+    virtual_gpu: Any, run_cell: Callable[..., Any]
+) -> None:
+    uuid = gpumagic.devices()[2].uuid
+    virtual_gpu.lose(2)
+    for spec in ("2", "0,2", uuid):
+        ran = run_cell(f"%gpu {spec}", raising=False)
+        assert str(ran.error).startswith("GPU 2 cannot be chosen: the GPU is lost")
+        assert str(ran.error).endswith("; leave it out")
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
