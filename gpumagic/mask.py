@@ -1,95 +1,83 @@
-"""The variables that choose devices: as they stand, as they were at the start, and taken back."""
+"""What the CUDA driver reads in ``CUDA_VISIBLE_DEVICES``: its grammar, device by device.
+
+Pure, like `visibility`, which says what a process comes to see by it.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from gpumagic import torch_cuda
-from gpumagic.visibility import MASK, ORDER
+from gpumagic.results import Device
 
-VARIABLES = (MASK, ORDER)
-
-#: What choices have changed: by name, what stood there before the first and after the last.
-_changed: dict[str, tuple[str | None, str | None]] = {}
+MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
 
 
-def now() -> dict[str, str | None]:
-    """The variables as they stand; None for one that is not set."""
-    return {name: os.environ.get(name) for name in VARIABLES}
+def given(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Device] | None:
+    """The devices, or their MIG instances, that these variables name; None if it is not known.
 
-
-def write(change: Mapping[str, str | None]) -> None:
-    """Write a choice."""
-    for name, value in change.items():
-        found = os.environ.get(name)
-        before, ours = _changed.get(name, (found, found))
-        # What the user has written since our last choice is what stood there before this one.
-        _changed[name] = (before if found == ours else found, value)
-        _set(name, value)
-
-
-def restore(before: Mapping[str, str | None]) -> None:
-    """Put the variables back to what `now` told earlier."""
-    for name, value in before.items():
-        _set(name, value)
-        first, _ = _changed.pop(name, (value, None))
-        if first != value:  # an earlier choice holds again
-            _changed[name] = (first, value)
-
-
-def take_back() -> None:
-    """Undo all choices; what the user has written since stays."""
-    for name, (before, ours) in _changed.items():
-        if os.environ.get(name) == ours:
-            _set(name, before)
-    _changed.clear()
-
-
-def _set(name: str, value: str | None) -> None:
-    if torch_cuda.initialized():
-        # torch 2.6 counts devices by the variable when it is first asked, and keeps that: let it
-        # count while the variable is still what CUDA has read.
-        torch_cuda.require().cuda.device_count()
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
-# --- at the start ------------------------------------------------------------------------------
-
-
-def started_with() -> dict[str, str | None]:
-    """The variables that this process was started with."""
-    return {name: _started_with.get(name) for name in VARIABLES}
-
-
-def environment_at_start() -> Mapping[str, str]:
-    """Every variable that this process was started with (see `started_with`)."""
-    return dict(_started_with)
-
-
-def start_from(values: Mapping[str, str | None]) -> None:
-    """Take these for the variables of the start: this process goes on for an earlier one."""
-    for name, value in values.items():
-        _started_with.pop(name, None)
-        if value is not None:
-            _started_with[name] = value
-
-
-def _read_start() -> dict[str, str]:
-    """The environment of this process's start; where the system does not keep it, the present one.
-
-    On Linux ``/proc/self/environ`` keeps it, whatever has been set since.
+    More than a process can see at once: several MIG instances may be named.
     """
-    try:
-        raw = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return dict(os.environ)
-    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
+    mask = environment.get(MASK)
+    if mask is None:
+        return [_seen(device) for device in devices]
+    if mask[:4] in ("GPU-", "MIG-"):
+        return _by_uuids(mask, devices)
+    positions = _by_numbers(mask, len(devices))
+    if positions and not ordered(environment, devices):
+        return None
+    return [_seen(devices[position]) for position in positions]
 
 
-_started_with = _read_start()
+def _seen(device: Device) -> Device:
+    return replace(device, instance=device.mig[0].uuid if device.mig else None)
+
+
+def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:
+    """What UUIDs show; an entry of another kind than the first one's ends the list."""
+    shown: list[Device] = []
+    for entry in mask.split(","):
+        if entry[:8] == "MIG-GPU-":  # the older spelling, by numbers that NVML does not list
+            return None
+        device = _named_by(entry, devices) if entry[:4] == mask[:4] else None
+        if device is None:
+            break
+        if any((device.index, device.instance) == (d.index, d.instance) for d in shown):
+            return []
+        shown.append(device)
+    return shown
+
+
+def _by_numbers(mask: str, count: int) -> list[int]:
+    """The ordinals that numbers show: ``1gpu`` is 1, and a number twice hides everything."""
+    numbers: list[int] = []
+    for entry in mask.split(","):
+        match = re.match(r"\s*\+?([0-9]{1,9})", entry)
+        if match is None:
+            break
+        if int(match[1]) in numbers:
+            return []
+        numbers.append(int(match[1]))
+    return list(itertools.takewhile(lambda number: number < count, numbers))
+
+
+def ordered(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+    """Whether CUDA's order is nvidia-smi's: asked for, or all devices are equally fast."""
+    if environment.get(ORDER, "").strip() == "PCI_BUS_ID":
+        return True
+    return len({(device.name, device.compute_capability) for device in devices}) <= 1
+
+
+def _named_by(entry: str, devices: Sequence[Device]) -> Device | None:
+    """The device, or MIG instance, that a UUID (or a unique prefix) means to the driver."""
+    found = [
+        replace(device, instance=part.uuid)
+        for device in devices
+        for part in device.mig
+        if part.uuid.startswith(entry)
+    ]
+    found += [_seen(d) for d in devices if d.uuid is not None and d.uuid.startswith(entry)]
+    return found[0] if len(found) == 1 else None

@@ -15,7 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpumagic import driver, failed_start, inventory, mask, torch_cuda, visibility, witness
+from gpumagic import (
+    choice,
+    driver,
+    failed_start,
+    inventory,
+    mask,
+    torch_cuda,
+    visibility,
+    witness,
+)
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.visibility import MASK, ORDER, Spec, Wants
@@ -61,49 +70,51 @@ def choose(
     if spec.kind == "auto" and wait > 0:
         inventory.check(table)
         table = _wait(spec, wants, wait, progress)
-    change = _change(spec, wants, table)
-    before = mask.now()
+    change = _change(spec, wants, table, can_wait=wait == 0)
+    before = choice.now()
     failed_start.note_hiding(before, table)
-    mask.write(change)
-    failed_start.note_hiding(mask.now(), table)
+    choice.write(change)
+    failed_start.note_hiding(choice.now(), table)
     return _verify(spec, before, table)
 
 
 def apply(text: str, values: Mapping[str, str | None]) -> Selection:
     """Write variables that an earlier choice, ``text``, came to; what became of it."""
     spec, table = visibility.parse(text), inventory.devices(processes=False)
-    before = mask.now()
-    mask.write({name: values.get(name) for name in mask.VARIABLES})
-    failed_start.note_hiding(mask.now(), table)
+    before = choice.now()
+    choice.write({name: values.get(name) for name in choice.VARIABLES})
+    failed_start.note_hiding(choice.now(), table)
     return _verify(spec, before, table)
 
 
 def restarted(text: str) -> Selection:
     """What became of a choice for whose sake this process was started."""
-    found = _verify(visibility.parse(text), mask.now(), inventory.devices(processes=False))
+    found = _verify(visibility.parse(text), choice.now(), inventory.devices(processes=False))
     return found if found.status == "too-late" else replace(found, status="restarted")
 
 
 # --- what to write -----------------------------------------------------------------------------
 
 
-def _change(spec: Spec, wants: Wants, table: DeviceTable) -> Mapping[str, str | None]:
+def _change(
+    spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool
+) -> Mapping[str, str | None]:
     """The variables to write for a spec."""
     if spec.kind == "off":
         return {MASK: visibility.HIDE_ALL}
     if spec.kind == "on":
         return {MASK: None}
     if spec.kind == "reset":
-        return mask.started_with()
+        return choice.started_with()
     inventory.check(table)
     if spec.kind == "auto":
         mine = allowed(table)
         if table.devices and not mine:
             raise DeviceError(
                 f"which MIG instance this kernel was given is not known ({MASK}="
-                f"{mask.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
+                f"{choice.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
-        chosen = visibility.pick(mine, spec.count, wants)
+        chosen = visibility.pick(mine, spec.count, wants, can_wait=can_wait)
     else:
         chosen = visibility.resolve(spec, table)
     return {MASK: ",".join(chosen)}
@@ -119,11 +130,11 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     Raises:
         DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
     """
-    start = {name: value for name, value in mask.started_with().items() if value is not None}
+    start = {name: value for name, value in choice.started_with().items() if value is not None}
     anything = [replace(device, instance=None) for device in table]
     if MASK not in start:
         return anything
-    given = visibility.given(start, table)
+    given = mask.given(start, table)
     if start[MASK].startswith("MIG-"):
         return given or ()
     if given is None:
@@ -179,7 +190,7 @@ def note_hiding() -> None:
 
     Called when gpumagic loads: what was set at the process's start held for a while.
     """
-    masks = [held for held in (mask.now(), mask.started_with()) if held[MASK] is not None]
+    masks = [held for held in (choice.now(), choice.started_with()) if held[MASK] is not None]
     if masks and torch_cuda.loaded() is not None:
         table = inventory.devices(processes=False)
         for held in masks:
@@ -188,7 +199,7 @@ def note_hiding() -> None:
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
     """What became of the choice that has just been written."""
-    now = mask.now()
+    now = choice.now()
     present = {name: value for name, value in now.items() if value is not None}
     wanted = _view(present, table)
     if table.cuda_missing:
@@ -213,7 +224,9 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
-    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in mask.VARIABLES):
+    if os.name != "nt" and any(
+        driver.c_environment(name) != now[name] for name in choice.VARIABLES
+    ):
         status = "too-late"
         message = f"os.environ was replaced, so {MASK} does not reach the driver"
     if status == "too-late":

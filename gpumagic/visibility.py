@@ -8,20 +8,19 @@ are UUIDs, one form that the driver and torch read alike and that does not depen
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.mask import MASK as MASK
+from gpumagic.mask import ORDER as ORDER
+from gpumagic.mask import given, ordered
 from gpumagic.results import Device
 
 #: Hides every device. ``""`` does the same on Linux, but on Windows an empty value unsets it.
 HIDE_ALL = "-1"
-
-MASK = "CUDA_VISIBLE_DEVICES"
-ORDER = "CUDA_DEVICE_ORDER"
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "off": "off",
@@ -106,11 +105,13 @@ def _item(item: str, text: str) -> Sequence[int | str]:
         raise SpecError(f"{item!r} is not a range; write, for example, {number}-{int(number) + 1}")
     if re.fullmatch(r"\d+( \d+)+", item):
         raise SpecError(f"separate GPUs by commas: {item.replace(' ', ',')}")
+    if item.lower() in (*_WORDS, "auto"):
+        raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
     near = difflib.get_close_matches(item.lower(), [*_WORDS, "auto", "watch", "ps", "doctor"], n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    write = f"did you mean {near[0]!r}? Write" if near else "write"
     raise SpecError(
-        f"{item!r} is not a choice of GPUs; {hint}"
-        "Write off, on, reset, auto, an index (0), a list (0,2), a range (1-3) or a UUID"
+        f"{item!r} is not a choice of GPUs; {write} "
+        "off, on, reset, auto, an index (0), a list (0,2), a range (1-3) or a UUID"
     )
 
 
@@ -258,8 +259,18 @@ def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     return found
 
 
-def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]:
+def _may_pass(device: Device, wants: Wants) -> bool:
+    """Whether a device that does not fit may fit later."""
+    small = device.memory_total is not None and (wants.min_free or 0) > device.memory_total
+    return not (device.error or small or (refusal(device, wants) or "").endswith("not known"))
+
+
+def pick(
+    devices: Sequence[Device], count: int, wants: Wants, can_wait: bool = False
+) -> tuple[str, ...]:
     """UUIDs of the ``count`` freest devices, or of the freest MIG instance, that fit.
+
+    ``can_wait``: the message may advise to wait, where waiting can help.
 
     Raises:
         SpecError: more devices are asked for than there are.
@@ -282,7 +293,9 @@ def pick(devices: Sequence[Device], count: int, wants: Wants) -> tuple[str, ...]
             if (why := refusal(device, wants)) is not None
         )
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
-        raise DeviceError(f"{number}, {count} asked for ({reasons}); --wait SECONDS waits for them")
+        helps = can_wait and sum(_may_pass(device, wants) for device in devices) >= count
+        advice = "; --wait SECONDS waits for them" if helps else ""
+        raise DeviceError(f"{number}, {count} asked for ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])
 
 
@@ -313,80 +326,13 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     starting the driver.
     """
     shown = given(environment, devices)
-    known = MASK in environment or _ordered(environment, devices)
+    known = MASK in environment or ordered(environment, devices)
     if shown is None or (not known and any(device.mig for device in devices)):
         return View(None, None)
     shown = next(([device] for device in shown if device.instance), shown)
     indexes = tuple(device.index for device in shown)
     parts = {device.index: device.instance for device in shown if device.instance}
     return View(indexes if known else None, frozenset(indexes), parts)
-
-
-def given(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Device] | None:
-    """The devices, or their MIG instances, that these variables name; None if it is not known.
-
-    More than a process can see at once: several MIG instances may be named.
-    """
-    mask = environment.get(MASK)
-    if mask is None:
-        return [_first_part(device) for device in devices]
-    if mask[:4] in ("GPU-", "MIG-"):
-        return _by_uuids(mask, devices)
-    positions = _by_numbers(mask, len(devices))
-    if positions and not _ordered(environment, devices):
-        return None
-    return [_first_part(devices[position]) for position in positions]
-
-
-def _first_part(device: Device) -> Device:
-    return replace(device, instance=device.mig[0].uuid if device.mig else None)
-
-
-def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:
-    """What UUIDs show; an entry of another kind than the first one's ends the list."""
-    shown: list[Device] = []
-    for entry in mask.split(","):
-        if entry[:8] == "MIG-GPU-":  # the older spelling, by numbers that NVML does not list
-            return None
-        device = _named_by(entry, devices) if entry[:4] == mask[:4] else None
-        if device is None:
-            break
-        if any((device.index, device.instance) == (d.index, d.instance) for d in shown):
-            return []
-        shown.append(device)
-    return shown
-
-
-def _by_numbers(mask: str, count: int) -> list[int]:
-    """The ordinals that numbers show: ``1gpu`` is 1, and a number twice hides everything."""
-    numbers: list[int] = []
-    for entry in mask.split(","):
-        match = re.match(r"\s*\+?([0-9]{1,9})", entry)
-        if match is None:
-            break
-        if int(match[1]) in numbers:
-            return []
-        numbers.append(int(match[1]))
-    return list(itertools.takewhile(lambda number: number < count, numbers))
-
-
-def _ordered(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
-    """Whether CUDA's order is nvidia-smi's: asked for, or all devices are equally fast."""
-    if environment.get(ORDER, "").strip() == "PCI_BUS_ID":
-        return True
-    return len({(device.name, device.compute_capability) for device in devices}) <= 1
-
-
-def _named_by(entry: str, devices: Sequence[Device]) -> Device | None:
-    """The device, or MIG instance, that a UUID (or a unique prefix) means to the driver."""
-    found = [
-        replace(device, instance=part.uuid)
-        for device in devices
-        for part in device.mig
-        if part.uuid.startswith(entry)
-    ]
-    found += [_first_part(d) for d in devices if d.uuid is not None and d.uuid.startswith(entry)]
-    return found[0] if len(found) == 1 else None
 
 
 def hides_all(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:

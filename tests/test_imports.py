@@ -20,7 +20,8 @@ PACKAGE = ROOT / "gpumagic"
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "results": {"errors"},
-    "visibility": {"results", "errors"},
+    "mask": {"results"},
+    "visibility": {"results", "errors", "mask"},
     "driver": {"errors"},
     "restart": {"errors"},
     "torch_cuda": {"errors", "driver"},
@@ -35,11 +36,11 @@ ROOMS: dict[str, set[str]] = {
     "awaited": set(),
     "cell": {"awaited", "errors", "loop"},
     "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
-    "mask": {"visibility", "torch_cuda"},
+    "choice": {"mask", "torch_cuda"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
     "selection": {
-        *("results", "errors", "visibility", "driver", "nvml", "torch_cuda"),
-        *("runtime", "inventory", "witness", "failed_start", "mask"),
+        *("results", "errors", "mask", "visibility", "driver", "nvml", "torch_cuda"),
+        *("runtime", "inventory", "witness", "failed_start", "choice"),
     },
     "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
     "kernelspec": {"errors", "visibility", "inventory"},
@@ -49,12 +50,12 @@ ROOMS: dict[str, set[str]] = {
     "display": {"results", "errors"},
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
-ROOMS["doctor"] |= {"inventory", "mask", "selection", "threads", "witness", "gate"}
+ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["explain"].add("failed_start")
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "selection", "display"}
+ROOMS["cluster"] |= {"choice", "selection", "display"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {

@@ -89,19 +89,19 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
 
     The restarted engine is asked the same once more, and then says what became of it.
     """
-    from gpumagic import mask, selection
+    from gpumagic import choice, selection
     from gpumagic.cluster import successor
 
     prepare()
     if successor.just_restarted():
         return place(), selection.restarted(spec)
-    before = mask.now()
+    before = choice.now()
     chosen = selection.choose(spec)
     if chosen.status == "too-late" and restart:
         try:
             successor.replace(_shell(), force=force)
         except BaseException:
-            mask.restore(before)
+            choice.restore(before)
             raise
     return place(), chosen
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import zmq
 
-from gpumagic import mask
+from gpumagic import choice
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover, leaving, process, requests
 
@@ -38,7 +38,7 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
     kernel = shell.kernel
     nanny = getattr(app, "nanny_pipe", None)
     state = {
-        "payload": {"started_with": mask.started_with()},
+        "payload": {"started_with": choice.started_with()},
         "files": [],
         "id": app.id,
         "ident": app.ident,
@@ -119,7 +119,7 @@ def main() -> None:
     # Run as __main__; what is asked later looks at the module of that name.
     module = sys.modules[_COMMAND[1]] = sys.modules["__main__"]
     module._follows = True  # type: ignore[attr-defined]
-    mask.start_from(state["payload"]["started_with"])
+    choice.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
-from gpumagic import driver, gate, inventory, mask, nvml, runtime, threads, torch_cuda, witness
+from gpumagic import (
+    choice,
+    driver,
+    gate,
+    inventory,
+    nvml,
+    runtime,
+    threads,
+    torch_cuda,
+    witness,
+)
 from gpumagic.driver import DriverState
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
@@ -107,7 +117,7 @@ def gather() -> Facts:
         container=_container(),
         wsl=_wsl(),
         environment=dict(os.environ),
-        environment_at_start=mask.environment_at_start(),
+        environment_at_start=choice.environment_at_start(),
         environment_then=witness.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
         culprit=None if culprit is None else str(culprit),

@@ -69,12 +69,11 @@ def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
     if not auto:
         return Wants()
     try:
-        min_free = size(magics.min_free) if magics.min_free else None
-        max_util = percentage(magics.max_util) if magics.max_util else None
+        min_free, max_util = options.min_free, options.max_util
+        if min_free is None and magics.min_free:
+            min_free = size(magics.min_free)
+        if max_util is None and magics.max_util:
+            max_util = percentage(magics.max_util)
     except argparse.ArgumentTypeError as error:
         raise SpecError(f"%config GpuMagic: {error}") from None
-    return Wants(
-        min_free=min_free if options.min_free is None else options.min_free,
-        max_util=max_util if options.max_util is None else options.max_util,
-        idle=options.idle,
-    )
+    return Wants(min_free=min_free, max_util=max_util, idle=options.idle)

@@ -202,7 +202,7 @@ class Extension:
         if "gpumagic.nvml" in sys.modules:
             import_module("gpumagic.nvml").close()
         if not _reloading():
-            for room in ("gpumagic.mask", "gpumagic.threads"):
+            for room in ("gpumagic.choice", "gpumagic.threads"):
                 if room in sys.modules:
                     import_module(room).take_back()
         if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":

@@ -12,7 +12,16 @@ from functools import cache
 from typing import Any
 
 from gpumagic import cell as cells
-from gpumagic import driver, failed_start, gate, inventory, mask, selection, threads, torch_cuda
+from gpumagic import (
+    choice,
+    driver,
+    failed_start,
+    gate,
+    inventory,
+    selection,
+    threads,
+    torch_cuda,
+)
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import checks, cluster, restarting, saving
 from gpumagic.magics.options import (
@@ -190,7 +199,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, diagnose(), options, silent=silent)
     if options.save:
         kept = saving.kept(shell)
-    before = mask.now()
+    before = choice.now()
     chosen = _choose(shell, spec, wants, options)
     if options.save:
         chosen = saving.keep(shell, chosen)
@@ -198,7 +207,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         try:
             restarting.begin(magics, spec, options, silent=silent)
         except BaseException:
-            mask.restore(before)
+            choice.restore(before)
             if options.save:
                 saving.put_back(shell, kept)
             raise
@@ -291,7 +300,7 @@ def _under(
 ) -> Iterator[None]:
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
-    before, gated, computing = mask.now(), gate.current(), threads.number()
+    before, gated, computing = choice.now(), gate.current(), threads.number()
     failed = driver.runtime_failed
     chosen = _choose(shell, spec, wants, options)
     try:
@@ -308,7 +317,7 @@ def _under(
             torch_cuda.require().cuda.device_count()
         if not chosen.devices and torch_cuda.loaded() is not None:
             failed_start.suspect(hidden=True)
-        mask.restore(before)
+        choice.restore(before)
         gate.put_back(gated)
         if options.threads is not None:
             threads.put_back(computing)

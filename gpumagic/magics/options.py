@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -27,9 +28,12 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **options,
         )
+        # What begins with a number is no option: -1,0 is a mistake that can be named.
+        self._negative_number_matcher = re.compile(r"-\d[\d.,-]*$")
 
     def error(self, message: str) -> NoReturn:
-        raise SpecError(f"{self.prog}: {message}. Try {self.prog.split()[0]}?")
+        stop = "" if message.endswith("?") else "."
+        raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SpecError(message or f"{self.prog}: stopped")
@@ -67,7 +71,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _name(word: str) -> str:
-    if not word.isidentifier():
+    if not word.isidentifier() or keyword.iskeyword(word):
         raise argparse.ArgumentTypeError(f"{word!r} is not a variable name")
     return word
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
-from gpumagic import driver, keep, mask, restart, selection, threads, torch_cuda
+from gpumagic import choice, driver, keep, restart, selection, threads, torch_cuda
 from gpumagic.display.units import bytes_
 from gpumagic.errors import RestartError
 from gpumagic.magics.show import LiveDisplay, hand_over
@@ -28,7 +28,7 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
     restart.check(shell, force=options.force)
     payload: dict[str, Any] = {
         "spec": spec,
-        "started_with": mask.started_with(),
+        "started_with": choice.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
@@ -54,7 +54,7 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
 def _environment(shell: Any) -> dict[str, str]:
     """The environment of the new process: the present one, under the choice just made."""
     environment = dict(os.environ)
-    for name, value in mask.now().items():
+    for name, value in choice.now().items():
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
@@ -143,7 +143,7 @@ def resume(shell: Any) -> None:
 
 def _report(shell: Any, resumed: restart.Resumed) -> Any:
     payload = resumed.payload
-    mask.start_from(payload["started_with"])
+    choice.start_from(payload["started_with"])
     chosen = selection.restarted(payload["spec"])
     notes = _notes(resumed)
     if resumed.files:

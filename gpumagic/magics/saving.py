@@ -64,10 +64,10 @@ def apply(shell: Any) -> None:
     found = saved.load(path) if path else None
     if found is None:
         return
-    from gpumagic import mask, selection
+    from gpumagic import choice, selection
 
     spec, variables = found
-    before = mask.now()
+    before = choice.now()
     if all(before.get(name) == value for name, value in variables.items()):
         return
     try:
@@ -76,7 +76,7 @@ def apply(shell: Any) -> None:
         print(f"%gpu {spec} --save: not applied: {error}")
         return
     if chosen.status == "too-late":
-        mask.restore(before)
+        choice.restore(before)
         print(f"%gpu {spec} --save: not applied. {chosen.message}")
     else:
         number = len(chosen.devices)

@@ -256,7 +256,13 @@ def test_what_the_driver_does_not_tell_is_not_guessed(kernel: Callable[..., Kern
     assert "applied: what this kernel sees is not known" in result["shown"]
 
 
-@pytest.mark.parametrize("spec", ["9", "0,0", "1-", "GPU-zz", "GPU-", "offf", "auto 0", "0 --idel"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("9", "0,0", "1-", "GPU-zz", "GPU-", "GPU-aa", "offf", "0,off", "-1,0", "0-100000"),
+        *("auto 0", "auto 3", "auto,1", "0 --idel", "0 -v for"),
+    ],
+)
 def test_bad_specs_change_nothing(bad: Kernel, spec: str) -> None:
     before = bad.value("dict(__import__('os').environ)")
     reply = bad.run(f"%gpu {spec}", raising=False)
@@ -273,7 +279,9 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     from tests.virtual_gpu import environment
 
     folder = tmp_path_factory.mktemp("kernel")
-    shared = Kernel(python_environment(environment(Scenario(devices=2))), folder)
+    uuids = [f"GPU-aa000000-0000-0000-0000-00000000000{index}" for index in range(2)]
+    scenario = Scenario(devices=[GPU(uuid=uuid) for uuid in uuids])
+    shared = Kernel(python_environment(environment(scenario)), folder)
     try:
         shared.run("%load_ext gpumagic")
         yield shared
@@ -309,7 +317,26 @@ def test_nor_in_a_cell(bad: Kernel, options: str) -> None:
 
 def test_the_nearest_option_is_named(bad: Kernel) -> None:
     reply = bad.run("%gpu 0 --idel", raising=False)
-    assert "unknown option --idel; did you mean --idle?" in reply.stderr
+    assert "unknown option --idel; did you mean --idle? Try %gpu?" in reply.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
+        ("%gpu 0 -v class", "'class' is not a variable name"),
+    ],
+)
+def test_a_mistake_is_named(bad: Kernel, line: str, says: str) -> None:
+    assert says in bad.run(line, raising=False).stderr
+
+
+def test_an_option_goes_before_a_bad_default(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run("%config GpuMagic.max_util = 'abc'")
+    reply = fresh.run("%gpu auto", raising=False)
+    assert "%config GpuMagic: 'abc' is not a percentage" in reply.stderr
+    fresh.run("%gpu auto --max-util 10 -q")
 
 
 # --- one cell ------------------------------------------------------------------------------------
@@ -397,7 +424,9 @@ def test_waiting_for_a_gpu_is_interruptible_and_changes_nothing(
 def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel]) -> None:
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
     reply = busy.run("%gpu auto 2 --max-util 5 --wait 0.2", raising=False)
-    assert "only 1 of 2 GPUs fit, 2 asked for (GPU 0: 90 % utilised)" in reply.stderr
+    assert reply.stderr == (
+        "UsageError: only 1 of 2 GPUs fit, 2 asked for (GPU 0: 90 % utilised)\n"
+    )
 
 
 def test_too_late_changes_no_figure(fresh: Kernel) -> None:

@@ -78,7 +78,11 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("0 1", "separate GPUs by commas: 0,1"),
         ("auto 0", "to hide all GPUs write: off"),
         ("auto two", "'auto' takes a number of GPUs, not 'two'"),
-        ("0;1", "'0;1' is not a choice of GPUs"),
+        ("0;1", "'0;1' is not a choice of GPUs; write off, on,"),
+        ("0,offf", "did you mean 'off'? Write off, on,"),
+        ("0,off", "'off' is no part of a list; write it alone: off"),
+        ("auto,0", "'auto' is no part of a list; write it alone: auto"),
+        ("-1,0", "-1 is no GPU"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
@@ -169,7 +173,7 @@ def test_auto_counts_the_unknown_as_unfit() -> None:
 
 def test_auto_says_what_does_not_fit() -> None:
     with pytest.raises(DeviceError) as caught:
-        pick(BUSY, 2, Wants(idle=True))
+        pick(BUSY, 2, Wants(idle=True), can_wait=True)
     assert str(caught.value) == (
         "only 1 of 4 GPUs fit, 2 asked for (GPU 1: 80 % utilised; GPU 2: 5 % utilised; "
         "GPU 3: its utilisation is not known); --wait SECONDS waits for them"
@@ -178,6 +182,20 @@ def test_auto_says_what_does_not_fit() -> None:
         SpecError, match="9 GPUs are asked for; this machine has GPUs 0, 1, 2 and 3"
     ):
         pick(BUSY, 9, Wants())
+
+
+def test_waiting_is_advised_where_it_can_help() -> None:
+    def says(devices: tuple[Device, ...], wants: Wants, can_wait: bool = True) -> str:
+        with pytest.raises(DeviceError) as caught:
+            pick(devices, 1, wants, can_wait=can_wait)
+        return str(caught.value)
+
+    small = (Device(0, uuid="GPU-a", memory_total=8 * GIB, memory_free=1 * GIB),)
+    assert "--wait" in says(small, Wants(min_free=2 * GIB))
+    assert "--wait" not in says(small, Wants(min_free=2 * GIB), can_wait=False)  # it has waited
+    assert "--wait" not in says(small, Wants(min_free=9 * GIB))
+    assert "--wait" not in says(small, Wants(max_util=10))  # not known
+    assert "--wait" not in says((replace(small[0], error="the GPU is lost"),), Wants())
 
 
 def test_own_memory_does_not_make_a_device_busy() -> None:
