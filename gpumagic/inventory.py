@@ -43,7 +43,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
     }
     try:
         session = nvml.session()
-        readings = session.read()
+        readings = _named_by_driver(session.read())
     except DeviceError as error:
         listed = _without_nvml()
         if not listed:
@@ -97,6 +97,16 @@ def _without_nvml() -> list[dict[str, Any]]:
         }
         for index, device in enumerate(listed)
     ]
+
+
+def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The readings; if NVML refuses UUIDs, with the CUDA driver's, whose PCI order is NVML's."""
+    unnamed = [r for r in readings if r.get("uuid") is None and "error" not in r]
+    listed = _without_nvml() if unnamed else []
+    if [each["name"] for each in listed] == [reading.get("name") for reading in readings]:
+        for reading in unnamed:
+            reading["uuid"] = listed[reading["index"]]["uuid"]
+    return readings
 
 
 def _compose(

@@ -173,7 +173,8 @@ def uuid_of(device: Device) -> str:
         DeviceError: NVML does not tell it.
     """
     if device.uuid is None:
-        why = f" ({device.error})" if device.error else ""
+        start = f"{ORDER}=PCI_BUS_ID and {MASK}={device.index}"
+        why = f" ({device.error})" if device.error else f"; start the kernel with {start}"
         raise DeviceError(f"GPU {device.index} has no UUID that could be written{why}")
     return device.uuid
 

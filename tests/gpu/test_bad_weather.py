@@ -13,7 +13,7 @@ from gpumagic import nvml
 from gpumagic.display import as_text
 from gpumagic.errors import GpuMagicWarning
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
+from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario, default_uuid
 
 #: Every NVML call behind the table. The count and the handle decide whether there is a device.
 FIELDS = [
@@ -91,7 +91,6 @@ def test_a_field_that_fails_is_a_dash_and_the_others_stand(virtual_gpu: Any, cal
         if value is not None and getattr(partial, name) is None
     }
     expected = {
-        "nvmlDeviceGetUUID": {"uuid"},
         "nvmlDeviceGetName": {"name"},
         "nvmlDeviceGetCudaComputeCapability": {"compute_capability"},
         "nvmlDeviceGetUtilizationRates": {"utilization"},
@@ -172,6 +171,20 @@ def test_choices_need_no_nvml(kernel: Callable[..., Kernel]) -> None:
     assert without.value("selection.status") == "applied"
     without.run("import torch; x = torch.empty(1, device='cuda')")
     assert without.value("torch.cuda.device_count()") == 1
+
+
+def test_choices_where_nvml_refuses_uuids(kernel: Callable[..., Kernel]) -> None:
+    refused = kernel(Scenario(devices=3, faults={"nvmlDeviceGetUUID": 4}))
+    assert refused.value("[d.uuid for d in __import__('gpumagic').devices()]") == [
+        default_uuid(index) for index in range(3)
+    ]
+    refused.run("selection = %gpu 2 -o")
+    assert refused.value("selection.status") == "applied"
+    unknown = {"nvmlDeviceGetUUID": 4, "cuInit": 999}
+    for spec in ("1", "auto"):
+        reply = kernel(Scenario(devices=3, faults=unknown)).run(f"%gpu {spec}", raising=False)
+        assert "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and" in reply.stderr
+        assert reply.stderr.count("\n") == 1
 
 
 def test_no_driver(kernel: Callable[..., Kernel]) -> None:
