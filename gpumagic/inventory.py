@@ -261,6 +261,11 @@ def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]
     return total
 
 
+def _harmless(text: str) -> str:
+    """A stranger's text without what would steer a terminal: control and direction characters."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
 def _looked_up(process: Process) -> Process:
     """The process with its user and command line, as far as they can be read."""
     import psutil
@@ -271,6 +276,6 @@ def _looked_up(process: Process) -> Process:
         found = psutil.Process(process.pid)
         with found.oneshot():
             command = " ".join(found.cmdline()) or found.name()
-            return replace(process, user=found.username(), command=command)
+            return replace(process, user=_harmless(found.username()), command=_harmless(command))
     except (psutil.Error, OSError, KeyError):
         return process
