@@ -12,7 +12,11 @@ from typing import Any
 from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
-_LOST = 15
+#: Errors after which nothing more can be asked of a device, and what is said of it.
+_GONE = {
+    15: "the GPU is lost: it needs a reset, or the machine a reboot",
+    16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
+}
 #: Why NVML says that a clock is lower than it could be (nvml.h, nvmlClocksEventReason…), apart from
 #: reasons that are no trouble: an idle GPU, a clock that somebody set.
 _HELD_DOWN = {
@@ -31,7 +35,7 @@ _REASONS = {
 
 
 class _LostError(Exception):
-    """The device fell off the bus while it was asked."""
+    """The device fell off the bus while it was asked, or waits for a reset."""
 
 
 class _Handle:
@@ -84,8 +88,8 @@ class Session:
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
-            if error.value == _LOST:
-                raise _LostError from error
+            if error.value in _GONE:
+                raise _LostError(_GONE[error.value]) from error
             return None
         except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
@@ -125,11 +129,11 @@ class Session:
             handle, about = known
             fields.update(about.fixed)
             self._measure(handle, about, fields)
-        except _LostError:
+        except _LostError as error:
             # What was read before the loss may be stale; the identity is not.
             identity = ("index", "uuid", "name", "compute_capability")
             fields = {key: fields[key] for key in identity if key in fields}
-            fields["error"] = "the GPU is lost: it needs a reset, or the machine a reboot"
+            fields["error"] = str(error)
         except self._nvml.NVMLError as error:
             fields["error"] = _reason(error)
         return fields
@@ -139,8 +143,8 @@ class Session:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            if error.value == _LOST:
-                raise _LostError from error
+            if error.value in _GONE:
+                raise _LostError(_GONE[error.value]) from error
             raise
         capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
         about.fixed = {
@@ -240,7 +244,7 @@ def session() -> Session:
         try:
             _session = Session()
         except _LostError as error:  # a lost device fails even calls that name no device
-            raise DeviceError("NVML answers: a GPU is lost") from error
+            raise DeviceError(f"NVML answers: {error}") from error
     return _session
 
 

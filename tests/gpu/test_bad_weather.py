@@ -38,7 +38,7 @@ CALLS = [
     "nvmlDeviceGetHandleByIndex_v2",
     *FIELDS,
 ]
-CODES = [3, 4, 13, 15, 18, 999]
+CODES = [3, 4, 13, 15, 16, 18, 999]
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +143,16 @@ def test_nor_one_that_is_lost_after_it_was_listed(
         ran = run_cell(f"%gpu {spec}", raising=False)
         assert str(ran.error).startswith("GPU 2 cannot be chosen: the GPU is lost")
         assert str(ran.error).endswith("; leave it out")
+
+
+def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
+    virtual_gpu.fault("nvmlDeviceGetUtilizationRates", 16)
+    device = gpumagic.devices()[0]
+    assert device.error == (
+        "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot"
+    )
+    assert device.name is not None
+    assert device.memory_used is None
 
 
 @pytest.mark.parametrize(
