@@ -198,14 +198,14 @@ def _own_is_known(readings: Sequence[dict[str, Any]], holding: set[int], pid: in
 
     In a container NVML may list the host's pids, one of which may equal ours by chance, or none.
     So outside the first pid namespace the entries count only if they stand at exactly those
-    devices on which this process has a context.
+    devices on which this process has a context. Inside it a process without one is not listed.
     """
     listed = {
         fields["index"]
         for fields in readings
         if any(process.pid == pid for process in fields.get("processes") or ())
     }
-    if listed and in_first_pid_namespace():
+    if in_first_pid_namespace() and (listed or not holding):
         return True
     return bool(listed) and listed == holding
 

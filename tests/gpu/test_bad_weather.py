@@ -270,6 +270,19 @@ def test_host_pids_are_never_taken_for_ours(kernel: Callable[..., Kernel]) -> No
     assert container.value(own) == [(0, 0), (None, None)]
 
 
+def test_others_memory_is_known_to_a_process_without_a_context(
+    kernel: Callable[..., Kernel],
+) -> None:
+    neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
+    bare = kernel(Scenario(devices=1, processes=[neighbour]))
+    bare.run("import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0")
+    known = "(lambda d: (d.memory_own, d.memory_others))(gpumagic.devices()[0])"
+    namespace = "import gpumagic.inventory; gpumagic.inventory.in_first_pid_namespace = lambda: {}"
+    for first, others in ((True, 5 * 2**30), (False, None)):
+        bare.run(namespace.format(first))
+        assert bare.value(known) == (0, others)
+
+
 def test_other_processes_are_shown_with_what_is_known(kernel: Callable[..., Kernel]) -> None:
     neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
     shared = kernel(Scenario(devices=2, processes=[neighbour]))
