@@ -92,6 +92,16 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
     )
 
 
+def without_memory_figures() -> Machine:
+    """A machine whose NVML does not report memory: a DGX Spark, whose CPU shares it."""
+    from tests.virtual_gpu import GPU, Scenario, environment
+
+    unsupported = frozenset({"memory", "temperature", "power"})
+    gpu = GPU("NVIDIA GB10", compute_capability=(12, 1), integrated=True, unsupported=unsupported)
+    variables = python_environment(environment(Scenario(devices=[gpu])))
+    return Machine("a virtual machine that does not report memory", variables, virtual=True)
+
+
 def notebooks() -> list[Path]:
     return sorted(SOURCES.glob("*.ipynb"))
 
