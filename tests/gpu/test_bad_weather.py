@@ -254,6 +254,24 @@ def test_a_package_that_cannot_be_imported(kernel: Callable[..., Kernel], packag
     assert poor.run("%%gpu 0 -q\n6 * 7").value == "42"
 
 
+def test_times_and_memory_where_torch_cannot_be_imported(kernel: Callable[..., Kernel]) -> None:
+    poor = kernel(load=False)
+    poor.run("import sys; sys.modules['torch'] = None")
+    poor.run("%load_ext gpumagic")
+    reply = poor.run("%cudatime 6 * 7")
+    assert reply.value == "42"
+    assert "no GPU time: torch is not imported" in reply.text
+    assert "no GPU time: torch is not imported" in poor.run("%%cudatime -n 1 -r 1\n6 * 7").text
+    report = poor.run("%gpumem").text
+    assert "79.5 GiB" in report
+    assert "torch is not imported: these are the driver's figures alone" in report
+    reply = poor.run("%%gpumem\n6 * 7")
+    assert reply.value == "42"
+    assert "not measured, torch is not imported" in reply.text
+    assert "torch is not imported" in poor.run("%gpumem free").text
+    assert "torch is not imported" in poor.run("%gpumem vars").text
+
+
 def test_unsupported_fields_are_dashes(kernel: Callable[..., Kernel]) -> None:
     spark = GPU(
         "NVIDIA GB10", unsupported=frozenset({"memory", "temperature", "power", "processes"})
