@@ -52,7 +52,9 @@ def loaded_library() -> ctypes.CDLL | None:
     global _library
     if _library is None:
         if os.name == "nt":
-            handle = ctypes.windll.kernel32.GetModuleHandleW(_LIBRARY)  # type: ignore[attr-defined]
+            ask = ctypes.WinDLL("kernel32").GetModuleHandleW  # type: ignore[attr-defined]
+            ask.restype, ask.argtypes = ctypes.c_void_p, [ctypes.c_wchar_p]  # a handle has 64 bits
+            handle = ask(_LIBRARY)
             if not handle:
                 return None
             _library = ctypes.CDLL(_LIBRARY, handle=handle)

@@ -1,0 +1,40 @@
+"""What is particular to Windows, as far as it can be tried elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic import driver
+
+HANDLE = 0x7FFE_1234_0000
+
+
+class GetModuleHandle:
+    """As ctypes calls it: the answer is cut to an int unless ``restype`` says otherwise."""
+
+    restype: Any = ctypes.c_int
+    argtypes: Any = None
+
+    def __call__(self, name: str) -> int:
+        return HANDLE if self.restype is ctypes.c_void_p else ctypes.c_int(HANDLE).value
+
+
+def test_the_drivers_handle_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel32 = SimpleNamespace(GetModuleHandleW=GetModuleHandle())
+    opened = []
+
+    def library(name: str, handle: int) -> str:
+        opened.append(handle)
+        return name
+
+    monkeypatch.setattr(driver, "_library", None)
+    monkeypatch.setattr(driver, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name: kernel32, raising=False)
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel32), raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert driver._loaded_library() is not None
+    assert opened == [HANDLE]
