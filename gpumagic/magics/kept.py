@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.options import Parser
+from gpumagic.magics.options import Parser, split
 from gpumagic.magics.show import hand_over
 from gpumagic.results import Comparison, CudaTiming
 from gpumagic.timing.comparing import compare
@@ -23,7 +25,7 @@ def add_options(parser: Parser) -> None:
         "--compare",
         action="store_true",
         help="show the kept results side by side, the first as the baseline; names behind it "
-        "choose some, and which is the first",
+        "(one with a blank in quotes) choose some, and which is the first",
     )
 
 
@@ -53,7 +55,7 @@ def show_kept(magics: Any, words: str, options: argparse.Namespace, *, silent: b
         SpecError: nothing to compare, or a name under which nothing is kept.
     """
     kept = _kept(magics)
-    names = words.replace(",", " ").split() or list(kept)
+    names = _names(words) or list(kept)
     for name in names:
         if name not in kept:
             raise SpecError(f"%cudatime --compare: nothing is kept as {name!r}{_hint(name, kept)}")
@@ -69,15 +71,27 @@ def show_kept(magics: Any, words: str, options: argparse.Namespace, *, silent: b
     return returned
 
 
+def _names(words: str) -> list[str]:
+    """Names between commas, or else between blanks: those that hold one stand in quotes."""
+    if "," not in words:
+        return split(words)
+    return [name for part in words.split(",") if (name := " ".join(split(part)))]
+
+
 def _list(kept: dict[str, CudaTiming]) -> str:
-    return f"only {', '.join(kept)} is" if kept else "none is"
+    return f"only {_written(kept)} is" if kept else "none is"
 
 
 def _hint(name: str, kept: dict[str, CudaTiming]) -> str:
     near = difflib.get_close_matches(name, kept, n=1)
     if near:
-        return f"; did you mean {near[0]}?"
-    return f"; there {'are' if len(kept) != 1 else 'is'} {', '.join(kept) or 'none'}"
+        return f"; did you mean {_written(near)}?"
+    return f"; there {'are' if len(kept) != 1 else 'is'} {_written(kept) or 'none'}"
+
+
+def _written(names: Iterable[str]) -> str:
+    """Names as they may be typed."""
+    return ", ".join(shlex.quote(name) for name in names)
 
 
 def _show_picture(shell: Any, compared: Comparison) -> None:

@@ -36,6 +36,18 @@ def test_names_choose_and_the_first_is_the_baseline(run_cell: Any) -> None:
         assert [entry.name for entry in compared] == list(names)
 
 
+def test_names_with_a_blank(run_cell: Any) -> None:
+    run_cell("%cudatime -q --name one 1")
+    run_cell("import torch\n%cudatime --on cpu,cuda:0 -q -n 1 -r 1 -w 0 --name it 1")
+    for words in ("it cpu,it cuda:0", "'it cpu' 'it cuda:0'", "'it cpu', it cuda:0"):
+        compared = run_cell(f"%cudatime --compare -q -o {words}").value
+        assert [entry.name for entry in compared] == ["it cpu", "it cuda:0"]
+    error = run_cell("%cudatime --compare one it", raising=False).error
+    assert str(error).endswith("nothing is kept as 'it'; there are one, 'it cpu', 'it cuda:0'")
+    error = run_cell("%cudatime --compare one 'it cpu", raising=False).error
+    assert "No closing quotation" in str(error)
+
+
 def test_a_name_is_given_anew(run_cell: Any) -> None:
     for statement in ("1 + 1", "__import__('time').sleep(0.01)"):
         run_cell(f"%cudatime -q --name a {statement}")
