@@ -198,7 +198,7 @@ class Extension:
         if "gpumagic.gate" in sys.modules:
             import_module("gpumagic.gate").lift()
         if "gpumagic.memory.peaks" in sys.modules:
-            import_module("gpumagic.memory.peaks").LEDGER.release()
+            import_module("gpumagic.memory.peaks").LEDGER.leave()
         if "gpumagic.nvml" in sys.modules:
             import_module("gpumagic.nvml").close()
         if not _reloading():

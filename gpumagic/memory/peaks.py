@@ -204,6 +204,13 @@ class Ledger:
             self._user.clear()
             self._tidy()
 
+    def leave(self) -> None:
+        """Give torch its functions back: now, or when no peak of the user's needs ours any more."""
+        with self._lock:
+            for ordinal in list(self._user):
+                self._catch_up(ordinal, self._read(ordinal))
+            self._tidy()
+
     # --- the ledger ------------------------------------------------------------------------------
 
     def _fold(self, ordinal: int, stats: dict[str, Any]) -> None:

@@ -79,8 +79,16 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
                 if load:
                     ip.extension_manager.unload_extension("gpumagic")
                     assert registered(ip) == before, "unloading left something in the shell"
+                    _forget_peaks()
             finally:
                 _close(ip)
+
+
+def _forget_peaks() -> None:
+    """Unloading keeps torch's functions wrapped as long as the user's peaks need it: no leak."""
+    peaks = sys.modules.get("gpumagic.memory.peaks")
+    if peaks is not None:
+        peaks.LEDGER.release()
 
 
 def registered(ip: InteractiveShell) -> dict[str, object]:
