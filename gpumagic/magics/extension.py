@@ -176,9 +176,21 @@ class Extension:
         return format_result(self.shell, result)
 
     def unload(self) -> None:
+        """Undo everything; what fails is said in a line, and the rest is undone all the same."""
+        steps = [*reversed(self.undo), self._unregister, _lift_gate, _leave_torch, _close_nvml]
+        steps.append(_take_back)
+        self.undo.clear()
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # torch may be in pieces
+                what = f"{type(error).__name__}: {error}"
+                print(f"gpumagic: not everything could be undone ({what})", file=sys.stderr)
+        if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
+            del os.environ[NVML_CHECK]
+
+    def _unregister(self) -> None:
         shell = self.shell
-        while self.undo:
-            self.undo.pop()()
         if self.transformer in shell.input_transformers_post:
             shell.input_transformers_post.remove(self.transformer)
         formatter = shell.display_formatter.mimebundle_formatter
@@ -195,18 +207,29 @@ class Extension:
         if self.magics in shell.configurables:
             shell.configurables.remove(self.magics)
         shell.__dict__.pop("_gpumagic_shown", None)
-        if "gpumagic.gate" in sys.modules:
-            import_module("gpumagic.gate").lift()
-        if "gpumagic.memory.peaks" in sys.modules:
-            import_module("gpumagic.memory.peaks").LEDGER.leave()
-        if "gpumagic.nvml" in sys.modules:
-            import_module("gpumagic.nvml").close()
-        if not _reloading():
-            for room in ("gpumagic.choice", "gpumagic.threads"):
-                if room in sys.modules:
-                    import_module(room).take_back()
-        if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
-            del os.environ[NVML_CHECK]
+
+
+def _lift_gate() -> None:
+    if "gpumagic.gate" in sys.modules:
+        import_module("gpumagic.gate").lift()
+
+
+def _leave_torch() -> None:
+    if "gpumagic.memory.peaks" in sys.modules:
+        import_module("gpumagic.memory.peaks").LEDGER.leave()
+
+
+def _close_nvml() -> None:
+    if "gpumagic.nvml" in sys.modules:
+        import_module("gpumagic.nvml").close()
+
+
+def _take_back() -> None:
+    """Undo the choices of GPUs and of threads, which only a reload leaves."""
+    if not _reloading():
+        for room in ("gpumagic.choice", "gpumagic.threads"):
+            if room in sys.modules:
+                import_module(room).take_back()
 
 
 def _reloading() -> bool:

@@ -136,6 +136,8 @@ class Ledger:
         self._user: dict[int, dict[Path, int]] = {}
         #: By name: torch's own function, and ours in its place.
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        #: Where they are wrapped: not asked of torch again, which the user may have unloaded.
+        self._home: Any = None
 
     # --- scopes ----------------------------------------------------------------------------------
 
@@ -249,6 +251,7 @@ class Ledger:
         home = torch_cuda.c_functions()
         if home is None or self._wrapped:
             return
+        self._home = home
         for names, method in (
             (_READ, self._user_reads),
             (_RESET_PEAKS, self._user_resets_peaks),
@@ -265,12 +268,12 @@ class Ledger:
         """Give torch its functions back if there is nothing that they would hide."""
         if self._scopes or self._user or not self._wrapped:
             return
-        home = torch_cuda.c_functions()
+        home = self._home
         if any(getattr(home, name) is not ours for name, (_, ours) in self._wrapped.items()):
             return  # somebody has wrapped ours: theirs stays, and ours passes everything through
         for name, (original, _) in self._wrapped.items():
             setattr(home, name, original)
-        self._wrapped = {}
+        self._wrapped, self._home = {}, None
 
     def _user_reads(self, original: Callable[[int], Any], ordinal: int) -> Any:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -165,6 +166,35 @@ def test_unloading_gives_torch_its_functions_back_at_once(
     assert functions(torch) != own
     ip.extension_manager.reload_extension("gpumagic")
     assert all(now is own[name] for name, now in functions(torch).items())
+
+
+def test_unloading_when_torch_is_gone(
+    run_cell: Any, ip: Any, torch: ModuleType, monkeypatch: Any, capsys: Any
+) -> None:
+    own = functions(torch)
+    run_cell(f"x = {bytes_on(0, 100 * MIB)}\ndel x")
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        run_cell("%gpumem -q 1")
+        ip.extension_manager.unload_extension("gpumagic")
+        assert "gpumem" not in ip.magics_manager.magics["line"]
+    ip.extension_manager.load_extension("gpumagic")
+    run_cell("%gpumem -q 1")
+    assert functions(torch) != own
+    kept = [torch.empty(100 * MIB, dtype=torch.uint8, device="cuda:0") for _ in range(2)]
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        ip.extension_manager.unload_extension("gpumagic")
+        assert "gpumem" not in ip.magics_manager.magics["line"]
+    assert functions(torch) == own
+    del kept
+    # whatever else fails, the rest is undone
+    ip.extension_manager.load_extension("gpumagic")
+    ip._gpumagic.undo.append(lambda: 1 / 0)
+    ip.extension_manager.unload_extension("gpumagic")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert "gpumem" not in ip.magics_manager.magics["line"]
+    ip.extension_manager.load_extension("gpumagic")
 
 
 def test_unloading_inside_the_cell(run_cell: Any, torch: ModuleType) -> None:
