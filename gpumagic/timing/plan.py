@@ -43,9 +43,16 @@ class Plan:
             if share is not None and not share > 0:
                 raise SpecError(f"{name} is {share:g}, but must be above 0")
             if share is not None and self.repeat is not None:
-                raise SpecError(f"a number of repeats (r) leaves nothing for {name} to decide")
+                option = f"--{name.replace('_', '-')} ({name}=…)"
+                raise SpecError(
+                    f"-r {self.repeat} (r={self.repeat}) repeats leave nothing for {option} to "
+                    "decide: leave one of the two out"
+                )
         if self.cold and self.loops not in (None, 1):
-            raise SpecError("cold empties the cache before each loop: there can be only one (n=1)")
+            raise SpecError(
+                "--cold (cold=True) empties the cache before each loop, so that a repeat is one "
+                f"loop: leave -n {self.loops} (n={self.loops}) out, and say -r (r=…) how many"
+            )
 
     @property
     def open_end(self) -> bool:

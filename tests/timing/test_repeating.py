@@ -116,7 +116,7 @@ def test_cold_empties_the_cache(work: Any, virtual_gpu: Any) -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(gpumagic.SpecError, match="leaves nothing for precision"):
+    with pytest.raises(gpumagic.SpecError, match="leave nothing for --precision"):
         gpumagic.cudatime(lambda: None, r=5, precision=0.01)
     with pytest.raises(gpumagic.SpecError, match="above 0"):
         gpumagic.cudatime(lambda: None, max_time=0)
@@ -184,8 +184,8 @@ def test_setup_of_the_function() -> None:
     [
         ("%cudatime --precision 1 1", "'1' is not a share; write 1% or 0.01"),
         ("%cudatime --max-time soon 1", "'soon' is not a time"),
-        ("%cudatime -r 3 --precision 1% 1", "leaves nothing for precision"),
-        ("%cudatime --cold -n 5 1", "only one"),
+        ("%cudatime -r 3 --precision 1% 1", "leave nothing for --precision"),
+        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
         ("%cudatime -s 'x = 1 y", "no closing quotation"),
         ("%cudatime --on mars 1", "'mars' is not a device"),
         ("%cudatime --on cuda:9 1", "there is no cuda:9: this kernel sees cuda:0"),
