@@ -15,7 +15,7 @@ from gpumagic.magics import cluster, kept, once_more, repeating, timing_cells
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
-from gpumagic.magics.verbs import run_verb, take_verb
+from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.timing.interrupted import without_gpu
 from gpumagic.timing.measure import Stopwatch, summarize
 from gpumagic.timing.plan import DEFAULT_REPEAT
@@ -114,6 +114,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not statement:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     source = statement if cell is None else cell
+    if (
+        cell is None
+        and not options.cluster
+        and "--" not in line.strip().removesuffix(statement).split()
+    ):
+        word = take_semicolon(statement)[0]
+        check_name("%cudatime", word, timing_cells.VERBS, magics.shell.user_ns, local_ns or {})
     if options.cluster:
         everywhere = import_module("gpumagic.magics.cluster_cells")
         return everywhere.time(magics, parser(), options, line, cell, statement)

@@ -12,7 +12,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics import cluster
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.show import hand_over
-from gpumagic.magics.verbs import run_verb, take_verb
+from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results import LineReport, MemoryDelta
@@ -121,6 +121,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     verb = take_verb(written, statement) if cell is None else None
     if verb is not None:
         return run_verb(magics, verb[0], f"{written} {verb[1]}", silent=silent)
+    if cell is None and "--" not in written.split() and not options.cluster:
+        check_name("%gpumem", statement, VERBS, magics.shell.user_ns, local_ns or {})
     if cell is None and not statement:
         if options.cluster:
             raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import difflib
+import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from gpumagic.errors import SpecError
 from gpumagic.magics.options import split
 
 #: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
@@ -37,6 +41,21 @@ def take_verb(
     if word not in verbs or "--" in options.split() or _OPERATOR.match(rest):
         return None
     return word, rest
+
+
+def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping[str, Any]) -> None:
+    """Refuse a statement that is a verb with a letter wrong, and no name of the user's.
+
+    Raises:
+        SpecError: with the verb that was meant.
+    """
+    if not statement.isidentifier() or keyword.iskeyword(statement):
+        return
+    if any(statement in names for names in (*known, vars(builtins))):
+        return
+    near = difflib.get_close_matches(statement, verbs, n=1)
+    if near:
+        raise SpecError(f"{magic} {statement}: there is no such name; did you mean {near[0]}?")
 
 
 def run_verb(

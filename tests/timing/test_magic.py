@@ -88,6 +88,13 @@ def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
         ("%cudatime -w -1 1", "-1"),
         ("%cudatime -n", "expected one argument"),
         ("%cudatime --repaet 1", "unknown option --repaet"),
+        ("%cudatime --precision 1% -r 5 1", "-r 5 (r=5) repeats leave nothing for --precision"),
+        ("%cudatime --max-time 1s -r 5 1", "nothing for --max-time (max_time=…) to decide"),
+        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
+        ("%cudatime onn", "%cudatime onn: there is no such name; did you mean on?"),
+        ("%cudatime -q lgo;", "%cudatime lgo: there is no such name; did you mean log?"),
+        ("%gpumem onn", "%gpumem onn: there is no such name; did you mean on?"),
+        ("%gpumem -q lgo", "%gpumem lgo: there is no such name; did you mean log?"),
         ("%cudatime -v 1x 1", "'1x' is not a variable name"),
         ("%%cudatime x = 1\ny = 2", "'x = 1' belongs below"),
     ],
@@ -133,6 +140,16 @@ def test_where_nobody_awaits(ip: Any, run_cell: Any) -> None:
     error = run_cell(f"def f(): return {call}\nf()", raising=False).error
     assert str(error) == "%%cudatime cannot await here; give it a cell of its own"
     assert runs == []
+
+
+def test_a_name_of_the_users_is_no_verb(ip: Any, run_cell: Any) -> None:
+    ip.user_ns.update(onn=3, of=4)
+    assert run_cell("%cudatime -q onn").value == 3
+    assert run_cell("%gpumem -q of").value == 4
+    inside = "return get_ipython().run_line_magic('gpumem', '-q logs')"
+    assert run_cell(f"def f(logs): {inside}\nf(5)").value == 5
+    for line in ("%cudatime -q -- lgo", "%cudatime -q nothing_like_it", "%gpumem -q -- lgo"):
+        assert isinstance(run_cell(line, raising=False).error, NameError)
 
 
 def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:
