@@ -47,7 +47,9 @@ def _documented(name: str) -> Callable[[Any], Any]:
 class GpuMagic(Magics):
     """Defaults of gpumagic's magics."""
 
-    quiet = Bool(False, help="Print nothing, as with -q on every call.").tag(config=True)
+    quiet = Bool(False, help="Print nothing, as with -q on every call; nor lines after cells.").tag(
+        config=True
+    )
     min_free = Unicode(
         "", help="What '%gpu auto' asks of a device when --min-free is not given, e.g. '20GiB'."
     ).tag(config=True)

@@ -14,7 +14,8 @@ from gpumagic.memory.every_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory
 
 _SAYS = {
-    "on": "After every cell a line with what it did to GPU memory; '%gpumem off' ends that.",
+    "on": "After every cell that changed GPU memory a line with what it did; '%gpumem off' ends "
+    "that.",
     "off": "No more lines after cells; '%gpumem log' shows those of before.",
 }
 
@@ -59,7 +60,9 @@ def _of(shell: Any) -> EveryCell:
 
 
 def _tell(shell: Any, cell: CellMemory) -> None:
-    """One dim line below the cell."""
+    """One dim line below the cell; nothing where quiet is the default."""
+    if shell._gpumagic.magics.quiet:
+        return
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell)
         return

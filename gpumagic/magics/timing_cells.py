@@ -88,8 +88,11 @@ def _of(shell: Any) -> EveryTiming:
 
 
 def _tell(shell: Any, cell: CellTiming, source: str) -> None:
-    """One dim line below the cell; its figures ride along in the output's metadata."""
-    if _TIMED.match(source):
+    """One dim line below the cell; its figures ride along in the output's metadata.
+
+    Nothing for a cell that has shown its times itself, nor where quiet is the default.
+    """
+    if _TIMED.match(source) or shell._gpumagic.magics.quiet:
         return
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})

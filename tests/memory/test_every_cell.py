@@ -49,6 +49,12 @@ def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0 -3.00 MiB, peak 0 B, now 0 B"
 
 
+def test_quiet_is_quiet(watched: Any) -> None:
+    watched("%config GpuMagic.quiet = True")
+    assert watched(f"x = {bytes_on(0, MIB)}").displays == []
+    assert log(watched)[-1].devices[0].allocated == MIB
+
+
 def test_several_devices_in_one_line(watched: Any) -> None:
     ran = watched(f"x = {bytes_on(0, MIB)}\ny = {bytes_on(1, MIB)}")
     assert ran.text == "GPU memory: cuda:0-1 each +1.00 MiB, peak +1.00 MiB, now 1.00 MiB"
@@ -69,7 +75,7 @@ def test_the_rest_of_the_cell_that_turned_it_on_counts(
     ip.user_ns["torch"] = torch
     ran = run_cell(f"a = {bytes_on(0, 8 * MIB)}\n%gpumem on\nb = {bytes_on(0, MIB)}")
     assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 9.00 MiB" in ran.text
-    assert ran.stdout.startswith("After every cell a line")
+    assert ran.stdout.startswith("After every cell that changed GPU memory a line")
 
 
 def test_hooks_survive_cells_that_fail(watched: Any, torch: ModuleType) -> None:

@@ -51,6 +51,12 @@ def test_a_cell_that_used_the_gpu(on: Any) -> None:
     assert cell.source == "work.sleep(0.3)"
 
 
+def test_quiet_is_quiet(on: Any) -> None:
+    on("%config GpuMagic.quiet = True")
+    assert on("work.sleep(0.1)").displays == []
+    assert last(on).used_gpu
+
+
 @pytest.mark.parametrize(
     ("code", "devices"),
     [
