@@ -10,9 +10,10 @@ import gzip
 import json
 import os
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
@@ -65,7 +66,8 @@ class Profiled:
         try:
             self._wait()
             self._profile = torch_cuda.profiler()
-            self._profile.__enter__()
+            with _on_a_device_in_use():
+                self._profile.__enter__()
             self._open.append(self._profile)
             annotation = torch_cuda.annotation(RANGE)
             annotation.__enter__()
@@ -100,7 +102,8 @@ class Profiled:
     def _close(self) -> None:
         while self._open:
             try:
-                self._open.pop().__exit__(None, None, None)
+                with _on_a_device_in_use():
+                    self._open.pop().__exit__(None, None, None)
             except Exception as error:
                 self.problem = f"no profile: {_one_line(error)}"
 
@@ -119,6 +122,15 @@ class Profiled:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
             return report(json.load(file, strict=False)["traceEvents"])
+
+
+def _on_a_device_in_use() -> AbstractContextManager[Any]:
+    """A scope for torch's profiler, which makes a context on the current device."""
+    ordinals = torch_cuda.contexts()
+    if not ordinals or torch_cuda.current_device() in ordinals:
+        return nullcontext()
+    scope: AbstractContextManager[Any] = cast(Any, torch_cuda.loaded()).cuda.device(ordinals[0])
+    return scope
 
 
 class NvtxRange:

@@ -148,6 +148,14 @@ def test_the_users_own_profiler_goes_on(work: Any, run_cell: Any, ip: Any) -> No
     assert {"aten::ones", "aten::zeros"} <= names
 
 
+def test_the_profiler_makes_no_context(kernel: Any) -> None:
+    k = kernel()
+    k.run("import torch\nx = torch.zeros(9, device='cuda:1')", timeout=120)
+    k.run("%cudatime --kernels -o -q x.add_(1); assert torch.cuda.current_device() == 0")
+    contexts = "[torch._C._cuda_hasPrimaryContext(i) for i in range(2)]"
+    assert k.value(contexts) == [False, True]
+
+
 def test_without_torch_the_code_is_not_run_again(kernel: Any) -> None:
     k = kernel()
     k.run("runs = []")
