@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from gpumagic.awaited import awaited
 from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser
 from gpumagic.magics.show import show
@@ -61,11 +62,12 @@ class OnceMore:
 
             async def go() -> Any:
                 __tracebackhide__ = True
-                value = await timed()
-                profiled = self._begin()
-                if profiled is not None:
-                    value = await again(profiled)
-                    self._end(profiled)
+                with awaited():
+                    value = await timed()
+                    profiled = self._begin()
+                    if profiled is not None:
+                        value = await again(profiled)
+                        self._end(profiled)
                 return finish(value)
 
             return go()

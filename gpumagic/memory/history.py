@@ -192,10 +192,9 @@ class History:
     def _disarm(self) -> None:
         """Take back what `_arm` has left with torch."""
         begin, self._armed = self._armed, None
-        waiting: list[Any] = getattr(
-            getattr(torch_cuda.loaded(), "cuda", None), "_queued_calls", []
-        )
-        waiting[:] = [call for call in waiting if begin is None or call[0] is not begin]
+        if begin is not None and torch_cuda.loaded() is not None:
+            waiting: list[Any] = getattr(cast(Any, torch_cuda.loaded()).cuda, "_queued_calls", [])
+            waiting[:] = [call for call in waiting if call[0] is not begin]
 
     def off(self) -> HistoryState:
         """Stop recording, whoever began it; what was recorded is gone."""

@@ -221,7 +221,7 @@ def test_verbs_are_no_statements(ip: Any, run_cell: Any) -> None:
     assert run_cell("%cudatime -q -- log").value == 3
     assert run_cell("%cudatime -q -r 1 -n 1 -o log").value.repeat == 1
     assert isinstance(run_cell("%cudatime -q -o log").value, TimingLog)
-    assert isinstance(run_cell("%cudatime log -o;").value, TimingLog)
+    assert isinstance(run_cell("x = %cudatime log -o;\nx").value, TimingLog)
     assert isinstance(run_cell("%%cudatime -q -o\nlog").value, CudaTiming)
 
 

@@ -30,6 +30,8 @@ def test_a_notebook(kernel: Any) -> None:
     assert "Wall" in reply.text
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7)").value == "7"
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7);").value is None
+    assert k.run("%cudatime -q await asyncio.sleep(0.01, 7)").value == "7"
+    assert k.run("m = %gpumem -o -q await asyncio.sleep(0)\nm.partial").value == "False"
     k.run("%%cudatime -o -q -v t -n 2 -r 3\ny = await asyncio.sleep(0.02)")
     assert k.run("t.loops, t.repeat, 0.018 < t.wall.median < 0.2").value == "(2, 3, True)"
     k.run("assert 'y' not in globals()")
