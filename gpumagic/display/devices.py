@@ -148,6 +148,8 @@ def _sees(table: DeviceTable) -> Line:
     order = ""
     if any(d.visible and d.ordinal is None for d in table):
         order = "; CUDA's own order (fastest first) is not known before it starts"
+    if any(d.instance for d in table) and len(table) > 1:
+        order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
     return Line((Cell(count), Cell(f"{_variables(table.environment)}; {state}{order}.", "dim")))
 
 

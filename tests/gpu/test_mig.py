@@ -63,6 +63,9 @@ def test_another_instance_of_the_same_gpu_is_too_late(job: Kernel) -> None:
 
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:
     fresh = kernel(DIVIDED)
+    shown = fresh.run("%gpu").text
+    assert "This kernel sees 1 of 3 GPUs" in shown
+    assert "CUDA shows a process one MIG instance, and no other GPU beside it." in shown
     shown = fresh.run(f"%gpu {THIRD}").text
     assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
     fresh.run(UUIDS)
