@@ -39,7 +39,7 @@ def devices(
         if answer.error is not None:
             rows.append(EngineDevices(engine, error=answer.error))
             continue
-        place, table, allowed = answer.value
+        place, table, given, pinned = answer.value
         rows.append(
             EngineDevices(
                 engine,
@@ -49,7 +49,8 @@ def devices(
                 world_size=place.world_size,
                 backend=place.backend,
                 table=table,
-                allowed=allowed,
+                given=given,
+                pinned=pinned,
                 machine=place.machine,
             )
         )
@@ -98,18 +99,25 @@ def pin(
 ) -> ClusterSelection:
     """Give each engine its own ``per_engine`` devices, by its rank among its host's engines.
 
-    Devices that an engine was not given at its start, and those that are pinned to other engines,
-    are nobody's unless ``share`` is given.
+    No engine gets what it was not given at its start, nor, unless ``share`` is given, what is
+    pinned to another.
 
     Raises:
-        DeviceError: a host has too few devices and ``share`` is not given; nothing was changed.
+        DeviceError: a host has too few devices, or an engine that may hold some does not answer,
+            and ``share`` is not given; nothing was changed.
     """
     chosen = cluster.ids if engines is None else engines
     found = whole(cluster, chosen, timeout or TIMEOUT)
     others = [engine for engine in cluster.ids if engine not in {*chosen}]
     taken = frozenset[str]()
     if others and not share:
-        taken = pinning.taken(devices(cluster, others, timeout=timeout or TIMEOUT))
+        elsewhere = devices(cluster, others, timeout=timeout or TIMEOUT)
+        for each in elsewhere.silent:
+            raise DeviceError(
+                f"engine {each.engine} does not answer and may hold any GPU ({each.error}); "
+                "nothing was changed (--share passes over that)"
+            )
+        taken = frozenset(uuid for each in elsewhere for uuid in each.pinned)
     specs = pinning.by_rank(found, per_engine, share=share, taken=taken)
     return _apply(cluster, "pin", specs, restart, force, timeout)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpumagic import __version__
 from gpumagic.errors import DeviceError, GpuMagicError
+from gpumagic.mask import MASK
 from gpumagic.results import DeviceTable, Selection
 
 Reply = tuple[str, Any]
@@ -63,16 +64,38 @@ def _machine() -> str | None:
         return None
 
 
-def look(processes: bool = False) -> tuple[Place, DeviceTable, tuple[int, ...]]:
-    """Where this engine is, its table of devices, and the indexes of those that it was given."""
-    from gpumagic import inventory, selection
+def look(
+    processes: bool = False,
+) -> tuple[Place, DeviceTable, tuple[str, ...], tuple[str, ...]]:
+    """Where this engine is, its table of devices, what it was given, and what it was pinned to."""
+    from gpumagic import inventory
 
     table = inventory.devices(processes=processes)
+    return place(), table, _given(table), _pinned(table)
+
+
+def _given(table: DeviceTable) -> tuple[str, ...]:
+    """The UUIDs of the devices, or of the MIG instances, that this engine was started with."""
+    from gpumagic import selection
+
     try:
-        allowed = tuple(device.index for device in selection.allowed(table))
-    except DeviceError:  # not known: none that it could be given
-        allowed = ()
-    return place(), table, allowed
+        allowed = selection.allowed(table)
+    except DeviceError:  # not known: none that it could be pinned to
+        return ()
+    named = (device.instance or device.uuid for device in allowed)
+    return tuple(uuid for uuid in named if uuid is not None)
+
+
+def _pinned(table: DeviceTable) -> tuple[str, ...]:
+    """The UUIDs of what was chosen for this engine since its start."""
+    from gpumagic import choice
+
+    mask = choice.now()[MASK]
+    if mask is None or mask == choice.started_with()[MASK]:
+        return ()
+    if mask[:4] in ("GPU-", "MIG-"):
+        return tuple(mask.split(","))
+    return tuple(device.uuid for device in table if device.visible and device.uuid is not None)
 
 
 def prepare() -> Place:

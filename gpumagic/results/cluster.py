@@ -40,8 +40,10 @@ class EngineDevices(EngineResult):
     """The devices of an engine's host, as that engine sees them."""
 
     table: DeviceTable | None = None
-    #: nvidia-smi's indexes of those that the engine was given when it was started.
-    allowed: tuple[int, ...] = ()
+    #: The UUIDs of those that the engine was given when it was started.
+    given: tuple[str, ...] = ()
+    #: The UUIDs of those that were chosen for it since; empty where nothing was.
+    pinned: tuple[str, ...] = ()
     #: Tells machines of one name apart; None where the system has no such thing.
     machine: str | None = None
     #: How many processes ``torch.distributed``'s group has; None where there is none.

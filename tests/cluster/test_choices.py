@@ -13,7 +13,7 @@ from gpumagic import GpuMagicWarning
 from gpumagic.results import ClusterSelection
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
-from tests.virtual_gpu import GPU, ExternalProcess, Scenario
+from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
 
 Run = Callable[..., Ran]
 
@@ -47,10 +47,43 @@ def test_what_is_pinned_to_others_is_theirs(two: Cluster, run: Run) -> None:
     assert [d.index for d in second[0].selection.devices] == [1]
 
 
+def test_what_a_silent_engine_is_pinned_to_is_not_known(two: Cluster, run: Run) -> None:
+    run(two, "%gpu pin -t 0 -q")
+    busy = two.client[0].apply_async(time.sleep, 3)
+    time.sleep(0.2)
+    with pytest.raises(UsageError, match="engine 0 does not answer and may hold any GPU"):
+        run(two, "%gpu pin -t 1 --timeout 1s")
+    assert two.value(1, COUNT) == 4  # nothing was changed
+    assert run(two, "%gpu pin -t 1 --share --timeout 1s -o -q").value.targets == (1,)
+    busy.get(timeout=20)
+
+
+def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    """One instance for each task, as schedulers do it: not even another's of the same device."""
+    parts = [f"MIG-{i}1111111-2222-3333-4444-555555555555" for i in (1, 2)]
+    scenario = Scenario(devices=[GPU(mig=tuple(Mig(uuid=uuid) for uuid in parts)), GPU()])
+    masks = [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in (parts[1], "1")]
+    cluster = cluster_of(2, scenario, env=masks)
+
+    def pinned() -> list[str]:
+        mask = "__import__('os').environ['CUDA_VISIBLE_DEVICES']"
+        return [cluster.value(engine, mask) for engine in (0, 1)]
+
+    run(cluster, "%gpu pin -q")
+    assert pinned()[0] == parts[1]
+    assert pinned()[1].startswith("GPU-")
+    run(cluster, "%gpu reset --cluster -q")
+    run(cluster, "%gpu auto 2 --cluster -q")
+    assert pinned()[0] == parts[1]
+    assert pinned()[1].startswith("GPU-")
+
+
 def test_what_a_scheduler_gave_is_all_there_is(
     cluster_of: Callable[..., Cluster], run: Run
 ) -> None:
     cluster = cluster_of(2, env=[{"CUDA_VISIBLE_DEVICES": "2,3"}] * 2)
+    chosen = run(cluster, "%gpu pin -t 0 -o -q").value  # nothing is pinned to the other
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[2]]
     chosen = run(cluster, "%gpu pin -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[2], [3]]
     with pytest.raises(UsageError, match="has 2 GPUs and 2 engines for 2 each"):

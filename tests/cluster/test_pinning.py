@@ -18,13 +18,13 @@ def machine(*free: int, host: str = "a", error: str | None = None) -> DeviceTabl
     return DeviceTable(devices, error=error)
 
 
-def everything(devices: DeviceTable) -> tuple[int, ...]:
-    return tuple(device.index for device in devices)
+def everything(devices: DeviceTable) -> tuple[str, ...]:
+    return tuple(str(device.uuid) for device in devices)
 
 
 def table(hosts: dict[str, tuple[DeviceTable, list[int]]]) -> ClusterTable:
     rows = [
-        EngineDevices(engine, host, table=devices, allowed=everything(devices))
+        EngineDevices(engine, host, table=devices, given=everything(devices))
         for host, (devices, engines) in hosts.items()
         for engine in engines
     ]
@@ -62,7 +62,7 @@ def test_no_gpu_at_all() -> None:
 def test_containers_under_one_name() -> None:
     one, other = machine(1), machine(1, host="b")
     rows = tuple(
-        EngineDevices(i, "a", table=t, allowed=everything(t)) for i, t in enumerate((one, other))
+        EngineDevices(i, "a", table=t, given=everything(t)) for i, t in enumerate((one, other))
     )
     with pytest.raises(DeviceError, match="the engines of a do not list the same GPUs"):
         pinning.by_rank(ClusterTable(rows))
@@ -74,6 +74,50 @@ def test_mig_instances_are_devices() -> None:
     found = table({"a": (devices, [0, 1, 2])})
     assert pinning.by_rank(found) == {0: "MIG-1", 1: "MIG-2", 2: "GPU-a1"}
     assert [unit.memory_free for unit in pinning.units(devices)] == [6, None, None]
+
+
+def given(*uuids: tuple[str, ...], devices: DeviceTable) -> ClusterTable:
+    """Engines of one host that were started with these."""
+    rows = [EngineDevices(i, "a", table=devices, given=mine) for i, mine in enumerate(uuids)]
+    return ClusterTable(tuple(rows))
+
+
+def test_each_gets_of_what_it_was_given() -> None:
+    of_tasks = given(("GPU-a1",), ("GPU-a0",), devices=machine(5, 9))
+    assert pinning.by_rank(of_tasks) == {0: "GPU-a1", 1: "GPU-a0"}
+    assert pinning.by_rank(of_tasks, share=True) == {0: "GPU-a1", 1: "GPU-a0"}
+    assert pinning.freest(of_tasks, 2) == {0: "GPU-a1", 1: "GPU-a0"}
+    partly = given(("GPU-a0", "GPU-a1"), ("GPU-a0",), devices=machine(9, 5))
+    assert pinning.by_rank(partly) == {0: "GPU-a1", 1: "GPU-a0"}
+    assert pinning.freest(partly, 2) == {0: "GPU-a1", 1: "GPU-a0"}
+    both_one = given(("GPU-a0",), ("GPU-a0",), ("GPU-a1", "GPU-a2"), devices=machine(1, 1, 1))
+    with pytest.raises(DeviceError, match="a has 3 GPUs, but an engine was given too few of them"):
+        pinning.by_rank(both_one)
+    with pytest.raises(DeviceError, match="which is enough for 2"):
+        pinning.freest(both_one, 3)
+
+
+def test_an_instance_that_an_engine_was_not_given_is_not_its() -> None:
+    parts = (MigInstance("M1", memory_total=10, memory_used=0), MigInstance("M2"))
+    devices = DeviceTable((Device(0, uuid="GPU-a0", mig=parts),))
+    assert pinning.by_rank(given(("M2",), devices=devices)) == {0: "M2"}
+    assert pinning.freest(given(("M2",), ("M1",), devices=devices), 1) == {1: "M1"}
+
+
+def test_what_others_have_taken() -> None:
+    found = table({"a": (machine(1, 1), [1])})
+    assert pinning.by_rank(found, taken={"GPU-a0"}) == {1: "GPU-a1"}
+    with pytest.raises(DeviceError) as raised:
+        pinning.by_rank(found, taken={"GPU-a0", "GPU-a1"})
+    assert str(raised.value) == (
+        "a has 2 GPUs (2 pinned to other engines) and 1 engine: --share lets engines share them"
+    )
+    # A device that is taken as a whole is taken with its instances.
+    devices = DeviceTable((Device(0, uuid="GPU-a0", mig=(MigInstance("M1"), MigInstance("M2"))),))
+    parts = table({"a": (devices, [0])})
+    assert pinning.by_rank(parts, taken={"M1"}) == {0: "M2"}
+    with pytest.raises(DeviceError, match="2 pinned to other engines"):
+        pinning.by_rank(parts, taken={"GPU-a0"})
 
 
 def test_a_lost_device_is_given_to_nobody() -> None:
@@ -91,6 +135,13 @@ def test_the_freest_of_all_hosts() -> None:
         pinning.freest(found, 5)
     expected = "auto 5: the cluster has 5 GPUs and 4 engines, which is enough for 4"
     assert str(raised.value) == expected
+
+
+def test_one_machine_under_two_names_has_each_device_once() -> None:
+    found = table({"a": (machine(9, 5), [0]), "b": (machine(9, 5), [1])})
+    assert pinning.freest(found, 2) == {0: "GPU-a0", 1: "GPU-a1"}
+    with pytest.raises(DeviceError, match="the cluster has 2 GPUs and 2 engines"):
+        pinning.freest(found, 3)
 
 
 def test_ranks_by_engine_and_host() -> None:
