@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -92,24 +93,57 @@ def join(
 ) -> str:
     """Set the variables of ``torchrun`` and join the group; the backend that it has.
 
+    All get as far as `_meet`, or nobody is in a group: torch's own limit, which one rank that fails
+    would let the others wait for, is half an hour.
+
     Raises:
-        DeviceError: torch refuses.
+        DeviceError: torch refuses, or the others have not come within ``timeout`` seconds.
     """
     distributed = _distributed()
-    limit = timedelta(seconds=timeout)
     values = (rank, world_size, local_rank, local_world_size, *master)
     for name, value in zip(_VARIABLES, values, strict=True):
         _before.setdefault(name, os.environ.get(name))
         os.environ[name] = str(value)
     try:
-        # The limit is for the meeting; collectives keep torch's own, which is for training.
-        store = distributed.TCPStore(*master, world_size, rank == 0, timeout=limit)
+        store = _meet(distributed, backend, master, rank, world_size, timeout)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     except Exception as error:  # of many kinds: an AssertionError for a backend that is none
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
         _put_back()
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DeviceError(f"torch refuses: {reason}") from None
     return str(distributed.get_backend())
+
+
+def _meet(
+    distributed: Any,
+    backend: str,
+    master: tuple[str, int],
+    rank: int,
+    world_size: int,
+    timeout: float,
+) -> Any:
+    """The ranks' store, when all of them have made a group once: a rehearsal, within the limit."""
+    deadline = time.monotonic() + timeout
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(deadline - time.monotonic(), 0.1))
+
+    store = distributed.TCPStore(*master, world_size, rank == 0, timeout=left())
+    distributed.init_process_group(
+        backend,
+        store=distributed.PrefixStore("rehearsal", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=left(),
+    )
+    store.set(f"met/{rank}", "yes")
+    store.wait([f"met/{each}" for each in range(world_size)], left())
+    distributed.destroy_process_group()
+    # What the group does with its store later has torch's own limit, which is for training.
+    store.set_timeout(distributed.distributed_c10d.default_pg_timeout)
+    return store
 
 
 def leave() -> bool:

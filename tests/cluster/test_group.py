@@ -151,6 +151,27 @@ def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
     assert two.value(0, "'RANK' in __import__('os').environ") is False
 
 
+def test_a_rank_that_fails_holds_up_nobody(two: Cluster, run: Run) -> None:
+    run(two, "%gpu off --cluster -q")
+    two.run(0, "import torch")
+    two.run(1, "import torch, os; os.environ['GLOO_SOCKET_IFNAME'] = 'nonexist0'")
+    started = time.monotonic()
+    group = run(two, "%gpu dist init --timeout 3s -o -q").value
+    assert time.monotonic() - started < 12  # torch's own limit is half an hour
+    assert group.world_size == 0
+    assert "nonexist0" in group.failed[1]
+    assert group.failed[0].startswith("torch refuses")
+    for engine in (0, 1):
+        environment = two.value(engine, "dict(__import__('os').environ)")
+        assert "RANK" not in environment
+        assert two.value(engine, "__import__('torch').distributed.is_initialized()") is False
+    two.run(1, "del os.environ['GLOO_SOCKET_IFNAME']")
+    assert run(two, "%gpu dist init --timeout 30s -o -q").value.world_size == 2
+    # The limit was for the meeting: later the group's store has torch's own.
+    limit = "__import__('torch').distributed.distributed_c10d._get_default_store().timeout"
+    assert two.value(0, limit).total_seconds() == 1800
+
+
 def test_nccl_where_there_are_gpus(two: Cluster) -> None:
     """What ``--backend auto`` goes by; NCCL itself needs real GPUs."""
     source = "__import__('gpumagic.cluster.ranks', fromlist=['r']).rendezvous(())[2]"
