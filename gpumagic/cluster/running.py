@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
+import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -109,7 +109,8 @@ def timed(
     if together and not _alike(options):
         raise SpecError(
             "the ranks of a process group must run the code equally often, or they wait for each "
-            "other for ever: give -n, -r and -w, without --queued and --kernels; or no repeats"
+            "other for ever: give -n, -r and -w, without --precision, --max-time, --queued and "
+            "--kernels; or no repeats"
         )
     options = f"{options} {'--barrier' * together}"
     run(cluster, outcome, "cudatime", options, code, progress, line=line, setup=setup)
@@ -142,11 +143,16 @@ def measured(
 
 def _alike(options: str) -> bool:
     """Whether code is run equally often wherever it is run with these options."""
-    words = options.split()
-    counts = {word[:2] for word in words if re.match(r"-[nrw]", word)}
-    probing = {"--queued", "--kernels"} & {*words}
-    repeating = counts or {"-s", "--repeat", "--precision", "--max-time", "--cold"} & {*words}
-    return not probing and (not repeating or counts == {"-n", "-r", "-w"})
+    try:
+        words = shlex.split(options)
+    except ValueError:  # a quote inside of a word is a part of it
+        words = options.split()
+    # A value may follow its option at once: -n5, --precision=1%.
+    names = {word.split("=")[0] if word[:2] == "--" else word[:2] for word in words}
+    if names & {"--precision", "--max-time", "--queued", "--kernels"}:
+        return False
+    counts = {"-n", "-r", "-w"}
+    return counts <= names or not names & {*counts, "-s", "--repeat", "--cold"}
 
 
 def prepare(cluster: Cluster, engines: Sequence[int], timeout: float = TIMEOUT) -> Outcome:

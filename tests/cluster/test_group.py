@@ -102,7 +102,10 @@ def test_ranks_start_together(joined: Cluster, run: Run) -> None:
 
 def test_ranks_must_run_equally_often(joined: Cluster, run: Run) -> None:
     """Else one waits in a collective that the others do not call."""
-    for options in ("-r 3", "--repeat", "-n 5 -r 3", "--kernels", "-n 5 -r 3 -w 1 --queued"):
+    for options in (
+        *("-r 3", "--repeat", "-n 5 -r 3", "--kernels", "-n 5 -r 3 -w 1 --queued", "-qsx=1"),
+        *("--precision=1%", "--max-time 1s", "--max-time=1s", '-n 5 -r 3 -s "a -w b"'),
+    ):
         with pytest.raises(UsageError, match="must run the code equally often"):
             run(joined, f"%cudatime --cluster {options} 1")
     alike = "%cudatime --cluster -o -q -n 3 -r 2 -w 1 __import__('torch').distributed.barrier()"
