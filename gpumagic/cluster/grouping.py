@@ -48,7 +48,9 @@ def init_group(
     names = {e.host: None for e in found if hosts[e.engine] != hosts[first] and e.host}
     others = [*names, cluster.location] if names and cluster.location else [*names]
     notes = list(_about_devices(found, planned))
-    meeting = ask(cluster, chosen, "rendezvous", {"towards": others}, timeout=timeout)
+    # Only where they meet the others need an address of it.
+    towards = {engine: {"towards": others if engine == first else []} for engine in chosen}
+    meeting = ask(cluster, chosen, "rendezvous", each=towards, timeout=timeout)
     for engine, answer in meeting.items():
         if answer.error is not None:
             raise DeviceError(f"engine {engine}: {answer.error}; no process group was made")

@@ -146,6 +146,22 @@ def test_a_part_of_the_engines(two: Cluster, run: Run) -> None:
     run(two, "%gpu dist down -q")
 
 
+def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
+    run(two, "%gpu off --cluster -q")
+    two.run(0, "import gpumagic.cluster.ranks as r; r._address = lambda towards: '127.0.0.1'")
+    two.run(
+        1,
+        "import gpumagic.cluster.ranks as r, socket; socket.gethostname = lambda: 'elsewhere'\n"
+        "def address(towards):\n"
+        "    if towards: raise r.DeviceError('knows no address')\n"
+        "    return '127.0.0.1'\n"
+        "r._address = address",
+    )
+    group = run(two, "%gpu dist init -o -q").value
+    assert dict(group.ranks) == {0: 0, 1: 1}, group.failed
+    assert two.value(1, "__import__('os').environ['LOCAL_RANK']") == "0"
+
+
 def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
     run(two, "%gpu off --cluster -q")
     group = run(two, "%gpu dist init --backend gloom -o -q").value
