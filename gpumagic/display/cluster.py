@@ -192,7 +192,7 @@ def _sees(each: EngineSelection) -> str:
 def cluster_timing(result: ClusterTiming) -> list[Block]:
     """Median, least and most over the engines, then the engines, the slowest named."""
     blocks: list[Block] = []
-    if result.per_engine:
+    if result.seconds:
         columns = (
             Column("over the engines"),
             Column("median", "right"),
@@ -202,10 +202,12 @@ def cluster_timing(result: ClusterTiming) -> list[Block]:
         rows = []
         for name, sample in (("GPU", result.gpu), ("Wall", result.wall), ("CPU", result.cpu)):
             values = (None,) * 3 if sample is None else (sample.median, sample.best, sample.worst)
-            at_most = name == "GPU" and any(t.gpu_at_most for t in result.per_engine.values())
+            whole = (result.per_engine[engine] for engine in result.seconds)
+            at_most = name == "GPU" and any(timing.gpu_at_most for timing in whole)
             bound = "≤ " if at_most and sample is not None else ""
             rows.append([Cell(name), *(Cell(f"{bound}{seconds(value)}") for value in values)])
         blocks.append(Grid(columns, rows))
+    if result.per_engine:
         blocks.append(_each_timing(result))
         blocks += _about_times(result)
     return [*blocks, *_errors(result.engines), *(Line.of(n, "dim") for n in result.notes)]
@@ -221,14 +223,15 @@ def _each_timing(result: ClusterTiming) -> Grid:
     straggler = result.straggler
     rows = []
     taken = result.seconds
-    for each in _telling(timed, lambda one: taken[one.engine]):
+    for each in _telling(timed, lambda one: taken.get(one.engine, 0.0)):
         timing = each.timing
         assert timing is not None
         gpu = seconds(None if timing.gpu is None else timing.gpu.median)
         if timing.gpu is not None and timing.gpu_at_most:
             gpu = f"≤ {gpu}"
-        style: Style = "warn" if each is straggler else ""
-        row = [Cell(str(each.engine), style), Cell(each.host or DASH)]
+        style: Style = "warn" if each is straggler else "bad" if timing.partial else ""
+        partly = " (partial)" if timing.partial else ""
+        row = [Cell(f"{each.engine}{partly}", style), Cell(each.host or DASH)]
         row += [Cell(DASH if each.rank is None else str(each.rank))] if ranked else []
         row += [Cell(gpu, style), Cell(seconds(timing.wall.median), style)]
         row += [Cell(seconds(timing.cpu.median)), Cell(_bound(timing.bound), "dim")]
@@ -253,9 +256,9 @@ def _telling(engines: Sequence[_Each], weight: Callable[[_Each], float]) -> list
 
 def _about_times(result: ClusterTiming) -> list[Block]:
     blocks: list[Block] = []
-    timed = len(result.per_engine)
-    if timed > _ROWS:
-        blocks.append(Line.of(f"the {_ROWS // 2} slowest of {timed} engines", "dim"))
+    number, timed = len(result.per_engine), len(result.seconds)
+    if number > _ROWS:
+        blocks.append(Line.of(f"the {_ROWS // 2} slowest of {number} engines", "dim"))
     slowest, straggler = result.slowest, result.straggler
     if slowest is not None and timed > 1:
         where = f"engine {slowest.engine} on {slowest.host}"

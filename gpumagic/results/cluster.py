@@ -144,7 +144,8 @@ class ClusterTiming(Result):
     """How long a cell took on every engine, and what that amounts to. Seconds.
 
     ``gpu``, ``wall`` and ``cpu`` are `Sample`s with one value an engine: its median. They are None
-    where no engine has such a time.
+    where no engine has such a time. An engine whose run ended early, by an exception or an
+    interrupt, is not among them, nor compared with the others.
     """
 
     engines: tuple[EngineTiming, ...] = ()
@@ -167,14 +168,18 @@ class ClusterTiming(Result):
         return self._over(lambda timing: timing.cpu)
 
     def _over(self, quantity: Callable[[CudaTiming], Sample | None]) -> Sample | None:
-        samples = [quantity(each.timing) for each in self.engines if each.timing is not None]
+        samples = [quantity(timing) for timing in self._whole.values()]
         values = tuple(sample.median for sample in samples if sample is not None)
         return Sample(values) if values else None
 
     @property
     def per_engine(self) -> dict[int, CudaTiming]:
-        """The timings that there are, by engine id."""
+        """The timings that there are, by engine id; one that is not whole is ``partial``."""
         return {each.engine: each.timing for each in self.engines if each.timing is not None}
+
+    @property
+    def _whole(self) -> dict[int, CudaTiming]:
+        return {i: timing for i, timing in self.per_engine.items() if not timing.partial}
 
     @property
     def failed(self) -> dict[int, str]:
@@ -184,7 +189,7 @@ class ClusterTiming(Result):
     @property
     def seconds(self) -> dict[int, float]:
         """By engine id, what they are compared by: median GPU time if all have one, else wall."""
-        timings = self.per_engine
+        timings = self._whole
         on_gpu = all(timing.gpu is not None for timing in timings.values())
         return {
             engine: (timing.gpu if on_gpu and timing.gpu else timing.wall).median
@@ -210,7 +215,7 @@ class ClusterTiming(Result):
     @property
     def host_bound(self) -> tuple[int, ...]:
         """The engines whose GPU waited for their host to launch work."""
-        return tuple(i for i, timing in self.per_engine.items() if timing.bound == "host")
+        return tuple(i for i, timing in self._whole.items() if timing.bound == "host")
 
     def __repr__(self) -> str:
         best = self.gpu or self.wall

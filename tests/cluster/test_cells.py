@@ -150,6 +150,11 @@ def test_the_exception_of_one_engine(two: Cluster, run: Run) -> None:
     assert timing.failed == {1: "ZeroDivisionError: division by zero"}
     assert timing.per_engine[1].partial
     assert not timing.per_engine[0].partial
+    # What it took until the exception is no time of the cell.
+    assert list(timing.seconds) == [0]
+    assert timing.wall.all == (timing.per_engine[0].wall.median,)
+    assert timing.slowest.engine == 0
+    assert "1 (partial)" in ran.text
 
 
 def test_a_syntax_error(two: Cluster, run: Run) -> None:
