@@ -8,13 +8,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from gpumagic import torch_cuda
+from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: Seconds for the other ranks to come to a barrier.
+_PATIENCE = 60.0
 #: The variables as they were before `join`.
 _before: dict[str, str | None] = {}
 
@@ -155,6 +159,34 @@ def leave() -> bool:
     return distributed is not None
 
 
+def _come_together(distributed: Any) -> None:
+    """Return when all ranks are here: torch's barrier cannot be interrupted, nor name who is not.
+
+    Raises:
+        DeviceError: they do not come.
+    """
+    store = distributed.distributed_c10d._get_default_store()
+    if store is None:  # under MPI
+        return
+    rank, everybody = distributed.get_rank(), range(distributed.get_world_size())
+    turn = store.add(f"gpumagic/turns/{rank}", 1)
+    keys = [f"gpumagic/{turn}/{each}" for each in everybody]
+    deadline = time.monotonic() + _PATIENCE
+    try:
+        store.set(keys[rank], "here")
+        while not store.check(keys):
+            late = time.monotonic() > deadline
+            if late and (missing := [each for each in everybody if not store.check([keys[each]])]):
+                which = f"rank{'s' * (len(missing) > 1)} {spans(missing)}"
+                raise DeviceError(f"{which} did not come to the barrier in {_PATIENCE:g} s")
+            time.sleep(0.001)
+    except BaseException:
+        with suppress(RuntimeError):  # the store may be what is gone
+            store.delete_key(keys[rank])
+            store.add(f"gpumagic/turns/{rank}", -1)
+        raise
+
+
 def membership() -> tuple[int, int, str] | tuple[None, None, None]:
     """The rank of this process, the group's size, and its backend; without a group, nothing."""
     distributed = _initialized()
@@ -188,10 +220,15 @@ def _distributed() -> Any:
 
 
 def barrier() -> bool:
-    """Wait for the other ranks; False where there is no group."""
+    """Wait for the other ranks; False where there is no group.
+
+    Raises:
+        DeviceError: they have not come within `_PATIENCE` seconds.
+    """
     distributed = _initialized()
     if distributed is None:
         return False
+    _come_together(distributed)
     if distributed.get_backend() == "nccl":  # it would guess the device, and warn
         distributed.barrier(device_ids=[torch_cuda.require().cuda.current_device()])
     else:

@@ -221,13 +221,11 @@ def run(
     result = client.direct_view(engines).execute(source, silent=False, block=False)
     with result.stream_output():
         try:
-            _wait(cluster, result, progress, started)
+            _wait(cluster, result, progress, started, one_group(outcome))
             result.wait_for_output(1)
         except KeyboardInterrupt as interrupt:
             outcome.exception = interrupt
-            left = _registered(client, engines)
-            if left:
-                client.send_signal(signal.SIGINT, targets=left, block=False)
+            _interrupt(client, engines)
             result.wait(_PATIENCE)
     outcome.elapsed = time.monotonic() - started
     _note_errors(outcome, result)
@@ -235,15 +233,35 @@ def run(
     _fetch(cluster, outcome, _registered(client, ended), name)
 
 
+def _interrupt(client: Any, engines: Sequence[int]) -> None:
+    left = _registered(client, engines)
+    if left:
+        client.send_signal(signal.SIGINT, targets=left, block=False)
+
+
+def _has_died(future: Any) -> bool:
+    return future.done() and getattr(future.result(), "ename", "") == "EngineError"
+
+
 def _registered(client: Any, engines: Sequence[int]) -> list[int]:
     there = {*client.ids}
     return [engine for engine in engines if engine in there]
 
 
-def _wait(cluster: Cluster, result: Any, progress: Progress, started: float) -> None:
+def _wait(
+    cluster: Cluster, result: Any, progress: Progress, started: float, together: bool
+) -> None:
+    """Return when all engines have ended.
+
+    Of a group, none waits for a rank that has died: the others are interrupted, once.
+    """
     looked, misses = time.monotonic(), 0
     while not result.wait(0.5):
         now = time.monotonic()
+        if together and any(_has_died(future) for _, future in futures(result)):
+            together = False
+            left = [engine for engine, future in futures(result) if not future.done()]
+            _interrupt(cluster.client, left)
         progress(result.progress, len(result), now - started)
         if now - looked > _LOOK:  # a controller that is gone tells nobody
             misses = 0 if cluster.answers() else misses + 1

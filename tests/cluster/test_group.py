@@ -100,6 +100,33 @@ def test_ranks_start_together(joined: Cluster, run: Run) -> None:
     assert not barred.barrier  # a part of the ranks must not wait for the others
 
 
+def test_a_rank_that_does_not_come(joined: Cluster, run: Run) -> None:
+    """It is named, and the next barrier is one again."""
+    joined.run(0, "import gpumagic.cluster.ranks as r; r._PATIENCE = 0.5")
+    joined.run(1, "import gpumagic.cluster.ranks as r; real = r.barrier; r.barrier = lambda: True")
+    run(joined, "%%cudatime --cluster -v timing\n1", raising=False)
+    failed = run(joined, "timing").value.failed
+    assert failed == {0: "UsageError: rank 1 did not come to the barrier in 0.5 s"}
+    joined.run(0, "r._PATIENCE = 20.0")
+    joined.run(1, "r.barrier = real")
+    assert not run(joined, "%%cudatime --cluster -o -q\n1").value.failed
+
+
+def test_a_rank_that_dies_before_the_barrier(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    cluster = cluster_of(2)
+    run(cluster, "%gpu off --cluster -q")
+    run(cluster, "%gpu dist init -q")
+    die = "r.barrier = lambda: os.kill(os.getpid(), 9)"
+    cluster.run(1, f"import gpumagic.cluster.ranks as r, os; {die}")
+    started = time.monotonic()
+    run(cluster, "%%cudatime --cluster -v timing\n1", raising=False)
+    assert time.monotonic() - started < 20
+    failed = run(cluster, "timing").value.failed
+    assert failed[1] == "the engine died"
+    assert failed[0].startswith("KeyboardInterrupt")
+    assert cluster.value(0, "1") == 1
+
+
 def test_ranks_must_run_equally_often(joined: Cluster, run: Run) -> None:
     """Else one waits in a collective that the others do not call."""
     for options in (
