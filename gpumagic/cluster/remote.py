@@ -17,9 +17,6 @@ from gpumagic.results import DeviceTable, Selection
 
 Reply = tuple[str, Any]
 
-#: How the variables begin in which an engine keeps a result until it is fetched.
-RESULT = "_gpumagic_result"
-
 
 def answer(version: str, question: str, arguments: dict[str, Any], largest: int) -> Reply:
     """The answer to a question of a gpumagic of that ``version``: a kind, and the content.
@@ -98,12 +95,17 @@ def _pinned(table: DeviceTable) -> tuple[str, ...]:
     return tuple(device.uuid for device in table if device.visible and device.uuid is not None)
 
 
-def prepare() -> Place:
-    """Have the magics here, and nothing left of an earlier cell; where this is."""
+def prepare(results: str | None = None) -> Place:
+    """Have the magics here; where this is.
+
+    Nothing is left of earlier cells whose results begin with ``results``: another client's may be
+    under way.
+    """
     shell = _shell()
     shell.extension_manager.load_extension("gpumagic")
-    for name in [name for name in shell.user_ns if name.startswith(RESULT)]:
-        del shell.user_ns[name]
+    if results is not None:
+        for name in [name for name in shell.user_ns if name.startswith(results)]:
+            del shell.user_ns[name]
     return place()
 
 

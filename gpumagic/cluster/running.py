@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import shlex
 import signal
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from gpumagic.cluster.asking import TIMEOUT, Answer, ask, futures
 from gpumagic.cluster.connecting import Cluster, package
-from gpumagic.cluster.remote import RESULT, Place
+from gpumagic.cluster.remote import Place
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import ClusterMemory, ClusterTiming, EngineMemory, EngineTiming
 
@@ -21,6 +22,9 @@ from gpumagic.results import ClusterMemory, ClusterTiming, EngineMemory, EngineT
 _LOOK, _MISSES = 5.0, 6
 #: Seconds for engines to end their cell after an interrupt.
 _PATIENCE = 5.0
+
+#: How the variables begin in which an engine keeps a result of ours until it is fetched.
+_RESULT = f"_gpumagic_result_{secrets.token_hex(4)}_"
 
 #: Told how many engines are done, of how many, and the seconds since the start.
 Progress = Callable[[int, int, float], None]
@@ -162,7 +166,8 @@ def prepare(cluster: Cluster, engines: Sequence[int], timeout: float = TIMEOUT) 
         DeviceError: none can.
     """
     outcome = Outcome()
-    for engine, answer in ask(cluster, engines, "prepare", timeout=timeout).items():
+    answers = ask(cluster, engines, "prepare", {"results": _RESULT}, timeout=timeout)
+    for engine, answer in answers.items():
         if answer.error is None:
             outcome.places[engine] = answer.value
         else:
@@ -209,7 +214,7 @@ def run(
     """
     client = cluster.client
     # Of this run: an engine that did not end in time may deliver an earlier one's.
-    name = f"{RESULT}_{next(_runs)}"
+    name = f"{_RESULT}{next(_runs)}"
     options = f"{options} -q -v {name}"
     source = f"%{magic} {options} -- {code}" if line else f"%%{magic} {options} {setup}\n{code}"
     engines = _registered(client, list(outcome.places))

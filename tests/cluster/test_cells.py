@@ -112,6 +112,16 @@ def test_unequal_engines_are_compared_by_one_quantity(ready: Cluster, run: Run) 
     assert mixed.straggler is None
 
 
+def test_another_clients_result_is_left_alone(ready: Cluster, run: Run) -> None:
+    from gpumagic.cluster.running import _RESULT
+
+    ready.run(0, f"_gpumagic_result_0_1 = 'theirs'; {_RESULT}0 = 'late'")
+    run(ready, "%cudatime --cluster -q 1")
+    left = ready.value(0, "{n: v for n, v in globals().items() if 'gpumagic' in n}")
+    assert left == {"_gpumagic_result_0_1": "theirs"}
+    ready.run(0, "del _gpumagic_result_0_1")
+
+
 def test_only_some(ready: Cluster, run: Run) -> None:
     timing = run(ready, "%cudatime --cluster -t 1 -o -q 1 + 1").value
     assert [each.engine for each in timing.engines] == [1]
