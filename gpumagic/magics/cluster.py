@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpumagic.cluster import asking, choosing, connecting, grouping
@@ -168,17 +168,19 @@ def run(
         result = choosing.choose(cluster, spec, engines, wants=wants, **again)
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, ClusterSelection):
-        _warn(result)
+        _warn(result, options, defaults)
     return returned
 
 
-def _warn(result: ClusterSelection) -> None:
+def _warn(
+    result: ClusterSelection, options: argparse.Namespace, defaults: argparse.Namespace
+) -> None:
     late = result.too_late
     if not late:
         return
     first = next(each.selection for each in result if each.engine == late[0])
     reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
-    again = "pin" if result.requested == "pin" else f"{result.requested} --cluster"
+    again = " ".join(_again(options, defaults))
     which = f"engine{'s' * (len(late) > 1)} {spans(late)}"
     warnings.warn_explicit(
         f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
@@ -188,6 +190,17 @@ def _warn(result: ClusterSelection) -> None:
         lineno=1,
         registry=None,
     )
+
+
+def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterator[str]:
+    """What was typed, as far as it says which engines are to see what."""
+    yield from options.spec
+    for name in ("cluster", "targets", "per_engine", "share", *_ONLY_AUTO):
+        value = getattr(options, name)
+        if value != getattr(defaults, name):
+            yield "-t" if name == "targets" else f"--{name.replace('_', '-')}"
+            if value is not True:
+                yield f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _dist(cluster: Cluster, words: Sequence[str], options: argparse.Namespace) -> ProcessGroup:

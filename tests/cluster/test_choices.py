@@ -142,6 +142,9 @@ def test_too_late_is_named(two: Cluster, run: Run) -> None:
     )
     assert [each.selection.status for each in chosen] == ["applied", "too-late"]
     assert chosen.too_late == (1,)
+    for line in ("off --cluster -t 1", "pin -t 0,1 --per-engine 2 --share"):
+        with pytest.warns(GpuMagicWarning, match=f": %gpu {line} --restart"):
+            run(two, f"%gpu {line} -q")
 
 
 def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
