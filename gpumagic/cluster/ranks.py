@@ -195,6 +195,12 @@ def membership() -> tuple[int, int, str] | tuple[None, None, None]:
     return distributed.get_rank(), distributed.get_world_size(), str(distributed.get_backend())
 
 
+def master() -> str | None:
+    """Where the ranks have met, as far as the variables say."""
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return None if address is None or port is None else f"{address}:{port}"
+
+
 def _put_back() -> None:
     for name, value in _before.items():
         if value is None:

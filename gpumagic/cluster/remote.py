@@ -44,6 +44,8 @@ class Place:
     backend: str | None = None
     #: Tells machines of one name apart; None where the system has no such thing.
     machine: str | None = None
+    #: Where the group's ranks have met, as far as the variables say: tells groups apart.
+    master: str | None = None
 
 
 def place() -> Place:
@@ -51,7 +53,8 @@ def place() -> Place:
     from gpumagic.cluster import ranks
 
     rank, world_size, backend = ranks.membership()
-    return Place(socket.gethostname(), os.getpid(), rank, world_size, backend, _machine())
+    master = None if rank is None else ranks.master()
+    return Place(socket.gethostname(), os.getpid(), rank, world_size, backend, _machine(), master)
 
 
 def _machine() -> str | None:

@@ -186,9 +186,11 @@ def prepare(cluster: Cluster, engines: Sequence[int], timeout: float = TIMEOUT) 
 
 def one_group(outcome: Outcome) -> bool:
     """Whether the prepared engines are exactly the ranks of one process group."""
-    sizes = {place.world_size for place in outcome.places.values()}
-    ranks = {place.rank for place in outcome.places.values()}
-    return sizes == {len(outcome.places)} and len(ranks - {None}) == len(outcome.places)
+    groups = {(place.world_size, place.master) for place in outcome.places.values()}
+    ranks = {place.rank for place in outcome.places.values()} - {None}
+    sizes = {size for size, _ in groups}
+    number = len(outcome.places)
+    return len(groups) == 1 and sizes == {number} and len(ranks) == number
 
 
 _runs = itertools.count(1)

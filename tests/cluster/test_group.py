@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
+from gpumagic.cluster import running
+from gpumagic.cluster.remote import Place
 from gpumagic.results import ProcessGroup
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
@@ -171,6 +173,18 @@ def test_a_part_of_the_engines(two: Cluster, run: Run) -> None:
     assert dict(group.ranks) == {1: 0}
     assert run(two, "%gpu cluster -o -q").value[0].rank is None
     run(two, "%gpu dist down -q")
+
+
+def test_ranks_of_two_groups_are_no_group() -> None:
+    def together(*masters: str) -> bool:
+        places = {
+            engine: Place("h", engine, rank=engine, world_size=2, master=master)
+            for engine, master in enumerate(masters)
+        }
+        return running.one_group(running.Outcome(places=places))
+
+    assert together("a:1", "a:1")
+    assert not together("a:1", "a:2")
 
 
 def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
