@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 import time
 from collections import Counter
@@ -16,7 +17,10 @@ from gpumagic import torch_cuda
 from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError
 
+_GLOO = "GLOO_SOCKET_IFNAME"
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: Linux: ask for an interface's address.
+_SIOCGIFADDR = 0x8915
 #: Seconds for the other ranks to come to a barrier.
 _PATIENCE = 60.0
 #: The variables as they were before `join`.
@@ -64,14 +68,9 @@ def _address(towards: Sequence[str]) -> str:
     if not towards:
         return "127.0.0.1"
     for host in towards:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((host, 9))
-            except OSError:  # its name means nothing here
-                continue
-            found = str(probe.getsockname()[0])
-            if not found.startswith("127."):
-                return found
+        own = _own_address(host)
+        if own is not None and not own.startswith("127."):
+            return own
     try:
         known = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
     except OSError:
@@ -83,6 +82,32 @@ def _address(towards: Sequence[str]) -> str:
         f"{socket.gethostname()} knows no address by which {towards[0]} could reach it: its name "
         "must stand for one, not for 127.0.0.1"
     )
+
+
+def _own_address(towards: str) -> str | None:
+    """The address of this host as ``towards`` sees it; None if that cannot be reached."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards, 9))
+        except OSError:  # its name means nothing here
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _interface(address: str | None) -> str | None:
+    """The network interface that has this address, where the system tells it."""
+    if address is None or sys.platform != "linux":
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with suppress(OSError):  # an interface without an address
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
 
 
 def join(
@@ -105,7 +130,12 @@ def join(
     """
     distributed = _distributed()
     values = (rank, world_size, local_rank, local_world_size, *master)
-    for name, value in zip(_VARIABLES, values, strict=True):
+    variables = dict(zip(_VARIABLES, values, strict=True))
+    if local_world_size < world_size and _GLOO not in os.environ:
+        # Gloo would ask the host's name for an address, which may stand for 127.0.0.1.
+        interface = _interface(_own_address(master[0]))
+        variables |= {} if interface is None else {_GLOO: interface}
+    for name, value in variables.items():
         _before.setdefault(name, os.environ.get(name))
         os.environ[name] = str(value)
     try:

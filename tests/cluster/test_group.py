@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -201,6 +202,10 @@ def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
     group = run(two, "%gpu dist init -o -q").value
     assert dict(group.ranks) == {0: 0, 1: 1}, group.failed
     assert two.value(1, "__import__('os').environ['LOCAL_RANK']") == "0"
+    if sys.platform == "linux":  # the interface by which they have met
+        assert two.value(1, "__import__('os').environ['GLOO_SOCKET_IFNAME']") == "lo"
+    run(two, "%gpu dist down -q")
+    assert "GLOO_SOCKET_IFNAME" not in two.value(1, "dict(__import__('os').environ)")
 
 
 def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from gpumagic.cluster import pinning, ranks
@@ -181,6 +183,13 @@ def test_targets_that_are_none(text: str) -> None:
 def test_spans() -> None:
     assert spans([7, 0, 1, 2]) == "0–2, 7"
     assert spans([]) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a question to Linux")
+def test_the_interface_of_an_address() -> None:
+    assert ranks._interface(ranks._own_address("127.0.0.1")) == "lo"
+    assert ranks._interface("192.0.2.1") is None
+    assert ranks._interface(None) is None
 
 
 def test_addresses_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
