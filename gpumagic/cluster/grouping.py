@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpumagic.cluster import ranks
-from gpumagic.cluster.asking import ask
+from gpumagic.cluster.asking import TIMEOUT, ask
 from gpumagic.cluster.choosing import devices, whole
 from gpumagic.cluster.connecting import Cluster
 from gpumagic.errors import DeviceError
@@ -15,9 +15,11 @@ from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
 _MEETING, _LEAVING = 120.0, 30.0
 
 
-def group(cluster: Cluster, engines: Sequence[int] | None = None) -> ProcessGroup:
+def group(
+    cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = TIMEOUT
+) -> ProcessGroup:
     """The group that the engines are in, as they say."""
-    found = devices(cluster, engines)
+    found = devices(cluster, engines, timeout=timeout)
     joined = {each.engine: each.rank for each in found if each.rank is not None}
     failed = {each.engine: each.error for each in found if each.error is not None}
     backend = next((each.backend for each in found if each.backend is not None), None)

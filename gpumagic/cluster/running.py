@@ -109,14 +109,20 @@ def timed(
     With ``line`` it is a line magic's statement; ``setup`` is what follows the options of a cell's.
     """
     outcome = prepare(cluster, cluster.ids if engines is None else engines)
-    together = one_group(outcome)
-    if together and not _alike(options):
+    together, names = one_group(outcome), _names(options)
+    if "--barrier" in names and not together:
+        raise SpecError(
+            "--barrier: these engines are not all the ranks of one process group; %gpu dist init "
+            "makes one of them"
+        )
+    if together and not _alike(names):
         raise SpecError(
             "the ranks of a process group must run the code equally often, or they wait for each "
             "other for ever: give -n, -r and -w, without --precision, --max-time, --queued and "
             "--kernels; or no repeats"
         )
-    options = f"{options} {'--barrier' * together}"
+    if together and "--barrier" not in names:
+        options += " --barrier"
     run(cluster, outcome, "cudatime", options, code, progress, line=line, setup=setup)
     rows = tuple(
         EngineTiming(**about, timing=outcome.results.get(about["engine"]))
@@ -145,14 +151,18 @@ def measured(
     return ClusterMemory(rows, outcome.elapsed), outcome.exception
 
 
-def _alike(options: str) -> bool:
-    """Whether code is run equally often wherever it is run with these options."""
+def _names(options: str) -> set[str]:
+    """The names of the options, and harmless other words."""
     try:
         words = shlex.split(options)
     except ValueError:  # a quote inside of a word is a part of it
         words = options.split()
     # A value may follow its option at once: -n5, --precision=1%.
-    names = {word.split("=")[0] if word[:2] == "--" else word[:2] for word in words}
+    return {word.split("=")[0] if word[:2] == "--" else word[:2] for word in words}
+
+
+def _alike(names: set[str]) -> bool:
+    """Whether code is run equally often wherever it is run with these options."""
     if names & {"--precision", "--max-time", "--queued", "--kernels"}:
         return False
     counts = {"-n", "-r", "-w"}
@@ -218,6 +228,7 @@ def run(
     # Of this run: an engine that did not end in time may deliver an earlier one's.
     name = f"{_RESULT}{next(_runs)}"
     options = f"{options} -q -v {name}"
+    setup = setup and f"-- {setup}"
     source = f"%{magic} {options} -- {code}" if line else f"%%{magic} {options} {setup}\n{code}"
     engines = _registered(client, list(outcome.places))
     for engine in {*outcome.places} - {*engines}:

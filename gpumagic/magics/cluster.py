@@ -34,7 +34,8 @@ def add_options(options: Parser) -> None:
         "--backend",
         metavar="NAME",
         default="auto",
-        help="dist init: nccl, gloo, … or auto: nccl if every engine has GPUs, else gloo",
+        help="dist init: nccl, gloo, … or auto: nccl if every engine has a GPU of its own, else "
+        "gloo",
     )
     group.add_argument(
         "--timeout",
@@ -66,7 +67,8 @@ def _count(text: str) -> int:
 
 
 #: What an option that is only for this kernel, or only for one verb, is called.
-_ONLY_HERE = ("keep", "soft", "save", "threads", "wait")
+_ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration")
+_VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
 _ONLY_AUTO = ("min_free", "max_util", "idle")
 _ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}
 
@@ -82,8 +84,10 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
         return bool(getattr(options, name) != getattr(defaults, name))
 
     def written(name: str) -> str:
-        return f"--{name.replace('_', '-')}"
+        return "--for" if name == "duration" else f"--{name.replace('_', '-')}"
 
+    if verb in _VERBS_HERE:
+        raise SpecError(f"%gpu {verb} is for this kernel; for the engines: {_VERBS_HERE[verb]}")
     for name in _ONLY_HERE:
         if used(name):
             raise SpecError(f"{written(name)} is for this kernel: it does not go with a cluster")
@@ -96,6 +100,8 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
         for name in names:
             if used(name) and verb != only:
                 raise SpecError(f"{written(name)} goes with %gpu {only}")
+    if used("backend") and options.spec[1:2] != ["init"]:
+        raise SpecError("--backend goes with %gpu dist init")
     if verb in ("cluster", "dist") and (options.restart or options.force):
         raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
 
@@ -209,7 +215,7 @@ def _dist(cluster: Cluster, words: Sequence[str], options: argparse.Namespace) -
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
     if not words:
-        return grouping.group(cluster, engines)
+        return grouping.group(cluster, engines, **limit)
     if words[0] == "init":
         return grouping.init_group(cluster, engines, backend=options.backend, **limit)
     return grouping.end_group(cluster, engines, **limit)

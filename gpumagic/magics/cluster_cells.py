@@ -13,7 +13,7 @@ from gpumagic.magics.options import Parser, without_options
 from gpumagic.magics.show import LiveDisplay, hand_over
 
 #: What is done here, with the engines' results; the other options go to the engines.
-_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v", "--barrier")
+_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v")
 
 _Run = Callable[..., tuple[Any, "BaseException | None"]]
 
@@ -42,8 +42,9 @@ def memory(
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    if options.lines:
-        raise SpecError("--lines is for this kernel alone: it does not go with --cluster")
+    if options.lines or options.functions:
+        name = "--lines" if options.lines else "-f"
+        raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
     return _measure(running.measured, magics, parser, options, line, cell, rest)
 
 

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             SpecError: the words do not fit.
         """
         # Intermixed: options may also stand between a verb and its arguments.
-        known, rest = self.parse_known_intermixed_args(list(words))
+        known, rest = self.parse_known_intermixed_args(self._with_values(words))
         if rest:
             word = rest[0]
             if word.startswith("-"):
@@ -58,6 +58,22 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown option {name}{hint}")
             self.error(f"unexpected {word!r}")
         return known
+
+    def _with_values(self, words: Sequence[str]) -> list[str]:
+        """The words; a value such as ``-1:``, which argparse takes for an option, at its option."""
+        single = {
+            option
+            for action in self._actions
+            if action.nargs is None
+            for option in action.option_strings
+        }
+        found: list[str] = []
+        for word in words:
+            if found and found[-1] in single and re.match(r"-\d", word):
+                found[-1] += word if len(found[-1]) == 2 else f"={word}"
+            else:
+                found.append(word)
+        return found
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:

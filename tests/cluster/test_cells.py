@@ -68,6 +68,9 @@ def test_repeated(ready: Cluster, run: Run) -> None:
         assert one.bound == "gpu"
     setup = "%%cudatime --cluster -o -q -n 2 -r 2 cycles = 2_000_000\ntorch.cuda._sleep(cycles)"
     assert run(ready, setup).value.gpu.median == pytest.approx(0.002, rel=0.05)
+    assert not run(ready, "%%cudatime --cluster -o -q -n 2 -r 2 -- -3\n1").value.failed
+    with pytest.raises(UsageError, match="--barrier: these engines are not all the ranks"):
+        run(ready, "%cudatime --cluster --barrier 1")
 
 
 def test_host_bound_ranks_are_named(ready: Cluster, run: Run) -> None:

@@ -51,6 +51,8 @@ def test_processes_of_engines(two: Cluster, run: Run) -> None:
 def test_targets(two: Cluster, run: Run) -> None:
     assert [each.engine for each in run(two, "%gpu cluster -o -t 1").value] == [1]
     assert [each.engine for each in run(two, "%gpu cluster -o -t ::-1").value] == [1, 0]
+    assert [each.engine for each in run(two, "%gpu cluster -o -t -1:").value] == [1]
+    assert [each.engine for each in run(two, "%gpu cluster -o --targets -2:-1").value] == [0]
     for text, reason in (
         ("7", "there is no engine 7; there are 0–1"),
         ("0:0", "no engine; there are 0–1"),
@@ -82,6 +84,8 @@ def test_a_busy_engine_holds_up_nobody(two: Cluster, run: Run) -> None:
     assert [each.engine for each in table.silent] == [1]
     assert "engine 1: no answer within 1 s" in str(table)
     assert "1 of 2 engines" in str(table)
+    group = run(two, "%gpu dist -o --timeout 500ms").value
+    assert group.failed[1].startswith("no answer within 0.5 s")
     busy.get(timeout=20)
     # The question was taken back: it does not wait at the engine until that has time.
     assert run(two, "%gpu cluster -o").value[1].error is None
@@ -228,6 +232,14 @@ def test_without_ipyparallel(run_cell: Run, monkeypatch: pytest.MonkeyPatch) -> 
         ("%gpu auto 2 --cluster --wait 5", "--wait is for this kernel"),
         ("%gpu off --cluster --share", "--share goes with %gpu pin"),
         ("%gpu pin --backend gloo", "--backend goes with %gpu dist"),
+        ("%gpu dist down --backend nccl", "--backend goes with %gpu dist init"),
+        ("%gpu dist --backend nccl", "--backend goes with %gpu dist init"),
+        ("%gpu cluster --every 5", "--every is for this kernel"),
+        ("%gpu cluster --for 3", "--for is for this kernel"),
+        ("%gpu watch --cluster", "%gpu watch is for this kernel; for the engines: %gpu cluster"),
+        ("%gpu ps --cluster", "for the engines: %gpu cluster -p"),
+        ("%gpu doctor --cluster", "%gpu doctor is for this kernel"),
+        ("%gpumem --cluster -f foo x = 1", "-f is for this kernel alone"),
         ("%gpu cluster --restart", "restarts nothing"),
         ("%cudatime --barrier 1", "in no group of torch.distributed"),
         ("%gpu pin --per-engine 0", "'0' is not a number of GPUs"),
