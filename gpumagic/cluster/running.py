@@ -7,13 +7,14 @@ import secrets
 import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpumagic.cluster.asking import TIMEOUT, Answer, ask, futures
 from gpumagic.cluster.connecting import Cluster, package
 from gpumagic.cluster.remote import Place
+from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import ClusterMemory, ClusterTiming, EngineMemory, EngineTiming
 
@@ -128,7 +129,21 @@ def timed(
         EngineTiming(**about, timing=outcome.results.get(about["engine"]))
         for about in outcome.described()
     )
-    return ClusterTiming(rows, outcome.elapsed, together), outcome.exception
+    result = ClusterTiming(rows, outcome.elapsed, together)
+    if "--kernels" in names:
+        result = replace(result, notes=tuple(_without_kernels(result)))
+    return result, outcome.exception
+
+
+def _without_kernels(result: ClusterTiming) -> Iterator[str]:
+    """Why engines that have a timing have no kernels."""
+    reasons: dict[str, list[int]] = {}
+    for engine, timing in result.per_engine.items():
+        if timing.kernels is None and engine not in result.failed:
+            reason = timing.notes[-1] if timing.notes else "no profile"
+            reasons.setdefault(reason, []).append(engine)
+    for reason, engines in reasons.items():
+        yield f"engine{'s' * (len(engines) > 1)} {spans(engines)}: {reason}"
 
 
 def measured(

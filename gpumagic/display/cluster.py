@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gpumagic.display.devices import STATUS_STYLES, memory_cell
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
+from gpumagic.display.kernels import kernels
 from gpumagic.display.units import bytes_, percent, seconds, spans
 from gpumagic.results import Device, Process
 from gpumagic.results.cluster import (
@@ -23,6 +24,8 @@ from gpumagic.results.cluster import (
 
 #: Engines of which each has a row; of more, only the most telling ones.
 _ROWS = 16
+#: Engines of which each shows its kernels.
+_KERNELS = 4
 
 
 def _engines(numbers: Sequence[int]) -> str:
@@ -210,6 +213,7 @@ def cluster_timing(result: ClusterTiming) -> list[Block]:
     if result.per_engine:
         blocks.append(_each_timing(result))
         blocks += _about_times(result)
+        blocks += _each_kernels(result)
     return [*blocks, *_errors(result.engines), *(Line.of(n, "dim") for n in result.notes)]
 
 
@@ -237,6 +241,19 @@ def _each_timing(result: ClusterTiming) -> Grid:
         row += [Cell(seconds(timing.cpu.median)), Cell(_bound(timing.bound), "dim")]
         rows.append(row)
     return Grid(columns, rows)
+
+
+def _each_kernels(result: ClusterTiming) -> list[Block]:
+    """The kernels of each engine; of many, those of the slowest."""
+    found, taken = result.kernels, result.seconds
+    blocks: list[Block] = []
+    if len(found) > _KERNELS:
+        slowest = max(found, key=lambda engine: taken.get(engine, 0.0))
+        found = {slowest: found[slowest]}
+        blocks.append(Line.of("the kernels of the slowest engine; the result has them all", "dim"))
+    for engine, report in found.items():
+        blocks += [Line.of(f"engine {engine}", "strong"), *kernels(report)]
+    return blocks
 
 
 def _bound(bound: str | None) -> str:

@@ -84,13 +84,13 @@ class OnceMore:
         profiled = Profiled(self._trace)
         if profiled.problem is None:
             return profiled
-        self._say(profiled.problem)
+        self._give_up(profiled.problem)
         return None
 
     def _end(self, profiled: Profiled) -> None:
         report = profiled.report
         if report is None:
-            self._say(profiled.problem or "no profile")
+            self._give_up(profiled.problem or "no profile")
             return
         try:
             self._delivery.add(kernels=report)
@@ -98,6 +98,13 @@ class OnceMore:
                 show(self._delivery.shell, report)
         except Exception as failure:  # the cell's value must pass, whatever becomes of ours
             self._say(f"cannot show the kernels ({type(failure).__name__}: {failure})")
+
+    def _give_up(self, problem: str) -> None:
+        """Say why there is no profile, in the result too."""
+        result = self._delivery.result
+        if result is not None:
+            self._delivery.add(notes=(*result.notes, problem))
+        self._say(problem)
 
     def _say(self, problem: str) -> None:
         if not self._delivery.options.quiet:

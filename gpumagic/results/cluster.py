@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpumagic.results.base import Result, Series, plain
 from gpumagic.results.devices import Device, DeviceTable, Selection
+from gpumagic.results.kernels import KernelReport
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
 
@@ -180,6 +181,12 @@ class ClusterTiming(Result):
     @property
     def _whole(self) -> dict[int, CudaTiming]:
         return {i: timing for i, timing in self.per_engine.items() if not timing.partial}
+
+    @property
+    def kernels(self) -> dict[int, KernelReport]:
+        """By engine id, where the GPU time went; empty without ``--kernels``."""
+        found = {engine: timing.kernels for engine, timing in self.per_engine.items()}
+        return {engine: report for engine, report in found.items() if report is not None}
 
     @property
     def failed(self) -> dict[int, str]:

@@ -125,6 +125,30 @@ def test_another_clients_result_is_left_alone(ready: Cluster, run: Run) -> None:
     ready.run(0, "del _gpumagic_result_0_1")
 
 
+def test_where_the_time_went_on_each(ready: Cluster, run: Run) -> None:
+    from dataclasses import replace
+
+    from gpumagic.results import Kernel, KernelReport
+
+    statement = "%cudatime --cluster -o --kernels -n 1 -r 2 -w 0 torch.cuda._sleep(1000)"
+    timing = run(ready, statement).value
+    assert [*timing.kernels] == [0, 1]
+    report = KernelReport((Kernel("spin", 7, 0.001, 0.0, 0.0),), busy={0: 0.001}, window=0.002)
+    one = replace(timing.engines[0].timing, kernels=report)
+    few = ClusterTiming(tuple(replace(timing.engines[0], engine=i, timing=one) for i in range(2)))
+    assert str(few).count("spin") == 2
+    many = ClusterTiming(tuple(replace(timing.engines[0], engine=i, timing=one) for i in range(9)))
+    assert str(many).count("spin") == 1
+    assert "the kernels of the slowest engine" in str(many)
+
+
+def test_why_there_are_no_kernels(two: Cluster, run: Run) -> None:
+    ran = run(two, "%cudatime --cluster -o --kernels 1")
+    assert not ran.value.kernels
+    assert ran.value.notes == ("engines 0–1: no profile: torch is not imported",)
+    assert "engines 0–1: no profile: torch is not imported" in ran.text
+
+
 def test_only_some(ready: Cluster, run: Run) -> None:
     timing = run(ready, "%cudatime --cluster -t 1 -o -q 1 + 1").value
     assert [each.engine for each in timing.engines] == [1]
