@@ -48,6 +48,8 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
     }
     environment = dict(os.environ)
     with handover.create() as letter, leaving.streams_given_back():
+        if force:
+            process.end(_children(app))
         leaving.flush_files()
         pickle.dump(state, letter)
         environment[handover.VARIABLE] = handover.address(letter)
@@ -102,13 +104,17 @@ def _check(shell: Any, force: bool) -> Any:
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
     if not force:
-        nanny = getattr(getattr(app, "nanny_pipe", None), "pid", None)
-        children = {pid: name for pid, name in process.children().items() if pid != nanny}
         lost = [f"thread {name}" for name in process.threads()]
-        lost += [f"child process {pid} ({name[:60]})" for pid, name in children.items()]
+        lost += [f"child process {pid} ({name[:60]})" for pid, name in _children(app).items()]
         if lost:
             raise RestartError(f"a restart would lose {', '.join(lost)}; or add --force")
     return app
+
+
+def _children(app: Any) -> dict[int, str]:
+    """The child processes, without the one that ipyparallel has beside each engine."""
+    nanny = getattr(getattr(app, "nanny_pipe", None), "pid", None)
+    return {pid: name for pid, name in process.children().items() if pid != nanny}
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 from IPython.core.error import UsageError
 
@@ -231,9 +232,10 @@ def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
     assert "sleep 60" in str(chosen[0].error)
     assert two.value(0, "'child' in globals()") is True
     assert "CUDA_VISIBLE_DEVICES" not in two.value(0, "dict(__import__('os').environ)")
-    two.run(0, "child.kill(); child.wait()")
-    chosen = run(two, "%gpu off --cluster -t 0 --restart -o -q").value
+    child = two.value(0, "child.pid")
+    chosen = run(two, "%gpu off --cluster -t 0 --restart --force -o -q").value
     assert chosen[0].selection.status == "restarted"
+    assert not psutil.pid_exists(child)
 
 
 def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run) -> None:
