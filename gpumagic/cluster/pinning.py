@@ -152,10 +152,8 @@ def _too_few(
         return f"{has}: --share lets engines share them, -t pins {fit} of the engines"
     if len(every) >= per_engine:
         return f"{has}: --share lets engines share them"
-    return f"{has}: {f'nobody can have {per_engine}' if every else _NONE}"
-
-
-_NONE = "%gpu off --cluster runs all on CPUs"
+    way = f"nobody can have {per_engine}" if every else "%gpu off --cluster runs all on CPUs"
+    return f"{has}: {way}"
 
 
 def freest(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dict[int, str]:

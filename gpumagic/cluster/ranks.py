@@ -141,10 +141,12 @@ def join(
     try:
         store = _meet(distributed, backend, master, rank, world_size, timeout)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-    except Exception as error:  # of many kinds: an AssertionError for a backend that is none
+    except BaseException as error:  # of many kinds: an AssertionError for a backend that is none
         if distributed.is_initialized():
             distributed.destroy_process_group()
         _put_back()
+        if not isinstance(error, Exception):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DeviceError(f"torch refuses: {reason}") from None
     return str(distributed.get_backend())
@@ -193,12 +195,23 @@ def _come_together(distributed: Any) -> None:
     """Return when all ranks are here: torch's barrier cannot be interrupted, nor name who is not.
 
     Raises:
-        DeviceError: they do not come.
+        DeviceError: they do not come, or the group's store is gone.
     """
     store = distributed.distributed_c10d._get_default_store()
     if store is None:  # under MPI
         return
-    rank, everybody = distributed.get_rank(), range(distributed.get_world_size())
+    try:
+        _poll(store, distributed.get_rank(), range(distributed.get_world_size()))
+    except DeviceError:
+        raise
+    except RuntimeError:
+        raise DeviceError(
+            "the process group's store does not answer: has rank 0 ended? %gpu dist down, then "
+            "%gpu dist init makes a new group"
+        ) from None
+
+
+def _poll(store: Any, rank: int, everybody: range) -> None:
     turn = store.add(f"gpumagic/turns/{rank}", 1)
     keys = [f"gpumagic/{turn}/{each}" for each in everybody]
     deadline = time.monotonic() + _PATIENCE

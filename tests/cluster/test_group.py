@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import running
+from gpumagic.cluster import ranks, running
 from gpumagic.cluster.remote import Place
+from gpumagic.errors import DeviceError
 from gpumagic.results import ProcessGroup
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
@@ -112,7 +114,21 @@ def test_a_rank_that_does_not_come(joined: Cluster, run: Run) -> None:
     assert failed == {0: "UsageError: rank 1 did not come to the barrier in 0.5 s"}
     joined.run(0, "r._PATIENCE = 20.0")
     joined.run(1, "r.barrier = real")
-    assert not run(joined, "%%cudatime --cluster -o -q\n1").value.failed
+    assert not run(joined, "%%cudatime --cluster --barrier -o -q\n1").value.failed
+
+
+def test_a_barrier_without_its_store() -> None:
+    class Gone:
+        def add(self, *_: object) -> int:
+            raise RuntimeError("Connection reset by peer")
+
+    group = SimpleNamespace(
+        get_rank=lambda: 1,
+        get_world_size=lambda: 2,
+        distributed_c10d=SimpleNamespace(_get_default_store=Gone),
+    )
+    with pytest.raises(DeviceError, match="store does not answer: has rank 0 ended"):
+        ranks._come_together(group)
 
 
 def test_a_rank_that_dies_before_the_barrier(cluster_of: Callable[..., Cluster], run: Run) -> None:
