@@ -216,6 +216,19 @@ def stop_history() -> None:
     cast(Any, loaded()).cuda.memory._record_memory_history(enabled=None)
 
 
+def when_initialized(call: Callable[[], None]) -> None:
+    """Call this as torch initialises CUDA, before anything is allocated. Initialises nothing."""
+    cast(Any, loaded()).cuda._lazy_call(call)
+
+
+def forget(call: Callable[[], None]) -> None:
+    """Take back `when_initialized`."""
+    torch: Any = loaded()
+    if torch is not None:
+        waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
+        waiting[:] = [queued for queued in waiting if queued[0] is not call]
+
+
 # --- events and waiting ----------------------------------------------------------------------
 
 
@@ -316,6 +329,10 @@ def nvtx() -> Any:
     return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
 
 
+#: The one reason that passes: CUDA may be used yet.
+NOT_IN_USE = "CUDA is not in use in this process"
+
+
 def no_gpu_reason() -> str:
     """Why this process has no GPU time to report, in a few words. Initialises nothing."""
     torch = loaded()
@@ -335,7 +352,7 @@ def no_gpu_reason() -> str:
         return "there is no GPU that CUDA can use"
     if _counted_by_nvml(torch) == 0:
         return "this machine has no GPU"
-    return "CUDA is not in use in this process"
+    return NOT_IN_USE
 
 
 @cache

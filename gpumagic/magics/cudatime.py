@@ -16,7 +16,6 @@ from gpumagic.magics.delivery import Delivery
 from gpumagic.magics.options import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
-from gpumagic.timing.interrupted import without_gpu
 from gpumagic.timing.measure import Stopwatch, summarize
 from gpumagic.timing.plan import DEFAULT_REPEAT
 from gpumagic.timing.repetition import MIN_REPEAT_TIME, run_async
@@ -199,8 +198,15 @@ class _Once(AbstractContextManager["_Once"]):
         self._stopwatch = Stopwatch()
 
     def __enter__(self) -> _Once:
+        __tracebackhide__ = True
         self._range.__enter__()
-        self._stopwatch.start()
+        try:
+            self._stopwatch.start()
+        except KeyboardInterrupt as interrupt:
+            self._range.__exit__(None, None, None)
+            if not self._delivery.options.quiet:
+                print("%cudatime: interrupted while waiting for earlier GPU work; nothing was run")
+            raise interrupt.with_traceback(None) from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -210,7 +216,7 @@ class _Once(AbstractContextManager["_Once"]):
             try:
                 lap = self._stopwatch.stop()
             except KeyboardInterrupt as error:
-                interrupt, lap = error, without_gpu(self._stopwatch)
+                interrupt, lap = error, self._stopwatch.give_up()
             partial = kind is not None or interrupt is not None
             result = summarize([lap], compile_time=self._compile_time, partial=partial)
             self._delivery.deliver(result)

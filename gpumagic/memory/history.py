@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.cell_hooks import first_line
@@ -173,7 +173,7 @@ class History:
     def _arm(self, max_entries: int) -> None:
         """Begin as torch initialises CUDA, before anything can be allocated."""
         reason = torch_cuda.no_gpu_reason()
-        if not reason.endswith("in this process"):
+        if reason != torch_cuda.NOT_IN_USE:
             raise DeviceError(f"there is nothing to record: {reason}")
 
         def begin() -> None:
@@ -186,15 +186,14 @@ class History:
                 print(f"gpumagic: no history is recorded ({error})")
 
         self._armed, self._max_entries = begin, max_entries
-        cast(Any, torch_cuda.loaded()).cuda._lazy_call(begin)
+        torch_cuda.when_initialized(begin)
         self._hook()
 
     def _disarm(self) -> None:
         """Take back what `_arm` has left with torch."""
         begin, self._armed = self._armed, None
-        if begin is not None and torch_cuda.loaded() is not None:
-            waiting: list[Any] = getattr(cast(Any, torch_cuda.loaded()).cuda, "_queued_calls", [])
-            waiting[:] = [call for call in waiting if call[0] is not begin]
+        if begin is not None:
+            torch_cuda.forget(begin)
 
     def off(self) -> HistoryState:
         """Stop recording, whoever began it; what was recorded is gone."""

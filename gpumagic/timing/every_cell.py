@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gpumagic.cell_hooks import KEPT, CellHooks, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.timing.bracket import Reading
-from gpumagic.timing.measure import Lap, summarize
+from gpumagic.timing.measure import INTERRUPTED, Lap, summarize
 from gpumagic.timing.passing import Passing
 
 
@@ -102,7 +102,7 @@ class EveryTiming:
             note = self._passing.note
         except KeyboardInterrupt:
             # The cell is done, and the user has seen enough of the wait for the GPU.
-            readings, note = {}, "interrupted while waiting for the GPU"
+            readings, note = {}, INTERRUPTED
         wall, source = stopped - begun.started, first_line(begun.source)
         idle = _Idle(result.execution_count, source, wall, cpu, not result.success, note)
         self._forgotten += len(self._cells) == KEPT

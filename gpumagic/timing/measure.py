@@ -22,6 +22,9 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
     resource = None  # type: ignore[assignment]
 
 
+INTERRUPTED = "interrupted while waiting for the GPU"
+
+
 @dataclass(frozen=True)
 class Lap:
     """One measured stretch. Seconds."""
@@ -68,6 +71,13 @@ class Stopwatch:
         self._mark_stop()
         readings = self._bracket.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
+        return self._lap(finished, readings, self._bracket.notes)
+
+    def give_up(self) -> Lap:
+        """What is known after an interrupted `stop`: the host's side, wall time until now."""
+        return self._lap(perf_counter(), {}, (INTERRUPTED,))
+
+    def _lap(self, finished: float, readings: dict[int, Reading], notes: tuple[str, ...]) -> Lap:
         user, system = self._cpu_passed
         other = None if isinstance(self._bracket, Bracket) else self._bracket
         return Lap(
@@ -76,7 +86,7 @@ class Stopwatch:
             user=max(user - self._own[0], 0.0),
             system=max(system - self._own[1], 0.0),
             readings=readings,
-            notes=self._bracket.notes,
+            notes=notes,
             backend="cuda" if other is None else other.backend.kind,
             remark=None if other is None else other.remark,
         )

@@ -133,6 +133,17 @@ def test_interrupts(kernel: Any) -> None:
     assert k.run("seen.partial and seen.gpu is None").value == "True"
     assert k.run("0 < seen.host.median < 0.2 < seen.wall.median < 60").value == "True"
 
+    # while our wait for earlier work lasts
+    _ready(k)
+    message = k.submit("%%cudatime\nran = True")
+    time.sleep(1)
+    k.manager.interrupt_kernel()
+    reply = k.wait(message)
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted while waiting for earlier GPU work; nothing was run" in reply.stdout
+    _ready(k)
+    assert k.run("'ran' in globals()").value == "False"
+
     # the garbage collector is on again
     _ready(k)
     assert k.run("import gc; gc.isenabled()").value == "True"
