@@ -8,15 +8,21 @@ of this process. That costs seconds: it is done where there is a suspicion, and 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 
 from gpumagic import driver, runtime, torch_cuda, visibility
 from gpumagic.results import DeviceTable
 
+#: The part of a cell's time that a question at its end may take.
+_LITTLE = 0.1
+
 #: Something may have asked for CUDA when it could not start.
 _suspected = False
 #: Every device was hidden at a moment when torch was loaded, which would be the reason.
 _hidden = False
+#: Seconds that the copy took to answer last time.
+_took = 0.0
 #: The variables under which the copy gave no answer: it is not asked again.
 _unanswered: Mapping[str, str | None] | None = None
 
@@ -49,12 +55,19 @@ def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> No
 
 def ask() -> runtime.Start:
     """How CUDA starts in a copy of this process. Only where the variables show a device."""
-    global _suspected
+    global _suspected, _took
+    begun = time.monotonic()
     start = runtime.in_fork()
+    _took = time.monotonic() - begun
     if start.count is not None:
         driver.runtime_failed = start.count == 0
         _suspected = driver.runtime_failed
     return start
+
+
+def is_quick(seconds: float) -> bool:
+    """Whether asking takes little, next to so many seconds; nobody knows before the first time."""
+    return _took <= _LITTLE * seconds
 
 
 def found(table: DeviceTable) -> bool:

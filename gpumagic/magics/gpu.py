@@ -303,6 +303,7 @@ def _under(
     before, gated, computing = choice.now(), gate.current(), threads.number()
     failed = driver.runtime_failed
     chosen = _choose(shell, spec, wants, options)
+    started = time.monotonic()
     try:
         chosen = threads.noted(chosen, options.threads)
         tell(chosen)
@@ -311,10 +312,7 @@ def _under(
             show(shell, chosen)
         yield
     finally:
-        if torch_cuda.initialized():
-            # torch 2.6 counts devices by the variable for the first time after CUDA is up, and
-            # keeps that: let it count while the variable is what CUDA has read.
-            torch_cuda.require().cuda.device_count()
+        passed = time.monotonic() - started
         if not chosen.devices and torch_cuda.loaded() is not None:
             failed_start.suspect(hidden=True)
         choice.restore(before)
@@ -322,18 +320,21 @@ def _under(
         if options.threads is not None:
             threads.put_back(computing)
         if not options.quiet and not chosen.cuda_initialized:
-            _say_what_is_permanent(failed)
+            _say_what_is_permanent(passed, failed)
 
 
-def _say_what_is_permanent(failed: bool) -> None:
-    """What the cell has made of its choice, if it is for good; it had ``failed`` before or not."""
+def _say_what_is_permanent(passed: float, failed: bool) -> None:
+    """What the cell has made of its choice, if it is for good; it had ``failed`` before or not.
+
+    To find that out may take long, next to the seconds that the cell took: then `%gpu` does it.
+    """
     if driver.is_initialized():
         print(
             "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
             "this kernel; the variables are put back for processes started from here."
         )
         return
-    may_have = not failed and failed_start.suspected()
+    may_have = not failed and failed_start.suspected() and failed_start.is_quick(passed)
     if may_have and failed_start.found(inventory.devices(processes=False)):
         print(
             "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "

@@ -383,6 +383,21 @@ def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
     assert fresh.run(backward).stdout == ""  # said once
 
 
+def test_short_cells_do_not_wait_for_that_question(fresh: Kernel) -> None:
+    """A copy of the process takes long to answer: once, and then not next to so short a cell."""
+    fresh.run(
+        "import torch\nfrom gpumagic import runtime\nasked, in_fork = [], runtime.in_fork\n"
+        "runtime.in_fork = lambda: asked.append(1) or in_fork()"
+    )
+    for _ in range(3):
+        fresh.run("%%gpu off\nx = 1")
+    assert fresh.value("len(asked)") == 1
+    fresh.run("%gpu")
+    assert fresh.value("len(asked)") == 2
+    fresh.run("%gpu")
+    assert fresh.value("len(asked)") == 2
+
+
 def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh: Kernel) -> None:
     assert fresh.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
     assert "sees all 4 GPUs" in fresh.run("%gpu").text
