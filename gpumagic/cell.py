@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 import time
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ CELL_MAGICS = ("gpu", "cudatime", "gpumem")
 LINE_MAGICS = ("cudatime", "gpumem")
 #: With this option the code runs elsewhere, and the magic returns no coroutine.
 _ON_ENGINES = "--cluster"
-#: A call of one of our magics whose code ends with ``;``, on a line of its own.
-_SILENT = re.compile(
+#: A call of one of our magics whose code may end with ``;``, on a line of its own.
+_MAY_BE_SILENT = re.compile(
     rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
-    r".*;(\s|\\n)*['\"]\)\s*$"
+    r".*;.*['\"]\)\s*$"
 )
 _AWAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -261,7 +262,7 @@ class MagicCode:
 
     def __call__(self, lines: list[str]) -> list[str]:
         lines = self._with_await(lines)
-        if lines and _SILENT.match(lines[-1]):
+        if lines and _MAY_BE_SILENT.match(lines[-1]) and _is_silent(lines[-1]):
             lines = [*lines[:-1], lines[-1].rstrip() + ";\n"]
         return lines
 
@@ -315,6 +316,16 @@ class MagicCode:
         """
         with _await_allowed(self.shell):
             return _is_coroutine(self.shell.compile(tree, path, "exec"))
+
+
+def _is_silent(line: str) -> bool:
+    """Whether the code that a magic is called with ends with ``;``, apart from comments."""
+    try:
+        call: Any = ast.parse(line.strip(), mode="eval").body
+        call = call.value if isinstance(call, ast.Await) else call
+        return _ends_with_semicolon(ast.literal_eval(call.args[-1]))
+    except (tokenize.TokenError, SyntaxError):  # a line magic's line may be no Python
+        return False
 
 
 def _line_calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -39,6 +39,11 @@ def restore(before: Mapping[str, str | None]) -> None:
             _changed[name] = (first, value)
 
 
+def made() -> bool:
+    """Whether a choice was made that holds."""
+    return MASK in _changed
+
+
 def take_back() -> None:
     """Undo all choices; what the user has written since stays."""
     for name, (before, ours) in _changed.items():

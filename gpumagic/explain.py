@@ -50,9 +50,16 @@ def _cuda(error: BaseException) -> Explanation | None:
     return None
 
 
+#: What torch says when CUDA does not start.
+_NO_START = (
+    "No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device|CUDA unknown error|"
+    "CUDA driver initialization failed|Unexpected error from cudaGetDevice"
+)
+
+
 def _note_failure(text: str) -> None:
     """Remember that a start of CUDA may have failed, which nothing else tells."""
-    if re.search(r"CUDA|NVIDIA driver", text) and not driver.is_initialized():
+    if re.search(_NO_START, text) and not driver.is_initialized():
         failed_start.suspect(hidden=False)
 
 

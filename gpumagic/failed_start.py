@@ -21,8 +21,8 @@ _LITTLE = 0.1
 _suspected = False
 #: Every device was hidden at a moment when torch was loaded, which would be the reason.
 _hidden = False
-#: Seconds that the copy took to answer last time.
-_took = 0.0
+#: How CUDA started in the copy last time, and the seconds that this took.
+_start, _took = runtime.Start(), 0.0
 #: The variables under which the copy gave no answer: it is not asked again.
 _unanswered: Mapping[str, str | None] | None = None
 
@@ -30,6 +30,8 @@ _unanswered: Mapping[str, str | None] | None = None
 def suspect(*, hidden: bool) -> None:
     """From now on it may have failed; because all devices are, or were, ``hidden``, or else."""
     global _suspected, _hidden, _unanswered
+    if not torch_cuda.built_with_cuda():
+        return  # it is torch's start that can have failed, and torch that can be asked
     _suspected, _hidden, _unanswered = True, _hidden or hidden, None
 
 
@@ -38,11 +40,14 @@ def suspected() -> bool:
     return _suspected
 
 
-def cause(start: runtime.Start) -> str:
-    """Why it failed, for a sentence, if it has; ``start`` is how it starts now."""
-    if _hidden and start.reason is None:
-        return "CUDA was asked for while all GPUs were hidden, failed, and remembers that"
-    said = f" ({start.reason})" if start.reason else ""
+def cause() -> str:
+    """Why it failed, for a sentence, if the copy said that it has."""
+    if _hidden and _start.reason is None:
+        return (
+            "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "
+            "failed, and remembers that"
+        )
+    said = f" ({_start.reason})" if _start.reason else ""
     return f"CUDA has failed to start{said}, and remembers that"
 
 
@@ -55,14 +60,14 @@ def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> No
 
 def ask() -> runtime.Start:
     """How CUDA starts in a copy of this process. Only where the variables show a device."""
-    global _suspected, _took
+    global _suspected, _start, _took
     begun = time.monotonic()
-    start = runtime.in_fork()
+    _start = runtime.in_fork()
     _took = time.monotonic() - begun
-    if start.count is not None:
-        driver.runtime_failed = start.count == 0
+    if _start.count is not None:
+        driver.runtime_failed = _start.count == 0
         _suspected = driver.runtime_failed
-    return start
+    return _start
 
 
 def is_quick(seconds: float) -> bool:

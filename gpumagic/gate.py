@@ -307,6 +307,8 @@ def choose(
         notes = (LIMITS, *(f"lives on: {line}" for line in living), "lift it with: %gpu on")
         return _selection(spec.text, "gated", (), notes)
     inventory.check(table)
+    if spec.kind == "auto" and table.devices and not _seen(table):
+        raise SpecError("which GPUs this kernel sees is not known, or none: name one for the gate")
     if spec.kind == "auto":
         uuids = visibility.pick(_seen(table), spec.count, wants)
     else:

@@ -51,7 +51,7 @@ def devices(*, processes: bool = True) -> DeviceTable:
         return DeviceTable(
             _compose(listed, environment, state, False), notes=(str(error),), **common
         )
-    missing = not state.loaded and not driver.installed()
+    missing = bool(readings) and not state.loaded and not driver.installed()
     if missing:  # as good as hidden
         environment = {**environment, visibility.MASK: visibility.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
@@ -78,15 +78,15 @@ def check(table: DeviceTable) -> None:
 
 @cache
 def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
-    return driver.list_in_child()
+    """The devices; none where the driver does not start, and then it is not asked again."""
+    try:
+        return driver.list_in_child()
+    except DeviceError:
+        return ()
 
 
 def _without_nvml() -> list[dict[str, Any]]:
     """The devices' fields as the CUDA driver lists them; empty where there is no driver either."""
-    try:
-        listed = _listed_by_driver()
-    except DeviceError:
-        return []
     return [
         {
             "index": index,
@@ -95,7 +95,7 @@ def _without_nvml() -> list[dict[str, Any]]:
             "memory_total": device.memory_total,
             "compute_capability": device.compute_capability,
         }
-        for index, device in enumerate(listed)
+        for index, device in enumerate(_listed_by_driver())
     ]
 
 

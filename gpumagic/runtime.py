@@ -110,7 +110,12 @@ def in_fork(timeout: float = 30.0) -> Start:
     with warnings.catch_warnings():
         # Python 3.12 warns of threads that a fork leaves behind; the copy calls one C function.
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory for it, or too many processes
+            os.close(reader)
+            os.close(writer)
+            return Start(said=f"a copy of this process could not be made: {error}")
     if pid == 0:
         try:
             os.write(writer, json.dumps(torch_build.start(torch)).encode()[:4000])

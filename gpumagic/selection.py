@@ -75,7 +75,7 @@ def choose(
     failed_start.note_hiding(before, table)
     choice.write(change)
     failed_start.note_hiding(choice.now(), table)
-    return _verify(spec, before, table)
+    return _verified(spec, before, table)
 
 
 def apply(text: str, values: Mapping[str, str | None]) -> Selection:
@@ -84,7 +84,7 @@ def apply(text: str, values: Mapping[str, str | None]) -> Selection:
     before = choice.now()
     choice.write({name: values.get(name) for name in choice.VARIABLES})
     failed_start.note_hiding(choice.now(), table)
-    return _verify(spec, before, table)
+    return _verified(spec, before, table)
 
 
 def restarted(text: str) -> Selection:
@@ -156,15 +156,21 @@ def _view(environment: Mapping[str, str], table: DeviceTable) -> visibility.View
     index_of = {device.uuid[4:].lower(): device.index for device in table if device.uuid}
     try:
         listed = _listed(environment.get(MASK), environment.get(ORDER))
-        indexes = tuple(index_of[device.uuid[4:].lower()] for device in listed)
-    except (DeviceError, KeyError):
+        indexes = tuple(index_of[device.uuid[4:].lower()] for device in listed or ())
+    except KeyError:
+        return found
+    if listed is None:
         return found
     return visibility.View(indexes, frozenset(indexes))
 
 
 @cache
-def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...]:
-    return driver.list_in_child({MASK: mask, ORDER: order})
+def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...] | None:
+    """What the driver shows under these variables; None if it does not start, which is kept too."""
+    try:
+        return driver.list_in_child({MASK: mask, ORDER: order})
+    except DeviceError:
+        return None
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
@@ -195,6 +201,15 @@ def note_hiding() -> None:
         table = inventory.devices(processes=False)
         for held in masks:
             failed_start.note_hiding(held, table)
+
+
+def _verified(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """What became of the choice; none is made if finding that out, which may last, is ended."""
+    try:
+        return _verify(spec, before, table)
+    except BaseException:
+        choice.restore(before)
+        raise
 
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
@@ -344,7 +359,7 @@ def _ask_runtime(
         )
     else:
         message = (
-            f"Too late for '{spec.text}' in this process: {failed_start.cause(start)}. "
+            f"Too late for '{spec.text}' in this process: {failed_start.cause()}. "
             f"To change that: {_remedy(spec)}"
         )
     return "too-late", message, start.count

@@ -360,7 +360,10 @@ def _counted_by_nvml(torch: Any) -> int:
     """The machine's devices as torch itself counts them without CUDA; -1 where it cannot."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return int(getattr(torch.cuda, "_raw_device_count_nvml", lambda: -1)())
+        try:
+            return int(torch.cuda._raw_device_count_nvml())
+        except (AttributeError, OSError):  # NVML's library is not there, or knows less
+            return -1
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
         SpecError: a device does not exist, is ambiguous, or is named twice.
         DeviceError: a device is lost, or has no UUID to be named by.
     """
-    lost = {d.uuid: d for d in devices if d.uuid and d.error and "lost" in d.error}
+    lost = {d.uuid: d for d in devices if d.uuid and d.error}
     chosen: list[str] = []
     divided = {device.uuid: device.mig[0].uuid for device in devices if device.mig}
     for item in spec.items:

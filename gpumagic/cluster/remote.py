@@ -91,7 +91,7 @@ def _pinned(table: DeviceTable) -> tuple[str, ...]:
     from gpumagic import choice
 
     mask = choice.now()[MASK]
-    if mask is None or mask == choice.started_with()[MASK]:
+    if mask is None or (mask == choice.started_with()[MASK] and not choice.made()):
         return ()
     if mask[:4] in ("GPU-", "MIG-"):
         return tuple(mask.split(","))

@@ -91,8 +91,6 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
     for name in _ONLY_HERE:
         if used(name):
             raise SpecError(f"{written(name)} is for this kernel: it does not go with a cluster")
-    if used("every") or used("duration"):
-        raise SpecError("--every and --for go with %gpu watch, which is for this kernel")
     for name in _ONLY_AUTO:
         if used(name) and verb != "auto":
             raise SpecError(f"{written(name)} goes with auto; for example: %gpu auto 2 --cluster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -164,8 +165,10 @@ class Extension:
 
     def _after_cell(self, result: Any) -> None:
         """End what the cell has left behind; say what is known of its failure."""
-        end_abandoned(self.shell)
-        if result.error_in_exec is not None:
+        with suppress(Exception):  # what it does is for the cells to come
+            end_abandoned(self.shell)
+        # A cell that was cancelled has no result.
+        if result is not None and result.error_in_exec is not None:
             import_module("gpumagic.magics.failures").explain(self.shell, result.error_in_exec)
 
     def own_variables(self) -> set[str]:

@@ -301,8 +301,8 @@ def _under(
     """The selection for a while; the variables are put back at the end, also after an exception."""
     __tracebackhide__ = True
     before, gated, computing = choice.now(), gate.current(), threads.number()
-    failed = driver.runtime_failed
     chosen = _choose(shell, spec, wants, options)
+    failed = driver.runtime_failed
     started = time.monotonic()
     try:
         chosen = threads.noted(chosen, options.threads)
@@ -314,13 +314,14 @@ def _under(
     finally:
         passed = time.monotonic() - started
         if not chosen.devices and torch_cuda.loaded() is not None:
-            failed_start.suspect(hidden=True)
+            failed_start.note_hiding(choice.now(), inventory.devices(processes=False))
         choice.restore(before)
         gate.put_back(gated)
         if options.threads is not None:
             threads.put_back(computing)
         if not options.quiet and not chosen.cuda_initialized:
-            _say_what_is_permanent(passed, failed)
+            with suppress(Exception, KeyboardInterrupt):  # what the cell came to must pass
+                _say_what_is_permanent(passed, failed)
 
 
 def _say_what_is_permanent(passed: float, failed: bool) -> None:
@@ -337,7 +338,6 @@ def _say_what_is_permanent(passed: float, failed: bool) -> None:
     may_have = not failed and failed_start.suspected() and failed_start.is_quick(passed)
     if may_have and failed_start.found(inventory.devices(processes=False)):
         print(
-            "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "
-            "failed, and remembers that: this kernel sees no GPU any more. To change that: "
+            f"{failed_start.cause()}: this kernel sees no GPU any more. To change that: "
             "%gpu on --restart, or restart the kernel."
         )

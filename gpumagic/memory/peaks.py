@@ -209,9 +209,11 @@ class Ledger:
     def leave(self) -> None:
         """Give torch its functions back: now, or when no peak of the user's needs ours any more."""
         with self._lock:
-            for ordinal in list(self._user):
-                self._catch_up(ordinal, self._read(ordinal))
-            self._tidy()
+            try:
+                for ordinal in list(self._user):
+                    self._catch_up(ordinal, self._read(ordinal))
+            finally:
+                self._tidy()
 
     # --- the ledger ------------------------------------------------------------------------------
 

@@ -153,6 +153,10 @@ def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
     )
     assert device.name is not None
     assert device.memory_used is None
+    with pytest.raises(
+        gpumagic.DeviceError, match="GPU 0 cannot be chosen: the GPU cannot be used"
+    ):
+        gpumagic.select("0")
 
 
 @pytest.mark.parametrize(

@@ -167,10 +167,25 @@ def test_no_choice_is_applied_after_cuda_failed_to_start(
 
 def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., Kernel]) -> None:
     sound = kernel()
+    sound.run("__import__('os').environ['CUDA_VISIBLE_DEVICES']", raising=False)
+    choose(sound, "2", status="applied")  # torch is not even imported
     sound.run("import torch\nraise RuntimeError('CUDA error: something')", raising=False)
     choose(sound, "1", status="applied")
     sound.run(TENSOR)
     assert sound.value("torch.cuda.device_count()") == 1
+
+
+@pytest.mark.parametrize("cell", ["%gpu 1", "%%gpu 1\nx = 1"])
+def test_a_choice_whose_verification_is_broken_off_is_not_made(fresh: Kernel, cell: str) -> None:
+    """It may take long: a copy of the process is asked, or the driver in a child."""
+    fresh.run(
+        "from gpumagic import selection\n"
+        "def verify(*_): raise KeyboardInterrupt\n"
+        "selection._verify = verify"
+    )
+    reply = fresh.run(cell, raising=False)
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
 #: Counts how often a copy of the process is asked, which costs seconds on a real machine.
@@ -381,6 +396,24 @@ def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
     with pytest.raises(AssertionError, match="RuntimeError"):
         fresh.run(TENSOR)
     assert fresh.run(backward).stdout == ""  # said once
+
+
+def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh: Kernel) -> None:
+    fresh.run(
+        "import os, torch\n"
+        "def no_fork(): raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "os.fork = no_fork"
+    )
+    assert fresh.run("%%gpu off\n6 * 7").value == "42"
+    result = choose(fresh, "1", status="too-late")
+    assert "It could not be verified" in result["stderr"]
+
+
+def test_a_gate_for_one_cell_hides_nothing(fresh: Kernel) -> None:
+    fresh.run("import torch\n" + COUNTING)
+    fresh.run("%%gpu off --soft\nx = 1")
+    assert fresh.value("len(_asked)") == 0
+    choose(fresh, "1", status="applied")
 
 
 def test_short_cells_do_not_wait_for_that_question(fresh: Kernel) -> None:

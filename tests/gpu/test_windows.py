@@ -36,5 +36,5 @@ def test_the_drivers_handle_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "WinDLL", lambda name: kernel32, raising=False)
     monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel32), raising=False)
     monkeypatch.setattr(ctypes, "CDLL", library)
-    assert driver._loaded_library() is not None
+    assert driver.loaded_library() is not None
     assert opened == [HANDLE]

@@ -190,6 +190,12 @@ def test_no_driver(kernel: Any) -> None:
     assert "no GPU time: there is no NVIDIA driver" in k.run("%cudatime -n 10 1").text
 
 
+def test_a_driver_without_nvml(kernel: Any) -> None:
+    k = kernel(Scenario(devices=1, nvml=False))
+    k.run("import torch", timeout=120)
+    assert "no GPU time: CUDA is not in use in this process" in k.run("%cudatime 1").text
+
+
 def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import torch", timeout=120)

@@ -53,6 +53,8 @@ def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
         assert "Out[" not in ran.stdout
     assert run_cell(f"%{magic} -o -q 6 * 7").value is not None
     assert run_cell(f"%{magic} -q ';'").value == ";"
+    assert run_cell(f"%%{magic} -q\n6 * 7  # a note;\n").value == 42
+    assert run_cell(f"%%{magic} -o -q\n6 * 7;  # quiet\n").value is None
 
 
 def test_a_semicolon_ends_an_option(run_cell: Any) -> None:
