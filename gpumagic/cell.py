@@ -278,10 +278,8 @@ class MagicCode:
         if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
             return lines
         name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
-        if _ON_ENGINES in line.split():
-            return lines
         tree, path = _read(self.shell, body, f"%%{name} {line}")
-        awaits = self._awaits(tree, path)
+        awaits = self._awaits(tree, path) and _ON_ENGINES not in line.split()
         return ["await " + lines[0], *lines[1:]] if awaits else lines
 
     def _line_magics(self, lines: list[str]) -> list[str]:

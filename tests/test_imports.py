@@ -55,7 +55,7 @@ ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witn
 ROOMS["explain"].add("failed_start")
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"choice", "selection", "display"}
+ROOMS["cluster"] |= {"mask", "choice", "selection", "display"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {
