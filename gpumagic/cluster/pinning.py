@@ -24,6 +24,11 @@ class Unit:
     #: The UUID of the device that it is, or is a part of.
     device: str | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is no part of a device."""
+        return self.uuid == self.device
+
     def among(self, uuids: Collection[str]) -> bool:
         """Whether ``uuids`` name it, or the device that it is a part of."""
         return self.uuid in uuids or self.device in uuids
@@ -61,6 +66,13 @@ def by_rank(
     chosen: dict[int, str] = {}
     for host, engines in table.hosts.items():
         given = _of_host(host, engines)
+        if per_engine > 1:  # CUDA shows a process one MIG instance, and nothing beside it
+            whole = {i: [u for u in mine if u.is_whole] for i, mine in given.items()}
+            if any(given.values()) and not any(whole.values()):
+                raise DeviceError(
+                    f"{host} has only MIG instances: an engine can have one, not more"
+                )
+            given = whole
         there = {i: [u for u in mine if not u.among(taken)] for i, mine in given.items()}
         mine = _in_turn(there, per_engine) if share else _own(there, per_engine)
         if mine is None:

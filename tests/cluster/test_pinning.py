@@ -75,6 +75,11 @@ def test_mig_instances_are_devices() -> None:
     devices = DeviceTable((Device(0, uuid="GPU-a0", mig=parts), Device(1, uuid="GPU-a1")))
     found = table({"a": (devices, [0, 1, 2])})
     assert pinning.by_rank(found) == {0: "MIG-1", 1: "MIG-2", 2: "GPU-a1"}
+    with pytest.raises(DeviceError, match="has 1 GPU and 3 engines for 2 each: nobody can have 2"):
+        pinning.by_rank(found, 2)
+    divided = DeviceTable((Device(0, uuid="GPU-a0", mig=parts),))
+    with pytest.raises(DeviceError, match="a has only MIG instances: an engine can have one"):
+        pinning.by_rank(table({"a": (divided, [0])}), 2)
     assert [unit.memory_free for unit in pinning.units(devices)] == [6, None, None]
 
 
