@@ -30,8 +30,8 @@ class DriverState:
     loaded: bool
     #: Whether it is initialised, by whichever library; None where its answer is not understood.
     initialized: bool | None
-    #: UUIDs of the visible devices in CUDA's order (``GPU-…``; for a MIG instance its own, with the
-    #: same prefix); None where the driver is not initialised or does not say.
+    #: UUIDs of the visible devices in CUDA's order (``GPU-…``; for a MIG instance its own,
+    #: ``MIG-…``); None where the driver is not initialised or does not say.
     uuids: tuple[str, ...] | None = None
     #: The ordinals with a primary context.
     contexts: tuple[int, ...] = ()
@@ -140,14 +140,16 @@ def _handles(library: ctypes.CDLL, count: int) -> list[ctypes.c_int] | None:
 def _uuids(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[str, ...] | None:
     import uuid
 
-    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID.
-    ask = getattr(library, "cuDeviceGetUuid_v2", None) or library.cuDeviceGetUuid
+    # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
+    ask_device = library.cuDeviceGetUuid
+    ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
     found = []
     for handle in handles:
-        raw = (ctypes.c_ubyte * 16)()
+        raw, of_device = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
         if ask(ctypes.byref(raw), handle) != _SUCCESS:
             return None
-        found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+        whole = ask_device(ctypes.byref(of_device), handle) != _SUCCESS or raw[:] == of_device[:]
+        found.append(f"{'GPU' if whole else 'MIG'}-{uuid.UUID(bytes=bytes(raw))}")
     return tuple(found)
 
 

@@ -143,7 +143,7 @@ def _torch(state: DriverState) -> tuple[Build, Start]:
 
 def _same_devices(state: DriverState) -> dict[str, str]:
     """Variables that show a child what is frozen in this process, whatever was written since."""
-    if not state.initialized or state.uuids is None or "MIG-" in os.environ.get(_MASK, ""):
+    if not state.initialized or state.uuids is None:
         return {}
     return {_MASK: ",".join(state.uuids) or "-1"}
 

@@ -167,9 +167,9 @@ def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str 
 
 
 def _listed(ordinal: int) -> Device | None:
-    """What NVML says of a device, or None."""
+    """What NVML says of a device, or of the MIG instance that is seen of it; or None."""
     table: Iterable[Device] = inventory.devices(processes=True)
-    return next((device for device in table if device.ordinal == ordinal), None)
+    return next((device.as_seen() for device in table if device.ordinal == ordinal), None)
 
 
 def _others(device: Device | None) -> tuple[Process, ...]:
