@@ -7,10 +7,10 @@ Cheap, unlike the whole of the doctor: a line rests on the finding that it names
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
-from gpumagic import driver, failed_start, inventory, runtime, witness
+from gpumagic import driver, failed_start, frames, inventory, runtime, witness
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
 
@@ -26,23 +26,9 @@ def explain(error: BaseException) -> Result | None:
     return None
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it came from or was raised in the handling of."""
-    seen: set[int] = set()
-    pending: list[BaseException] = [error]
-    while pending:
-        current = pending.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        pending += [e for e in (current.__context__, current.__cause__) if e is not None]
-        pending += getattr(current, "exceptions", ())  # an exception group's
-
-
 def _cuda(error: BaseException) -> Explanation | None:
     """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
-    text = "\n".join(str(each) for each in chain(error))
+    text = "\n".join(str(each) for each in frames.linked(error))
     _note_failure(text)
     for pattern, line in _LINES:
         if re.search(pattern, text, re.IGNORECASE):

@@ -45,13 +45,23 @@ ROOMS: dict[str, set[str]] = {
     "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
     "kernelspec": {"errors", "visibility", "inventory"},
     "cell_hooks": set(),
+    "frames": {"errors"},
     "timing": {"results", "errors", "nvml", "driver", "torch_cuda", "loop", "cell_hooks"},
-    "memory": {"results", "errors", "torch_cuda", "inventory", "cell_hooks"},
+    "memory": {"results", "errors", "torch_cuda", "inventory", "cell_hooks", "frames"},
     "display": {"results", "errors"},
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
-ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
+ROOMS["explain"] = {
+    "results",
+    "errors",
+    "driver",
+    "runtime",
+    "frames",
+    "inventory",
+    "witness",
+    "doctor",
+}
 ROOMS["explain"].add("failed_start")
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}

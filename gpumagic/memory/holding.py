@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic import torch_cuda
-from gpumagic.memory import frames
+from gpumagic import frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
 from gpumagic.memory.tensors import Root, Walked, bits, walk

@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gpumagic import inventory, torch_cuda
-from gpumagic.memory import frames
+from gpumagic import frames, inventory, torch_cuda
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import Pins
 from gpumagic.memory.remedies import Situation, remedies

@@ -18,7 +18,7 @@ from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
-from gpumagic.memory import frames
+from gpumagic import frames
 from gpumagic.memory.tensors import Root
 
 _UNDERSCORES = ("_", "__", "___")
