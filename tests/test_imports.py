@@ -52,17 +52,8 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
-ROOMS["explain"] = {
-    "results",
-    "errors",
-    "driver",
-    "runtime",
-    "frames",
-    "inventory",
-    "witness",
-    "doctor",
-}
-ROOMS["explain"].add("failed_start")
+ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
+ROOMS["explain"] |= {"failed_start", "frames"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
 ROOMS["cluster"] |= {"mask", "choice", "selection", "display"}
