@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 
+from tests.timing import cells
+
 pytest.register_assert_rewrite("tests.timing.conformance")
 
 
 @pytest.fixture
-def work() -> Iterator[Any]:
-    """Functions that keep a device at work for so many seconds; contexts on cuda:0 and cuda:1."""
+def work(virtual_gpu: Any) -> Iterator[Any]:
+    """Functions that keep a device at work for so many seconds; contexts on cuda:0 and cuda:1.
+
+    All by the virtual clock, so that a measured time is the same on every machine: a launch takes
+    `cells.LAUNCH`, what a kernel takes is known, and Python between them takes nothing.
+    """
     import threading
 
     import sympy  # noqa: F401 - torch imports it at times, and it changes the warning filters
     import torch
 
-    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
+    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
     for ordinal in (0, 1):
         torch.empty(1, device=f"cuda:{ordinal}")
@@ -39,6 +45,8 @@ def work() -> Iterator[Any]:
 
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
-    yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
+    virtual_gpu.set_launch_cost(cells.LAUNCH)
+    with virtual_clock():
+        yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)

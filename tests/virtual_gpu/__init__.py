@@ -13,6 +13,7 @@ import sys
 from typing import NoReturn
 
 from .build import BuildError
+from .clock import virtual_clock
 from .scenario import (
     GPU,
     SLEEP_CYCLES_PER_SECOND,
@@ -37,6 +38,7 @@ __all__ = [
     "environment",
     "exec_under",
     "unimplemented_calls",
+    "virtual_clock",
 ]
 
 

@@ -152,6 +152,7 @@ def _build(directory: Path) -> None:
     profiler = _needed(wanted, "libcupti.so.")
     if profiler:
         targets.append(_imported(wanted, profiler, ("cupti.c", "state.c"), (), 35))
+    targets.append(_Target("libclock.so", "preload", ("clock.c",), (), 0))
     targets.append(_Target("libhide.so", "audit", ("hide.c",), (), 0))
     for target in targets:
         _compile(target, directory)

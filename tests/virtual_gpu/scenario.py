@@ -80,7 +80,8 @@ class Scenario:
     or (code, after n calls). `slow`: seconds added to a call. `lost`: GPUs that fell off the bus.
     `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
     fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches
-    that a stream holds before the host waits for room.
+    that a stream holds before the host waits for room. `launch_cost`: seconds that a launch keeps
+    the host at work at least; `launch_latency`: until the kernel then begins on an idle device.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -97,6 +98,7 @@ class Scenario:
     context_memory: int = 500 * MiB
     kernel_time: float = 3e-6
     launch_latency: float = 2e-6
+    launch_cost: float = 0.0
     queue_depth: int = 1024
 
     @property
@@ -150,6 +152,7 @@ class Scenario:
         state.cuda_order[: len(order)] = order
         state.context_bytes = self.context_memory
         state.launch_latency_ns = round(self.launch_latency * 1e9)
+        state.launch_cost_ns = round(self.launch_cost * 1e9)
         state.kernel_ns = round(self.kernel_time * 1e9)
         state.cycles_per_second = SLEEP_CYCLES_PER_SECOND
         for index, gpu in enumerate(gpus):

@@ -154,6 +154,7 @@ class State(Structure):
         ("cuda_order", c_int32 * MAX_GPUS),
         ("context_bytes", c_int64),
         ("launch_latency_ns", c_int64),
+        ("launch_cost_ns", c_int64),
         ("kernel_ns", c_int64),
         ("cycles_per_second", c_int64),
         ("host_pid_offset", c_int64),

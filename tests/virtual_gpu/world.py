@@ -58,6 +58,10 @@ class World:
         for rule in self._state.rules:
             rule.active = 0
 
+    def set_launch_cost(self, seconds: float) -> None:
+        """Every launch keeps the host at work for `seconds` at least."""
+        self._state.launch_cost_ns = round(seconds * 1e9)
+
     def lose(self, index: int) -> None:
         """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
         self._gpu(index).lost = 1

@@ -127,6 +127,14 @@ static void wait_until(int64_t when)
     }
 }
 
+/* A launch keeps the host at work, and at least so long on any processor. */
+static void spend(int64_t cost_ns)
+{
+    if (cost_ns > 0)
+        for (int64_t end = vg_now() + cost_ns; vg_now() < end;)
+            ;
+}
+
 /* ---- devices and contexts ---- */
 
 static void in_forked_child(void)
@@ -373,6 +381,7 @@ int engine_submit(struct vg_stream *handle, const struct vg_work *work)
     if (error)
         return error;
     int64_t room_at = 0;
+    spend(vg_state()->launch_cost_ns);
     vg_hold();
     if (stream->capture) {
         error = add_step(stream, work);

@@ -122,7 +122,8 @@ struct vg_state {
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
     int64_t context_bytes;
-    int64_t launch_latency_ns;
+    int64_t launch_latency_ns; /* from the launch to the kernel's beginning, on an idle device */
+    int64_t launch_cost_ns;    /* that a launch keeps the host for, at least */
     int64_t kernel_ns;
     int64_t cycles_per_second;
     int64_t host_pid_offset;
