@@ -18,8 +18,8 @@ from gpumagic.timing import captures, queued
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3
-#: Seconds that a wait for a device may take after all of torch's streams are done: more than a
-#: busy machine takes to go on with a thread. Longer, and a stream of another library was at work.
+#: Seconds that a wait for a device may take after all of torch's streams are done, without those in
+#: which this thread had no processor. Longer, and a stream of another library was at work.
 _FOREIGN = 10e-3
 
 
@@ -95,10 +95,11 @@ class _Clock:
         marks = [(self.own, self.stop), *self.others]
         for _, mark in marks:
             wait_for(mark)
-        known = perf_counter()
+        held_up, known = without_processor(), perf_counter()
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
-        if finished - known > _FOREIGN:
+        passed_by = finished - known
+        if passed_by > _FOREIGN and passed_by - (without_processor() - held_up) > _FOREIGN:
             own = torch_cuda.current_stream(self.ordinal)
             marks.append((own, torch_cuda.timing_event(own)))
             marks[-1][1].synchronize()
@@ -120,6 +121,15 @@ class _Clock:
         nothing = self.nothing.get(handle)
         own = handle == self.own.cuda_stream
         return own or nothing is None or seconds > nothing + 2 * queued.RESOLUTION
+
+
+def without_processor() -> float:
+    """Seconds for which this thread was to run and another one did, as Linux counts; else 0."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - the quicker way
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def wait_for(event: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
 from tests.support.shells import Ran
-from tests.virtual_gpu import Scenario, environment
+from tests.virtual_gpu import Scenario, World, environment
 
 GPUS = 4
 
@@ -44,11 +46,26 @@ def cluster_of(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 
 @pytest.fixture(scope="session")
-def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    whole = python_environment(environment(Scenario(devices=GPUS)))
-    cluster = Cluster(tmp_path_factory.mktemp("cluster")).start([whole] * 2)
+def _environment() -> Mapping[str, str]:
+    """That of the engines which the tests share."""
+    return python_environment(environment(Scenario(devices=GPUS)))
+
+
+@pytest.fixture(scope="session")
+def _shared(
+    _environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster")).start([_environment] * 2)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
+    """The virtual GPUs of the shared engines, to change; afterwards they are as they were."""
+    world = World.current(_environment)
+    yield world
+    world.reset()
 
 
 @pytest.fixture
@@ -56,6 +73,42 @@ def two(_shared: Cluster) -> Cluster:
     """Two engines on one machine with four GPUs, as fresh ones are; others use them too."""
     _shared.renew()
     return _shared
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until it holds; AssertionError if it does not come to, on the slowest machine."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.02)
+
+
+#: What an engine runs to be at work: it says that it has begun, and ends when it is let go.
+BUSY = """
+import pathlib, time
+pathlib.Path({begun!r}).touch()
+while not pathlib.Path({enough!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManager[None]]:
+    """``with busy(cluster, engine):`` the engine is at work from the beginning to the end."""
+    begun, enough = tmp_path / "begun", tmp_path / "enough"
+
+    @contextmanager
+    def at_work(cluster: Cluster, engine: int) -> Iterator[None]:
+        source = BUSY.format(begun=str(begun), enough=str(enough))
+        working = cluster.client[engine].execute(source, block=False)
+        try:
+            wait_for(begun.exists)
+            yield
+        finally:
+            enough.touch()
+            working.get(timeout=60)
+
+    return at_work
 
 
 @pytest.fixture

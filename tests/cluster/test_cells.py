@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.results import ClusterMemory, ClusterTiming
+from tests.cluster.conftest import wait_for
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
+from tests.virtual_gpu import World
 
 Run = Callable[..., Ran]
 
@@ -38,19 +41,19 @@ def ready(_shared: Cluster) -> Cluster:
 def test_each_has_its_own_timer(ready: Cluster, run: Run) -> None:
     ran = run(
         ready,
-        f"%%cudatime --cluster -v timing\n{ME}\ntorch.cuda._sleep(50_000_000 * (1 + engine))",
+        f"%%cudatime --cluster -v timing\n{ME}\ntorch.cuda._sleep(50_000_000 * (1 + 15 * engine))",
     )
     timing = run(ready, "timing").value
     assert isinstance(timing, ClusterTiming)
-    assert timing.gpu.best == pytest.approx(0.05, rel=0.02)
-    assert timing.gpu.worst == pytest.approx(0.10, rel=0.02)
-    assert timing.per_engine[1].per_device[0].median == pytest.approx(0.10, rel=0.02)
+    assert 0.98 * 0.05 <= timing.gpu.best <= timing.per_engine[0].wall.median
+    assert 0.98 * 0.80 <= timing.gpu.worst <= timing.per_engine[1].wall.median
+    assert timing.per_engine[1].per_device[0].median == timing.gpu.worst
     assert timing.slowest.engine == 1
     assert timing.straggler.engine == 1
-    assert timing.elapsed >= 0.1
+    assert timing.elapsed >= 0.8
     assert not timing.barrier
     assert "straggler: engine 1 on " in ran.text
-    assert "took 1.3 × the median" in ran.text
+    assert re.search(r"took 1\.[2-9] × the median", ran.text)
     assert not timing.failed
     frame = timing.to_pandas()
     assert list(frame.index) == [0, 1]
@@ -61,23 +64,30 @@ def test_each_has_its_own_timer(ready: Cluster, run: Run) -> None:
 
 
 def test_repeated(ready: Cluster, run: Run) -> None:
-    timing = run(ready, "%cudatime --cluster -o -q -n 5 -r 3 torch.cuda._sleep(1_000_000)").value
+    timing = run(ready, "%cudatime --cluster -o -q -n 5 -r 3 torch.cuda._sleep(9_000_000)").value
     for one in timing.per_engine.values():
         assert (one.loops, one.repeat) == (5, 3)
-        assert one.gpu.median == pytest.approx(0.001, rel=0.05)
+        assert 0.98 * 0.009 <= one.gpu.median <= one.wall.median
         assert one.bound == "gpu"
     setup = "%%cudatime --cluster -o -q -n 2 -r 2 cycles = 2_000_000\ntorch.cuda._sleep(cycles)"
-    assert run(ready, setup).value.gpu.median == pytest.approx(0.002, rel=0.05)
+    assert run(ready, setup).value.gpu.best >= 0.98 * 0.002
     assert not run(ready, "%%cudatime --cluster -o -q -n 2 -r 2 -- -3\n1").value.failed
     with pytest.raises(UsageError, match="--barrier: these engines are not all the ranks"):
         run(ready, "%cudatime --cluster --barrier 1")
 
 
-def test_host_bound_ranks_are_named(ready: Cluster, run: Run) -> None:
+def test_host_bound_ranks_are_named(ready: Cluster, run: Run, engines_gpus: World) -> None:
+    """A launch takes the host a hundred times as long as the GPU on one, the reverse on the other.
+
+    Whatever else the host is held up with makes the one no less host-bound, and the other's GPU has
+    so much to do that the host would have to be held up for 100 ms, most of five times.
+    """
+    engines_gpus.set_launch_cost(300e-6)
     cell = (
-        f"%%cudatime --cluster -o -n 20 -r 5\n{ME}\ntorch.cuda._sleep(3_000_000 if engine else 1)\n"
-        "x = torch.zeros(8, device='cuda')\nfor _ in range(20 * (1 - engine)): x = x + 1"
+        f"%%cudatime --cluster -o -n 5 -r 5\n{ME}\ntorch.cuda._sleep(40_000_000 if engine else 1)\n"
+        "for _ in range(20 * (1 - engine)): ones.add_(1)"
     )
+    run(ready, "%%cudatime --cluster -q\nones = torch.ones(8, device='cuda')")
     ran = run(ready, cell)
     assert ran.value.host_bound == (0,)
     assert "host-bound, the GPU waits for work to be launched: engine 0" in ran.text
@@ -211,37 +221,48 @@ def test_an_engine_killed_in_the_middle(cluster_of: Callable[..., Cluster], run:
     assert "died while running" in str(ran.error)
     timing = run(cluster, "timing").value
     assert timing.failed == {1: "the engine died"}
-    assert timing.per_engine[0].wall.median == pytest.approx(0.4, abs=0.2)
+    assert timing.per_engine[0].wall.median >= 0.4
     assert "engine 1: the engine died" in str(timing)
     assert [each.engine for each in run(cluster, "%gpu cluster -o -q").value] == [0]
 
 
+def once_begun(begun: Sequence[Path], then: Callable[[], object]) -> threading.Thread:
+    """A thread that calls ``then`` once all files are there, which a cell has made."""
+
+    def waits() -> None:
+        wait_for(lambda: all(file.exists() for file in begun))
+        then()
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    return thread
+
+
 def test_a_controller_that_goes_away(
-    cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
+    cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("gpumagic.cluster.running._LOOK", 0.5)
     monkeypatch.setattr("gpumagic.cluster.running._MISSES", 2)
     monkeypatch.setattr("gpumagic.cluster.connecting.PATIENCE", 1.0)
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")
-    killer = threading.Timer(1.0, cluster.end_controller)
-    killer.start()
+    killer = once_begun([tmp_path / "begun"], cluster.end_controller)
+    cell = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(60)"
     with pytest.raises(UsageError, match=r"the controller .* does not answer: has it ended\?"):
-        run(cluster, "%%cudatime --cluster\nimport time; time.sleep(60)")
+        run(cluster, f"%%cudatime --cluster\n{cell}")
     killer.join()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_an_interrupt_reaches_the_engines(two: Cluster, run: Run) -> None:
+def test_an_interrupt_reaches_the_engines(two: Cluster, run: Run, tmp_path: Path) -> None:
     run(two, "%gpu cluster -q")
-    interrupt = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
-    interrupt.start()
-    started = time.monotonic()
-    cell = "%%cudatime --cluster -v timing\nimport time\ntime.sleep(30)"
-    ran = run(two, cell, raising=False)
+    begun = [tmp_path / f"begun{engine}" for engine in (0, 1)]
+    interrupt = once_begun(begun, lambda: os.kill(os.getpid(), signal.SIGINT))
+    begin = f"open({str(tmp_path / 'begun')!r} + str(engine), 'w').close()"
+    cell = f"%%cudatime --cluster -v timing\n{ME}\nimport time\n{begin}\ntime.sleep(1000)"
+    ran = run(two, cell, raising=False)  # and ends long before that
     interrupt.join()
     assert isinstance(ran.error, KeyboardInterrupt)
-    assert time.monotonic() - started < 10
     timing = run(two, "timing").value
     assert all(one.partial for one in timing.per_engine.values())
     assert {*timing.failed} == {0, 1}
@@ -324,7 +345,7 @@ def test_from_a_script(ready: Cluster, capsys: Any) -> None:
     engines = cluster.connect(ready.client)
     assert len(cluster.devices(engines)) == 2
     timing = cluster.cudatime(engines, "torch.cuda._sleep(5_000_000)")
-    assert timing.gpu.median == pytest.approx(0.005, rel=0.1)
+    assert 0.98 * 0.005 <= timing.gpu.best <= timing.wall.worst
     assert cluster.gpumem(engines, "y = torch.empty(128, device='cuda')").peak == {0: 512, 1: 512}
     assert cluster.choose(engines, "off").too_late == (0, 1)
     assert cluster.pin(engines, [0]).too_late == ()

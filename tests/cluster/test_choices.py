@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
 from gpumagic.results import ClusterSelection
+from tests.cluster.conftest import wait_for
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
@@ -48,15 +50,13 @@ def test_what_is_pinned_to_others_is_theirs(two: Cluster, run: Run) -> None:
     assert [d.index for d in second[0].selection.devices] == [1]
 
 
-def test_what_a_silent_engine_is_pinned_to_is_not_known(two: Cluster, run: Run) -> None:
+def test_what_a_silent_engine_is_pinned_to_is_not_known(two: Cluster, run: Run, busy: Any) -> None:
     run(two, "%gpu pin -t 0 -q")
-    busy = two.client[0].apply_async(time.sleep, 3)
-    time.sleep(0.2)
-    with pytest.raises(UsageError, match="engine 0 does not answer and may hold any GPU"):
-        run(two, "%gpu pin -t 1 --timeout 1s")
-    assert two.value(1, COUNT) == 4  # nothing was changed
-    assert run(two, "%gpu pin -t 1 --share --timeout 1s -o -q").value.targets == (1,)
-    busy.get(timeout=20)
+    with busy(two, 0):
+        with pytest.raises(UsageError, match="engine 0 does not answer and may hold any GPU"):
+            run(two, "%gpu pin -t 1 --timeout 3s")
+        assert two.value(1, COUNT) == 4  # nothing was changed
+        assert run(two, "%gpu pin -t 1 --share --timeout 3s -o -q").value.targets == (1,)
 
 
 def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster], run: Run) -> None:
@@ -196,7 +196,7 @@ def test_requests_that_arrive_behind_a_restart(two: Cluster, run: Run) -> None:
     assert printed.stdout == "after\n"
 
 
-def test_a_restarted_engine_is_a_whole_one(two: Cluster, run: Run) -> None:
+def test_a_restarted_engine_is_a_whole_one(two: Cluster, run: Run, busy: Any) -> None:
     """Interrupts reach it, it can be restarted again, and its end is noticed."""
     for _ in range(3):
         two.run(0, USE)
@@ -204,11 +204,9 @@ def test_a_restarted_engine_is_a_whole_one(two: Cluster, run: Run) -> None:
         assert chosen[0].selection.status == "restarted"
         two.run(0, "import os; os.environ.pop('CUDA_VISIBLE_DEVICES')")
         two.renew()
-    sleeping = two.client[0].apply_async(time.sleep, 30)
-    time.sleep(0.5)
-    two.client.send_signal(signal.SIGINT, targets=[0], block=True)
-    with pytest.raises(Exception, match="KeyboardInterrupt"):
-        sleeping.get(timeout=10)
+    with pytest.raises(Exception, match="KeyboardInterrupt"), busy(two, 0):
+        two.client.send_signal(signal.SIGINT, targets=[0], block=True)
+        wait_for(lambda: two.value(0, "6 * 7") == 42)
     assert two.value(0, "6 * 7") == 42
 
 
@@ -219,10 +217,7 @@ def test_the_end_of_a_restarted_engine_is_noticed(
     cluster.run(0, USE)
     run(cluster, "%gpu off --cluster --restart -q")
     cluster.kill(0)
-    deadline = time.monotonic() + 10
-    while cluster.client.ids:
-        assert time.monotonic() < deadline, "its nanny is not there"
-        time.sleep(0.05)
+    wait_for(lambda: not cluster.client.ids)  # else its nanny is not there
 
 
 def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
@@ -238,11 +233,9 @@ def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
     assert not psutil.pid_exists(child)
 
 
-def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run) -> None:
+def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run, busy: Any) -> None:
     run(two, "%gpu cluster -q")
-    busy = two.client[1].apply_async(time.sleep, 3)
-    time.sleep(0.2)
-    with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
-        run(two, "%gpu pin --timeout 1s")
-    assert two.value(0, COUNT) == 4
-    busy.get(timeout=20)
+    with busy(two, 1):
+        with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
+            run(two, "%gpu pin --timeout 3s")
+        assert two.value(0, COUNT) == 4

@@ -27,7 +27,7 @@ def test_sixteen_engines(cluster_of: Callable[..., Cluster], run: Callable[..., 
     assert len({*seen}) == N  # no two engines have the same
     assert [each.selection.devices[0].index for each in chosen] == list(range(N))
 
-    cell = "%%cudatime --cluster -o\nimport time\ntime.sleep(0.02 if engine_id < 15 else 0.5)"
+    cell = "%%cudatime --cluster -o\nimport time\ntime.sleep(0.02 if engine_id < 15 else 3)"
     for engine in range(N):
         cluster.run(engine, "engine_id = get_ipython().kernel.engine_id")
     ran = run(cluster, cell)
@@ -36,7 +36,7 @@ def test_sixteen_engines(cluster_of: Callable[..., Cluster], run: Callable[..., 
     assert timing.slowest.engine == 15
     assert timing.straggler.engine == 15
     assert timing.wall.best >= 0.02
-    assert timing.wall.worst >= 0.5
+    assert timing.wall.worst >= 3
     assert "straggler: engine 15 on" in ran.text
     some = run(cluster, "%cudatime --cluster -t ::4 -o -q 1").value
     assert [each.engine for each in some.engines] == [0, 4, 8, 12]

@@ -87,7 +87,7 @@ def test_queued_time_has_no_launch_cost(namespace: dict[str, Any]) -> None:
     code = "for _ in range(20): x.add_(1)"
     timing = gpumagic.cudatime(code, queued=True, globals=namespace, **MANY)
     assert timing.queued.median == pytest.approx(20 * kernel, rel=0.02)
-    assert timing.gpu.median > 1.5 * timing.queued.median
+    assert timing.gpu.median > 3 * timing.queued.median
     assert "queued" in str(timing)
 
 

@@ -42,8 +42,7 @@ def test_one_slow_run_is_enough_for_no_time(work: Any) -> None:
 def test_small_code_runs_many_loops(work: Any) -> None:
     timing = gpumagic.cudatime(lambda: work.sleep(20e-6), precision=0.05)
     assert timing.loops >= 10
-    # A busy machine launches some of the loops too late, but hardly all of a repeat, every time.
-    assert timing.gpu.best == pytest.approx(20e-6, rel=0.1)
+    assert timing.gpu.median == pytest.approx(20e-6, rel=0.05)
 
 
 def test_given_numbers_have_no_stopping_rule(work: Any) -> None:
@@ -125,7 +124,7 @@ def test_contradictions_are_refused() -> None:
 # Setup.
 
 
-def test_setup_is_run_before_each_repeat_and_not_timed(ip: Any, run_cell: Any) -> None:
+def test_setup_is_run_before_each_repeat_and_not_timed(ip: Any, run_cell: Any, clock: None) -> None:
     ip.user_ns["made"] = made = []
     source = (
         "%%cudatime -n 2 -r 3 -w 1 -o -q import time; time.sleep(0.02); made.append(1); k = 7\n"
@@ -219,9 +218,14 @@ def test_options_reach_the_repetition(work: Any, ip: Any, run_cell: Any) -> None
 def test_compilation_is_shown_apart(work: Any) -> None:
     torch = work.torch
     x = torch.ones(16, device="cuda")
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        time.sleep(0.1)  # by the virtual clock compiling takes this, and nothing else
+        return graph.forward
+
     for options in ({"n": 2, "r": 3, "w": 0}, {"n": 2, "r": 3}, {"precision": 0.5}):
         torch.compiler.reset()
-        compiled = torch.compile(lambda x: x * 2 + 1, backend="eager")
+        compiled = torch.compile(lambda x: x * 2 + 1, backend=backend)
         timing = gpumagic.cudatime(lambda f=compiled: f(x), **options)
         assert len(timing.compilations) == 1
         assert timing.compilations[0] > 20 * timing.wall.median

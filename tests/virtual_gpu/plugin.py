@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from . import World, adopt, unimplemented_calls
+from . import World, adopt, unimplemented_calls, virtual_clock
 
 
 def pytest_configure() -> None:
@@ -26,6 +26,13 @@ def virtual_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world.reset()
     yield world
     world.reset()
+
+
+@pytest.fixture
+def clock(virtual_gpu: World) -> Iterator[None]:
+    """Times are by `virtual_clock` in this test, the same on every machine."""
+    with virtual_clock():
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -362,7 +362,7 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         assert processes[str(second.pid)] == 5
         assert world.used(0, first.pid) > 70 * GIB
         first.send_signal(signal.SIGKILL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
             assert time.monotonic() < deadline
         assert found[0] == 74

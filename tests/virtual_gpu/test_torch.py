@@ -10,7 +10,7 @@ import torch
 
 from . import SLEEP_CYCLES_PER_SECOND, World
 
-pytestmark = pytest.mark.usefixtures("virtual_gpu")
+pytestmark = pytest.mark.usefixtures("virtual_gpu", "clock")
 cuda: Any = torch.cuda
 GIB = 2**30
 

@@ -34,9 +34,13 @@ class World:
         _known[str(self.path)] = self
 
     @classmethod
-    def current(cls) -> World:
-        """The world of this process; LookupError where it is not under the virtual GPU."""
-        path = os.environ.get(STATE)
+    def current(cls, environ: Mapping[str, str] | None = None) -> World:
+        """The world of this process, or of those that have this environment.
+
+        Raises:
+            LookupError: it is not that of the virtual GPU.
+        """
+        path = (os.environ if environ is None else environ).get(STATE)
         if not path:
             raise LookupError("this process does not run on a virtual GPU")
         return _known.get(path) or cls(path)

@@ -108,7 +108,7 @@ static int apply_rules(struct vg_state *state, const char *name)
             continue;
         if (rule->delay_ns > 0) {
             struct timespec pause = {rule->delay_ns / 1000000000, rule->delay_ns % 1000000000};
-            while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
+            while (clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, &pause) == EINTR)
                 ;
         }
         if (!rule->fails)

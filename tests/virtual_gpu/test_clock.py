@@ -1,0 +1,76 @@
+"""The virtual clock, and what a launch costs: by them a test measures the same on every machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from . import SLEEP_CYCLES_PER_SECOND, World, virtual_clock
+
+cuda: Any = torch.cuda
+LAUNCH, COUNT = 20e-6, 200
+
+
+@pytest.fixture
+def ones(virtual_gpu: World) -> Iterator[Any]:
+    made: Any = torch.ones(16, device="cuda")
+    made.add_(1)
+    cuda.synchronize()
+    virtual_gpu.set_launch_cost(LAUNCH)
+    yield made
+    cuda.synchronize()
+
+
+def launches(ones: Any) -> float:
+    begin = time.perf_counter()
+    for _ in range(COUNT):
+        ones.add_(1)
+    return time.perf_counter() - begin
+
+
+def test_a_launch_takes_what_the_scenario_says(ones: Any, virtual_gpu: World) -> None:
+    """By the real clock that or more, by the virtual one that."""
+    assert launches(ones) >= COUNT * LAUNCH
+    with virtual_clock():
+        assert launches(ones) == pytest.approx(COUNT * LAUNCH, rel=0.1)
+        virtual_gpu.set_launch_cost(0)
+        assert launches(ones) < COUNT * LAUNCH / 10
+
+
+def test_what_holds_the_process_up_takes_no_time(clock: None) -> None:
+    begin, busy = time.perf_counter(), time.process_time()
+    while time.process_time() - busy < 0.05:
+        pass
+    assert time.perf_counter() - begin < 1e-3
+
+
+def test_a_sleep_takes_its_time_exactly(clock: None) -> None:
+    begin = time.perf_counter()
+    for _ in range(20):
+        time.sleep(1e-3)
+    assert time.perf_counter() - begin == pytest.approx(20e-3, abs=1e-4)
+
+
+def test_the_gpu_goes_by_the_same_clock(clock: None) -> None:
+    cuda.synchronize()
+    begin = time.perf_counter()
+    cuda._sleep(int(0.03 * SLEEP_CYCLES_PER_SECOND))
+    assert time.perf_counter() - begin < 1e-3
+    cuda.synchronize()
+    assert time.perf_counter() - begin == pytest.approx(0.03, abs=1e-3)
+
+
+def test_it_never_goes_back() -> None:
+    """What it is ahead by, when it is turned off, is waited for."""
+    before = time.perf_counter()
+    with virtual_clock():
+        begin = time.perf_counter()
+        time.sleep(0.05)
+        end = time.perf_counter()
+    assert before <= begin
+    assert end - begin >= 0.05
+    assert time.perf_counter() >= end
