@@ -94,7 +94,7 @@ while not pathlib.Path({enough!r}).exists():
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManager[None]]:
-    """``with busy(cluster, engine):`` the engine is at work from the beginning to the end."""
+    """A context, for a cluster and an engine, in which that engine is at work."""
     begun, enough = tmp_path / "begun", tmp_path / "enough"
 
     @contextmanager

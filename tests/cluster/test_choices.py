@@ -204,9 +204,12 @@ def test_a_restarted_engine_is_a_whole_one(two: Cluster, run: Run, busy: Any) ->
         assert chosen[0].selection.status == "restarted"
         two.run(0, "import os; os.environ.pop('CUDA_VISIBLE_DEVICES')")
         two.renew()
-    with pytest.raises(Exception, match="KeyboardInterrupt"), busy(two, 0):
-        two.client.send_signal(signal.SIGINT, targets=[0], block=True)
-        wait_for(lambda: two.value(0, "6 * 7") == 42)
+    at_work = busy(two, 0)
+    at_work.__enter__()
+    two.client.send_signal(signal.SIGINT, targets=[0], block=True)
+    assert two.value(0, "6 * 7") == 42  # before it was let go
+    with pytest.raises(Exception, match="KeyboardInterrupt"):
+        at_work.__exit__(None, None, None)
     assert two.value(0, "6 * 7") == 42
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: Seconds that a launch keeps the host for: three times what a tiny kernel takes, and a third of what
-#: a long one takes at least.
+#: Seconds that a launch keeps the host for: three times as long as a tiny kernel takes, and a third
+#: of what a long one takes at least.
 LAUNCH = 10e-6
 
 #: What the cells use, ``sleep(seconds)`` apart, which the test brings along.

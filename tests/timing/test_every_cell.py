@@ -15,8 +15,8 @@ from gpumagic.results import CellTiming, CudaTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 SHORT_SLEEP = f"torch.cuda._sleep({int(0.001 * SLEEP_CYCLES_PER_SECOND)})"
-#: In a kernel, by the real clock: longer than a busy machine takes until it looks whether the GPU is
-#: still at work.
+#: In a kernel, by the real clock: longer than a busy machine takes until it looks whether the GPU
+#: is still at work.
 SLEEP = f"torch.cuda._sleep({int(0.2 * SLEEP_CYCLES_PER_SECOND)})"
 
 
