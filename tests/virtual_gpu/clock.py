@@ -22,8 +22,8 @@ def virtual_clock() -> Iterator[None]:
         turn = ctypes.CDLL(None).virtual_gpu_clock
     except AttributeError:
         raise LookupError("this process does not run on a virtual GPU") from None
-    turn(1)
+    before = turn(1)
     try:
         yield
     finally:
-        turn(0)
+        turn(before)

@@ -10,7 +10,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define VG_EXPORT __attribute__((visibility("default")))
 #define SECOND INT64_C(1000000000)
@@ -19,15 +21,23 @@
 static atomic_int on;
 static _Atomic int64_t passed; /* what the clock shows, ns */
 
-/* libc's own function, looked up once: `NEXT(clock_gettime)(clock, time)`. */
-#define NEXT(function)                                                                                                     \
-    ({                                                                                                                     \
-        static _Atomic(void *) found_;                                                                                     \
-        void *next_ = atomic_load_explicit(&found_, memory_order_relaxed);                                                 \
-        if (!next_)                                                                                                        \
-            atomic_store_explicit(&found_, next_ = dlsym(RTLD_NEXT, #function), memory_order_relaxed);                     \
-        (__typeof__(&function))next_;                                                                                      \
-    })
+/* libc's own functions. They are looked up when this library is loaded, since a look-up may allocate, and an allocator may ask
+ * for the time; whoever asks before that gets the kernel's answer. */
+static int (*libc_gettime)(clockid_t, struct timespec *);
+static int (*libc_nanosleep)(clockid_t, int, const struct timespec *, struct timespec *);
+static int (*libc_select)(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+
+__attribute__((constructor)) static void look_up(void)
+{
+    libc_nanosleep = dlsym(RTLD_NEXT, "clock_nanosleep");
+    libc_select = dlsym(RTLD_NEXT, "select");
+    libc_gettime = dlsym(RTLD_NEXT, "clock_gettime");
+}
+
+static int real_gettime(clockid_t clock, struct timespec *time)
+{
+    return libc_gettime ? libc_gettime(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
+}
 
 static int64_t nanoseconds(const struct timespec *time)
 {
@@ -49,7 +59,7 @@ static void pass_until(int64_t when)
 VG_EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (!ours(clock))
-        return NEXT(clock_gettime)(clock, time);
+        return real_gettime(clock, time);
     int64_t now = atomic_fetch_add(&passed, READING) + READING;
     *time = (struct timespec){now / SECOND, now % SECOND};
     return 0;
@@ -57,8 +67,10 @@ VG_EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
 
 VG_EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *request, struct timespec *remain)
 {
+    if (!libc_nanosleep)
+        look_up();
     if (!ours(clock))
-        return NEXT(clock_nanosleep)(clock, flags, request, remain);
+        return libc_nanosleep(clock, flags, request, remain);
     if (request->tv_sec < 0 || request->tv_nsec < 0 || request->tv_nsec >= SECOND)
         return EINVAL;
     pass_until(nanoseconds(request) + (flags & TIMER_ABSTIME ? 0 : atomic_load(&passed)));
@@ -69,27 +81,30 @@ VG_EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec 
 VG_EXPORT int select(int count, fd_set *restrict reading, fd_set *restrict writing, fd_set *restrict others,
                      struct timeval *restrict timeout)
 {
+    if (!libc_select)
+        look_up();
     if (!ours(CLOCK_MONOTONIC) || count > 0 || !timeout)
-        return NEXT(select)(count, reading, writing, others, timeout);
+        return libc_select(count, reading, writing, others, timeout);
     pass_until(atomic_load(&passed) + timeout->tv_sec * SECOND + timeout->tv_usec * 1000);
     return 0;
 }
 
-/* Turns the clock on or off. It never goes back: where it is ahead of the real one when it is turned off, that is waited for. */
-VG_EXPORT void virtual_gpu_clock(int wanted)
+/* Turns the clock on or off, and says whether it was on. It never goes back: where it is ahead of the real one when it is turned off, that is waited for. */
+VG_EXPORT int virtual_gpu_clock(int wanted)
 {
     struct timespec time;
     if (wanted == atomic_load(&on))
-        return;
+        return wanted;
     if (wanted) {
-        NEXT(clock_gettime)(CLOCK_MONOTONIC, &time);
+        real_gettime(CLOCK_MONOTONIC, &time);
         atomic_store(&passed, nanoseconds(&time));
         atomic_store(&on, 1);
-        return;
+        return 0;
     }
     atomic_store(&on, 0);
     int64_t shown = atomic_load(&passed);
     time = (struct timespec){shown / SECOND, shown % SECOND};
-    while (NEXT(clock_nanosleep)(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
+    while (libc_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
         ;
+    return 1;
 }
