@@ -16,7 +16,7 @@ from gpumagic.results import Comparison, CudaTiming
 # Comparing.
 
 
-def test_kept_results_side_by_side(run_cell: Any) -> None:
+def test_kept_results_side_by_side(run_cell: Any, clock: None) -> None:
     run_cell("import time\n%cudatime -q --name baseline -n 1 -r 5 time.sleep(0.1)")
     ran = run_cell("%%cudatime --name faster -q -n 1 -r 5\ntime.sleep(0.001)")
     assert ran.text == ""

@@ -14,10 +14,10 @@ from gpumagic.magics.timing_cells import duration
 from gpumagic.results import CellTiming, CudaTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
-SHORT_SLEEP = f"torch.cuda._sleep({int(0.001 * SLEEP_CYCLES_PER_SECOND)})"
+SHORT_SLEEP = f"torch.cuda._sleep({int(0.0001 * SLEEP_CYCLES_PER_SECOND)})"
 #: In a kernel, by the real clock: longer than a busy machine takes until it looks whether the GPU
 #: is still at work.
-SLEEP = f"torch.cuda._sleep({int(0.2 * SLEEP_CYCLES_PER_SECOND)})"
+SLEEP = f"torch.cuda._sleep({int(0.5 * SLEEP_CYCLES_PER_SECOND)})"
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
     reply = k.run(SLEEP)
     assert reply.text.startswith("GPU ")
     figures = reply.outputs[0]["metadata"]["gpumagic"]["cudatime"]
-    assert 0.196 <= figures["gpu"] <= figures["wall"]
+    assert 0.49 <= figures["gpu"] <= figures["wall"]
     # await, an exception, a cell that the front end does not want in its history
     assert "wall" in k.run("import asyncio\nawait asyncio.sleep(0.01)").text
     reply = k.run(f"x = torch.ones(9, device='cuda')\n{SHORT_SLEEP}\n1 / 0", raising=False)
@@ -161,7 +161,7 @@ def test_metadata_in_a_notebook(notebook: Any) -> None:
     cells = ["%load_ext gpumagic\nimport torch; torch.ones(1, device='cuda')\n%cudatime on"]
     executed = notebook([*cells, SLEEP, "y = 1", "%cudatime log"])
     figures = executed.cells[1].outputs[0].metadata["gpumagic"]["cudatime"]
-    assert 0.196 <= figures["gpu"] <= figures["wall"]
+    assert 0.49 <= figures["gpu"] <= figures["wall"]
     assert figures["cell"] == 2
     assert executed.cells[2].outputs == []
     log = executed.cells[3].outputs[0].metadata["gpumagic"]["cudatime_log"]

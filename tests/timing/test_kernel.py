@@ -12,7 +12,8 @@ from nbclient.exceptions import CellExecutionError
 
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
 
-SLEEP = f"torch.cuda._sleep({int(0.02 * SLEEP_CYCLES_PER_SECOND)})"
+#: By the real clock: longer than a busy machine takes until it looks whether the GPU is at work.
+SLEEP = f"torch.cuda._sleep({int(0.3 * SLEEP_CYCLES_PER_SECOND)})"
 
 
 def test_a_notebook(kernel: Any) -> None:
@@ -45,10 +46,10 @@ def test_a_notebook(kernel: Any) -> None:
     reply = k.run(f"%%cudatime -v t\nimport torch\ntorch.cuda.init()\n{SLEEP}", timeout=120)
     assert "CUDA was initialised inside this cell" in reply.text
     assert k.run("t.gpu").value is None
-    assert k.run("t.wall.median >= 0.02").value == "True"
+    assert k.run("t.wall.median >= 0.3").value == "True"
     reply = k.run(f"%%cudatime -v t\n{SLEEP}")
     assert "cuda:0" in reply.text
-    assert k.run("0.98 * 0.02 <= t.gpu.median <= t.wall.median").value == "True"
+    assert k.run("0.98 * 0.3 <= t.gpu.median <= t.wall.median").value == "True"
 
     # the same on another device, and none on one that nobody uses
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
@@ -56,7 +57,7 @@ def test_a_notebook(kernel: Any) -> None:
     assert k.run("t.gpu").value is None
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert k.run("list(t.per_device)").value == "[1]"
-    k.run(f"%cudatime -q -n 2 {SLEEP}")
+    k.run(f"%cudatime -q -n 2 -r 2 {SLEEP}")
     contexts = "[torch._C._cuda_hasPrimaryContext(i) for i in range(3)]"
     assert k.run(contexts).value == "[True, True, False]"
 
@@ -151,8 +152,8 @@ def test_interrupts(kernel: Any) -> None:
 
 def test_progress_shows_and_goes(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
-    k.run("import time")
-    slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.4)"
+    k.run("import time\nfrom gpumagic.magics import progress\nprogress.PATIENCE = 0.05")
+    slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
     # with tqdm where it is installed, and without
     for reply in (
         k.run(slow),
@@ -162,8 +163,9 @@ def test_progress_shows_and_goes(kernel: Any) -> None:
         assert "%cudatime" in reply.stderr
         assert "█" in reply.stderr
         assert reply.stderr.rstrip("\r").split("\r")[-1].strip() == ""
-    assert k.run("%cudatime -n 1 -r 2 time.sleep(0.01)").stderr == ""
-    assert k.run("%cudatime -q -n 1 -r 4 time.sleep(0.4)").stderr == ""
+    assert k.run(slow.replace("-n", "-q -n")).stderr == ""
+    k.run("progress.PATIENCE = 1000")
+    assert k.run(slow).stderr == ""
 
 
 def test_run_all_stops(notebook: Any) -> None:

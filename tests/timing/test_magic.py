@@ -120,7 +120,7 @@ def test_a_statement_that_awaits(run_cell: Any) -> None:
     assert ran.value == 3
     assert "Wall" in ran.text
     timing = run_cell("é = %cudatime -o -q await asyncio.sleep(0.02)\né").value
-    assert 0.02 <= timing.wall.median < 0.2
+    assert timing.wall.median >= 0.02
     inside = "\n    t = %cudatime -o -q -n 2 -r 3 await asyncio.sleep(0)\n"
     assert run_cell(f"if True:{inside}t").value.repeat == 3
     assert run_cell(f"async def f():{inside}    return t\nawait f()").value.repeat == 3
@@ -168,7 +168,7 @@ def test_repeated_runs_as_often_as_it_says(ip: Any, run_cell: Any) -> None:
     assert len(runs) == 2 + 3 * 4
 
 
-def test_loops_are_chosen(run_cell: Any) -> None:
+def test_loops_are_chosen(run_cell: Any, clock: None) -> None:
     timing = run_cell("import time\n%cudatime -o -q -r 2 time.sleep(0.03)").value
     assert timing.loops == 10
     assert timing.repeat == 2
