@@ -21,6 +21,8 @@ _SPIN = 5e-3
 #: Seconds that a wait for a device may take after all of torch's streams are done, without those in
 #: which this thread had no processor. Longer, and a stream of another library was at work.
 _FOREIGN = 10e-3
+#: Seconds that two marks may be apart with nothing between them.
+_NOTHING = 10e-6
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class _Clock:
         """Set the second mark where it counts most, and see whether there is work before it."""
         stream = torch_cuda.current_stream(self.ordinal)
         self.idle = stream.query()
+        # Quick code is over before the first mark has been passed, and that is no work of its own.
+        self.begun = self.idle or self.held or self.start.query()
         self.stop.record(stream)
         self.own = stream
 
@@ -104,12 +108,14 @@ class _Clock:
             marks.append((own, torch_cuda.timing_event(own)))
             marks[-1][1].synchronize()
             self.idle = False
-        worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         passed: dict[int, float] = {}
         for stream, mark in marks:
             seconds = self.start.elapsed_time(mark) / 1e3
             passed[stream.cuda_stream] = max(seconds, passed.get(stream.cuda_stream, 0.0))
         seconds = max(s for handle, s in passed.items() if self._counts(handle, s))
+        if not self.begun and seconds <= _NOTHING:
+            self.idle = True
+        worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         if self.idle:  # the marks themselves took time too
             finished = host_stop
         # The first mark came before the host's clock started, one for a foreign stream late.
