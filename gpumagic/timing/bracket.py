@@ -88,7 +88,7 @@ class _Clock:
         """Set the second mark on the other streams too."""
         # With nothing before it, the mark itself is what keeps the current stream busy.
         busy = torch_cuda.busy_streams(self.ordinal)
-        if self.idle or self.held:
+        if self.idle or self.held or not self.begun:
             busy = [stream for stream in busy if stream != self.own]
         self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
         self.idle = self.idle and not busy
