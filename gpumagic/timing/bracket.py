@@ -78,9 +78,9 @@ class _Clock:
     def mark_current_stream(self) -> None:
         """Set the second mark where it counts most, and see whether there is work before it."""
         stream = torch_cuda.current_stream(self.ordinal)
-        self.idle = stream.query()
         # Quick code is over before the first mark has been passed, and that is no work of its own.
-        self.begun = self.idle or self.held or self.start.query()
+        self.begun = self.held or self.start.query()
+        self.idle = stream.query()
         self.stop.record(stream)
         self.own = stream
 
