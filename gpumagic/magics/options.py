@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.help import formatted
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,7 +26,6 @@ class Parser(argparse.ArgumentParser):
             prog=magic,
             add_help=False,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
             **options,
         )
         # What begins with a number is no option: -1,0 is a mistake that can be named.
@@ -37,6 +37,9 @@ class Parser(argparse.ArgumentParser):
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SpecError(message or f"{self.prog}: stopped")
+
+    def format_help(self) -> str:
+        return formatted(self)
 
     def option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]

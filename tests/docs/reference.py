@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 
 from tests.support.kernels import ROOT
@@ -17,8 +14,7 @@ _END = "<!-- end of the reference -->\n"
 
 def reference() -> str:
     """The help of every magic, as ``%gpu?`` shows it, in Markdown."""
-    with _plain_help():
-        helps = {name: import_module(f"gpumagic.magics.{name}").help_text() for name in MAGICS}
+    helps = {name: import_module(f"gpumagic.magics.{name}").help_text() for name in MAGICS}
     return "\n".join(
         f"### `%{name}`\n\n```text\n{text.strip()}\n```\n" for name, text in helps.items()
     )
@@ -35,19 +31,3 @@ def updated(readme: str) -> str:
     head, rest = readme.split(_START)
     _, tail = rest.split(_END)
     return f"{head}{_START}\n{reference()}\n{_END}{tail}"
-
-
-@contextmanager
-def _plain_help() -> Iterator[None]:
-    """Make argparse write the same on every machine: 88 columns, no colours."""
-    wanted = {"COLUMNS": "88", "NO_COLOR": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -17,6 +17,14 @@ def test_the_reference_is_up_to_date() -> None:
     assert updated(text) == text
 
 
+def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And, by the test above, on every Python: argparse's own wording differs from 3.13 on."""
+    before = reference()
+    for name, value in (("COLUMNS", "40"), ("TERM", "dumb"), ("FORCE_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    assert reference() == before
+
+
 @pytest.mark.parametrize("magic", MAGICS)
 def test_every_option_is_in_it(magic: str) -> None:
     parser = import_module(f"gpumagic.magics.{magic}").parser()
