@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpumagic import driver, nvml, visibility
+from gpumagic import driver, nvml, system_files, visibility
 from gpumagic.errors import DeviceError
 from gpumagic.results import Device, DeviceTable, Process
 
@@ -216,9 +216,10 @@ def in_first_pid_namespace() -> bool:
     if not sys.platform.startswith("linux"):
         return True
     try:
-        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+        name = str(system_files.at("/proc/self/ns/pid").readlink())
     except OSError:
         return False
+    return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
 def _uses_cuda(pid: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpumagic import torch_cuda, visibility
+from gpumagic import system_files, torch_cuda, visibility
 from gpumagic.errors import DeviceError
 from gpumagic.results import Selection
 
@@ -52,19 +52,15 @@ def cores() -> Cores:
     return Cores(machine, affinity, quota() if sys.platform.startswith("linux") else None)
 
 
-def quota(
-    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> float | None:
+def quota() -> float | None:
     """The control group's limit in cores, the tightest from this process's group to the root.
 
     Version 2 (``cpu.max``) and version 1 (``cpu.cfs_quota_us``); None without a limit. A container
     sees its own group as the root. Documented in Linux's admin-guide/cgroup-v2 ("cpu.max") and
     scheduler/sched-bwc.
     """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
+    root = system_files.at("/sys/fs/cgroup")
+    lines = (system_files.read("/proc/self/cgroup") or "").splitlines()
     limits: list[float] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)

@@ -19,6 +19,7 @@ PACKAGE = ROOT / "gpumagic"
 #: here has no place in the house yet: give it one.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "system_files": set(),
     "results": {"errors"},
     "mask": {"results"},
     "visibility": {"results", "errors", "mask"},
@@ -27,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "torch_cuda": {"errors", "driver"},
     "torch_build": set(),
     "runtime": {"errors", "torch_cuda", "torch_build"},
-    "threads": {"results", "errors", "visibility", "torch_cuda"},
+    "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
     "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
     "saved": {"errors"},
@@ -35,7 +36,9 @@ ROOMS: dict[str, set[str]] = {
     "loop": {"errors"},
     "awaited": set(),
     "cell": {"awaited", "errors", "loop"},
-    "inventory": {"results", "errors", "visibility", "driver", "nvml", "torch_cuda"},
+    "inventory": {
+        *("results", "errors", "visibility", "driver", "nvml", "torch_cuda", "system_files"),
+    },
     "choice": {"mask", "torch_cuda"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
     "selection": {
@@ -52,6 +55,7 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
+ROOMS["doctor"] |= {"system_files"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["explain"] |= {"failed_start", "frames"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}

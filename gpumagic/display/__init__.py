@@ -216,7 +216,7 @@ def _(result: ProcessGroup) -> list[Block]:
 
 
 def as_text(result: Any, width: int | None = None) -> str:
-    """``result`` as text, ``width`` columns wide at most (default: the terminal's width)."""
+    """``result`` as text, ``width`` columns wide at most (default: see `text.columns`)."""
     from gpumagic.display.text import render
 
     return render(describe(result), width=width)

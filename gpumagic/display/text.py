@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from io import StringIO
 
@@ -20,12 +23,14 @@ _STYLES = {
     "code": "",
 }
 _BAR_WIDTH = 8
+#: Columns where what is printed goes to no terminal.
+_COLUMNS = 80
 _GAP = "  "
 
 
 def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = False) -> str:
-    """The blocks as text without trailing blanks; ``width`` defaults to the terminal's."""
-    buffer = StringIO()
+    """The blocks as text without trailing blanks; ``width`` defaults to `columns`."""
+    buffer, width = StringIO(), width or columns()
     console = Console(
         file=buffer,
         width=width,
@@ -36,9 +41,20 @@ def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = F
         soft_wrap=False,
     )
     for block in blocks:
-        drawn = _line(block) if isinstance(block, Line) else _table(block, console.width)
+        drawn = _line(block) if isinstance(block, Line) else _table(block, width)
         console.print(drawn, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
+
+
+def columns() -> int:
+    """How wide text may be: what ``COLUMNS`` says, else the terminal that is printed to.
+
+    A kernel prints to none: the one in which its server was started shows nobody its output.
+    """
+    said = os.environ.get("COLUMNS", "").isdecimal()
+    if said or sys.stdout is sys.__stdout__:
+        return shutil.get_terminal_size((_COLUMNS, 25)).columns
+    return _COLUMNS
 
 
 def _line(line: Line) -> Text:

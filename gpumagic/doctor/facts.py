@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -23,6 +20,8 @@ from gpumagic import (
     torch_cuda,
     witness,
 )
+from gpumagic.doctor import system
+from gpumagic.doctor.system import Toolkit
 from gpumagic.driver import DriverState
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
@@ -41,14 +40,6 @@ class Package:
     version: str
     #: Whether the module's file is in its list of files.
     owns_module: bool
-
-
-@dataclass(frozen=True)
-class Toolkit:
-    """A CUDA compiler."""
-
-    path: str
-    version: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -106,16 +97,16 @@ def gather() -> Facts:
         state=state,
         driver_installed=driver.installed(),
         driver_cuda=table.cuda_version or driver.cuda_version(),
-        kernel_module=_kernel_module(),
+        kernel_module=system.kernel_module(),
         library=_library(),
         nvml_error=nvml_error,
         nvml_code=nvml_code,
         packages=_packages(),
         module_file=_module_file(),
-        toolkit=_toolkit(),
-        device_files=device_files(),
-        container=_container(),
-        wsl=_wsl(),
+        toolkit=system.toolkit(),
+        device_files=system.device_files(),
+        container=system.container(),
+        wsl=system.wsl(),
         environment=dict(os.environ),
         environment_at_start=choice.environment_at_start(),
         environment_then=witness.environment_then(),
@@ -159,22 +150,10 @@ def _nvml() -> tuple[str | None, int | None]:
     return None, None
 
 
-_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
-
-
-def _kernel_module() -> str | None:
-    try:
-        first = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
-    except OSError:
-        return None
-    match = _VERSION.search(first)
-    return match[0] if match else None
-
-
 def _library() -> str | None:
     """The version in the name of the file behind the NVML library that this process has loaded."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"/libnvidia-ml\.so\.(\d{3,}(?:\.\d+)+)", maps)
@@ -200,51 +179,3 @@ def _module_file() -> str | None:
     except (ImportError, ValueError):
         return None
     return None if spec is None else spec.origin
-
-
-def _toolkit() -> Toolkit | None:
-    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    homes = [Path(folder) / "bin" for folder in (*folders, "/usr/local/cuda") if folder]
-    path = shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, homes)))
-    if path is None:
-        return None
-    try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return Toolkit(path)
-    match = re.search(r"release (\d+)\.(\d+)", done.stdout)
-    return Toolkit(path, (int(match[1]), int(match[2])) if match else None)
-
-
-def device_files(root: Path = Path("/dev")) -> dict[str, bool]:
-    """The driver's device files, and whether this process may read and write each."""
-    if not sys.platform.startswith("linux"):
-        return {}
-    found = sorted([*root.glob("nvidia*"), *root.glob("dxg")])
-    return {str(p): os.access(p, os.R_OK | os.W_OK) for p in found if not p.is_dir()}
-
-
-def _container() -> tuple[str, ...]:
-    if not sys.platform.startswith("linux"):
-        return ()
-    signs = [path for path in ("/.dockerenv", "/run/.containerenv") if Path(path).exists()]
-    try:
-        groups = Path("/proc/1/cgroup").read_text()
-    except OSError:
-        groups = ""
-    words = ("docker", "kubepods", "containerd", "libpod", "lxc")
-    signs += [f"control group of process 1: {word}" for word in words if word in groups][:1]
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        signs.append("KUBERNETES_SERVICE_HOST is set")
-    if not inventory.in_first_pid_namespace():
-        signs.append("a pid namespace of its own")
-    return tuple(signs)
-
-
-def _wsl() -> bool:
-    try:
-        return "microsoft" in Path("/proc/version").read_text().lower()
-    except OSError:
-        return False

@@ -37,7 +37,6 @@ def ready(_shared: Cluster) -> Cluster:
     return _shared
 
 
-@pytest.mark.filterwarnings("ignore:(?s).*Pyarrow will become:DeprecationWarning")
 def test_each_has_its_own_timer(ready: Cluster, run: Run) -> None:
     ran = run(
         ready,

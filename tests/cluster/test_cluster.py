@@ -19,7 +19,6 @@ from tests.support.shells import Ran
 Run = Callable[..., Ran]
 
 
-@pytest.mark.filterwarnings("ignore:(?s).*Pyarrow will become:DeprecationWarning")
 def test_every_engine_and_device(two: Cluster, run: Run) -> None:
     ran = run(two, "table = %gpu cluster -o")
     assert "0–1 as cuda:3" in ran.text

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpumagic import inventory, system_files
 from gpumagic.display import as_html, as_text
-from gpumagic.doctor import judge
+from gpumagic.doctor import judge, system
 from gpumagic.doctor.build import fit, runs_on
-from gpumagic.doctor.facts import Facts, Package, Toolkit, device_files
+from gpumagic.doctor.facts import Facts, Package, Toolkit
 from gpumagic.driver import DriverState
 from gpumagic.results import Device, DeviceTable, Diagnosis, Finding
 from gpumagic.runtime import Build, Start
 from gpumagic.threads import Cores, quota
+from tests.virtual_gpu import Scenario
 
 BUILD = Build(
     "2.9.0+cu128", True, "12.8", None, "9.10.2", ("sm_75", "sm_80", "sm_90", "compute_90")
@@ -49,6 +52,20 @@ HEALTHY = Facts(
     threads=4,
     cores=Cores(4, 4),
 )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """``machine(**fields)``: from now on the files of the system are those of that `Scenario`."""
+
+    def use(**fields: Any) -> None:
+        root = tmp_path / str(len([*tmp_path.iterdir()]))
+        Scenario(**fields).write_files(root)
+        monkeypatch.setenv(system_files.ROOT, str(root))
+        inventory.in_first_pid_namespace.cache_clear()
+
+    yield use
+    inventory.in_first_pid_namespace.cache_clear()
 
 
 def judged(**changes: Any) -> Diagnosis:
@@ -374,26 +391,55 @@ def test_more_threads_than_cores() -> None:
     ],
 )
 def test_the_control_groups_limit(
-    tmp_path: Path, own: str, files: dict[str, str], expected: float | None
+    machine: Callable[..., None], own: str, files: dict[str, str], expected: float | None
 ) -> None:
-    (tmp_path / "own").write_text(own)
-    for name, text in files.items():
-        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fs" / name).write_text(text)
-    assert quota(tmp_path / "fs", tmp_path / "own") == expected
-    assert quota(tmp_path / "fs", tmp_path / "missing") is None
+    groups = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
+    machine(files={"/proc/self/cgroup": own, **groups})
+    assert quota() == expected
+    machine(files=groups)
+    assert quota() is None
 
 
-def test_device_files_are_looked_at(tmp_path: Path) -> None:
-    for name in ("nvidia0", "nvidiactl", "null"):
-        (tmp_path / name).touch()
-    (tmp_path / "nvidia-caps").mkdir()
-    found = device_files(tmp_path)
-    assert set(found) == {str(tmp_path / "nvidia0"), str(tmp_path / "nvidiactl")}
-    assert all(found.values())
+def test_device_files_are_looked_at(machine: Callable[..., None]) -> None:
+    machine(devices=1, files={"/dev/nvidia-caps/nvidia-cap1": "", "/dev/null": ""})
+    wanted = ["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"]
+    assert system.device_files() == dict.fromkeys(wanted, True)
+    machine(driver=False, nvml=False)
+    assert system.device_files() == {}
     assert finding("device files", device_files={}).status == "unknown"
     no_uvm = finding("device files", device_files={"/dev/nvidiactl": True, "/dev/nvidia0": True})
     assert (no_uvm.status, no_uvm.remedy) == ("warn", "as root: nvidia-modprobe -u -c=0")
+
+
+def test_what_the_system_says_of_itself_is_read(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    machine(driver_version="550.54.14")
+    assert system.kernel_module() == "550.54.14"
+    assert (system.container(), system.wsl(), system.toolkit()) == ((), False, None)
+    nvcc = "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89"
+    machine(
+        container=True,
+        driver=False,
+        nvml=False,
+        files={
+            "/usr/local/cuda/bin/nvcc": nvcc,
+            "/proc/1/cgroup": "0::/docker/1234\n",
+            "/proc/version": "Linux version 5.15.0-microsoft-standard-WSL2\n",
+        },
+    )
+    assert system.kernel_module() is None
+    assert system.container() == (
+        "/.dockerenv",
+        "control group of process 1: docker",
+        "a pid namespace of its own",
+    )
+    assert system.wsl()
+    found = system.toolkit()
+    assert found is not None
+    assert found.version == (11, 8)
 
 
 def test_text_and_html_show_the_same() -> None:

@@ -376,7 +376,6 @@ def test_a_statement_stays_a_statement(cells: Any, ip: Any, statement: str) -> N
         assert ip.user_ns[name] == 3
 
 
-@pytest.mark.filterwarnings("ignore:(?s).*Pyarrow will become:DeprecationWarning")
 def test_as_data(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("x = torch.empty(500, device='cuda')")
     found = cells("%gpumem vars -o -q").value

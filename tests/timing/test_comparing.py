@@ -186,8 +186,6 @@ def test_a_timing_as_a_data_frame() -> None:
 # Pictures.
 
 
-# matplotlib 3.9 uses names that a newer pyparsing calls old.
-@pytest.mark.filterwarnings("ignore:.*deprecated - use:DeprecationWarning")
 def test_pictures_without_pyplot(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
     before = "matplotlib.pyplot" in sys.modules

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import Scenario, environment, unimplemented_calls
-from .world import STATE
+from .world import ROOT, STATE
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     env = environment(scenario)
     if arguments.print_env:
-        for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", STATE):
+        for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", STATE, ROOT):
             if name in env:
                 print(f"export {name}={shlex.quote(env[name])}")
         sys.stdout.flush()

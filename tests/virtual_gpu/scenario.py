@@ -16,6 +16,8 @@ MiB = 2**20
 # A cycle of torch.cuda._sleep is a nanosecond.
 SLEEP_CYCLES_PER_SECOND = 1_000_000_000
 
+PID_NAMESPACE = "/proc/self/ns/pid"
+
 Fault = Union[int, "tuple[int, int]"]
 """An error code, or (code, after): the first `after` calls go well."""
 
@@ -82,6 +84,8 @@ class Scenario:
     fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches
     that a stream holds before the host waits for room. `launch_cost`: seconds that a launch keeps
     the host at work at least; `launch_latency`: until the kernel then begins on an idle device.
+    `container`: this process is in one. `files`: what else lies below /dev, /proc and so on, or
+    something else than is there by default; None takes a file away.
     """
 
     devices: Sequence[GPU] | int = 2
@@ -100,6 +104,8 @@ class Scenario:
     launch_latency: float = 2e-6
     launch_cost: float = 0.0
     queue_depth: int = 1024
+    container: bool = False
+    files: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def gpus(self) -> list[GPU]:
@@ -107,6 +113,27 @@ class Scenario:
         if isinstance(self.devices, int):
             return [GPU() for _ in range(self.devices)]
         return list(self.devices)
+
+    @property
+    def system_files(self) -> dict[str, str]:
+        """The files by which this machine's system describes itself, and their text.
+
+        A link's text is what it points to.
+        """
+        outside = self.container or self.host_pids
+        found: dict[str, str | None] = {
+            "/proc/version": "Linux version 6.1.0-18-amd64 (build@host) #1 SMP\n",
+            PID_NAMESPACE: f"pid:[{4026532177 if outside else 4026531836}]",
+        }
+        if self.container:
+            found["/.dockerenv"] = ""
+        if self.driver or self.nvml:
+            nodes = [f"nvidia{index}" for index in range(len(self.gpus))]
+            found |= {f"/dev/{name}": "" for name in (*nodes, "nvidiactl", "nvidia-uvm")}
+            module = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.driver_version}\n"
+            found["/proc/driver/nvidia/version"] = module
+        found |= self.files
+        return {path: text for path, text in found.items() if text is not None}
 
     def to_json(self) -> str:
         """The scenario as text, for the command line's --scenario."""
@@ -131,6 +158,17 @@ class Scenario:
         with path.open("wb") as file:
             file.write(content.rstrip(b"\0"))  # the rest is a hole
             file.truncate(len(content))
+
+    def write_files(self, root: Path) -> None:
+        """Writes `system_files` below `root`; a program among them can be run."""
+        for name, text in self.system_files.items():
+            path = Path(f"{root}{name}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name == PID_NAMESPACE:
+                path.symlink_to(text)
+            else:
+                path.write_text(text, encoding="utf-8")
+                path.chmod(0o755 if text.startswith("#!") else 0o666)
 
     def _state(self) -> shared.State:
         gpus = self.gpus

@@ -19,6 +19,8 @@ from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_f
 STATE = "VIRTUAL_GPU_STATE"
 _OWNER = "VIRTUAL_GPU_OWNER"
 _HIDE = "VIRTUAL_GPU_HIDE"
+#: Where gpumagic looks for the machine's /dev, /proc and so on (gpumagic/system_files.py).
+ROOT = "GPUMAGIC_ROOT"
 _known: dict[str, World] = {}
 
 
@@ -176,6 +178,8 @@ def environment(
     path = str(Path(folder) / "state")
     scenario.write(Path(path))
     World(path)
+    result[ROOT] = str(Path(folder) / "root")
+    scenario.write_files(Path(folder) / "root")
     found = [built.driver] * scenario.driver + [built.nvml] * scenario.nvml
     _put_first(result, "LD_LIBRARY_PATH", [str(directory) for directory in found])
     missing = ["libcuda.so.1"] * (not scenario.driver)

@@ -1,0 +1,80 @@
+"""What the system's files say of the machine: the driver's device files, container, toolkit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumagic import inventory, system_files
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """A CUDA compiler."""
+
+    path: str
+    version: tuple[int, int] | None = None
+
+
+_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
+
+
+def kernel_module() -> str | None:
+    """The version of the driver's part in the kernel; None where it is not loaded."""
+    match = _VERSION.search((system_files.read(_DRIVER) or "").partition("\n")[0])
+    return match[0] if match else None
+
+
+_DRIVER = "/proc/driver/nvidia/version"
+
+
+def toolkit() -> Toolkit | None:
+    """The CUDA compiler on the ``PATH``, or where ``CUDA_HOME`` says, or where NVIDIA puts it."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
+    folders += [str(Path(home, "bin")) for home in homes if home]
+    there = (str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute())
+    path = shutil.which("nvcc", path=os.pathsep.join(there))
+    if path is None:
+        return None
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Toolkit(path)
+    match = re.search(r"release (\d+)\.(\d+)", done.stdout.decode(errors="replace"))
+    return Toolkit(path, (int(match[1]), int(match[2])) if match else None)
+
+
+def device_files() -> dict[str, bool]:
+    """The driver's device files, and whether this process may read and write each."""
+    if not sys.platform.startswith("linux"):
+        return {}
+    folder = system_files.at("/dev")
+    found = sorted([*folder.glob("nvidia*"), *folder.glob("dxg")])
+    return {f"/dev/{p.name}": os.access(p, os.R_OK | os.W_OK) for p in found if not p.is_dir()}
+
+
+def container() -> tuple[str, ...]:
+    """What says that this is a container."""
+    if not sys.platform.startswith("linux"):
+        return ()
+    files = ("/.dockerenv", "/run/.containerenv")
+    signs = [path for path in files if system_files.at(path).exists()]
+    groups = system_files.read("/proc/1/cgroup") or ""
+    words = ("docker", "kubepods", "containerd", "libpod", "lxc")
+    signs += [f"control group of process 1: {word}" for word in words if word in groups][:1]
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        signs.append("KUBERNETES_SERVICE_HOST is set")
+    if not inventory.in_first_pid_namespace():
+        signs.append("a pid namespace of its own")
+    return tuple(signs)
+
+
+def wsl() -> bool:
+    """Whether this is Linux under Windows."""
+    return "microsoft" in (system_files.read("/proc/version") or "").lower()
