@@ -66,6 +66,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name, folder in folders.items():
             Path(folder).mkdir()
             patch.setenv(name, folder)
+        (home / "matplotlibrc").touch()
+        patch.setenv("MATPLOTLIBRC", str(home / "matplotlibrc"))
         yield
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import leaks
+from tests.support import leaks, outside
 from tests.support.kernels import CellError, Kernel
 from tests.support.shells import Ran
 from tests.support.terminal import Terminal
@@ -141,3 +141,11 @@ def test_the_watch_sees(leak: Callable[[], None], named: str) -> None:
 def test_warnings_are_errors() -> None:
     with pytest.raises(UserWarning, match="loud"):
         warnings.warn("loud", stacklevel=1)
+
+
+def test_what_is_set_outside_stays_there() -> None:
+    """What the package has to do with, whatever it is, comes in; what a test states does not."""
+    stays = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MPLBACKEND", "PYTHONSTARTUP", "COLUMNS"]
+    comes = ["HOME", "PATH", "LC_ALL", "TZ", "TERM", "PYTHONPATH", "XDG_CACHE_HOME"]
+    assert outside.foreign([*comes, *stays]) == stays
+    assert not {*stays} & {*os.environ}

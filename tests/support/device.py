@@ -10,6 +10,8 @@ import os
 
 import pytest
 
+from tests.support import outside
+
 #: What most tests see.
 DEVICES = 4
 
@@ -33,6 +35,7 @@ def under_the_virtual_gpu(config: pytest.Config) -> None:
 
     if adopt():
         return
+    outside.leave()
     # Capturing has begun: give the terminal back before the new process takes it over.
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
