@@ -87,7 +87,7 @@ def room(path: Path) -> str:
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
     """Every module that a file imports, wherever in it, with the line; not for typing only."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_bytes())
     typing_only = {
         id(node)
         for block in ast.walk(tree)
@@ -153,7 +153,7 @@ def test_a_room_has_no_circle(inside: str) -> None:
 
 
 def _of_ours(path: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             named = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -175,7 +175,7 @@ def test_files_stay_small() -> None:
     long = {
         str(path.relative_to(ROOT)): count
         for path in modules()
-        if (count := len(path.read_text().splitlines())) > 400
+        if (count := len(path.read_bytes().splitlines())) > 400
     }
     assert not long, f"split these by subject: {long}"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pexpect
 import pytest
 
 import gpumagic
@@ -171,6 +172,19 @@ def test_what_another_process_calls_itself_does_not_steer_the_terminal(virtual_g
     assert found.command is not None
     assert found.command.isprintable()
     assert found.command.endswith("[2J�]0;owned��line��31m�gnp�é 漢")
+
+
+def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
+    """A kernel's output is not shown in the terminal that its server was started in."""
+    source = (
+        "import io, os, sys; from gpumagic.display.text import columns\n"
+        "printed, real, sys.stdout = columns(), sys.stdout, io.StringIO()\n"
+        "elsewhere = columns(); os.environ['COLUMNS'] = '33'; wanted = columns()\n"
+        "print(printed, elsewhere, wanted, file=real)"
+    )
+    python = pexpect.spawn(sys.executable, ["-c", source], dimensions=(24, 61), timeout=None)
+    assert python.read().split() == [b"61", b"80", b"33"]
+    python.close()
 
 
 def test_the_magic_shows_text_and_html(run_cell: Callable[..., Any]) -> None:
