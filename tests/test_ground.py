@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,9 +144,14 @@ def test_warnings_are_errors() -> None:
         warnings.warn("loud", stacklevel=1)
 
 
-def test_what_is_set_outside_stays_there() -> None:
+def test_what_is_set_outside_stays_there(tmp_path: Path) -> None:
     """What the package has to do with, whatever it is, comes in; what a test states does not."""
     stays = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MPLBACKEND", "PYTHONSTARTUP", "COLUMNS"]
     comes = ["HOME", "PATH", "LC_ALL", "TZ", "TERM", "PYTHONPATH", "XDG_CACHE_HOME"]
-    assert outside.foreign([*comes, *stays]) == stays
+    assert [*outside.left(dict.fromkeys([*comes, *stays], "x"))] == comes
     assert not {*stays} & {*os.environ}
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "libcudart.so.12").touch()
+    path = f"/usr/lib/mine:{tmp_path / 'cuda'}"
+    assert outside.left({"LD_LIBRARY_PATH": path}) == {"LD_LIBRARY_PATH": "/usr/lib/mine"}
+    assert outside.left({"LD_LIBRARY_PATH": str(tmp_path / "cuda")}) == {}

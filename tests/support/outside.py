@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
+from pathlib import Path
 
 _NAMES = re.compile(
     # Which GPUs, and how they are used.
@@ -26,12 +27,27 @@ _NAMES = re.compile(
 )
 
 
-def foreign(names: Iterable[str]) -> list[str]:
-    """Return those of these variables that a test must not depend on."""
-    return [name for name in names if _NAMES.fullmatch(name)]
+#: NVIDIA's libraries, one of which would be loaded before the virtual GPU's, or complained of.
+_LIBRARIES = ("libcu*", "libnccl*", "libnvidia*")
+
+
+def left(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what stays of an environment."""
+    found = {name: text for name, text in environment.items() if not _NAMES.fullmatch(name)}
+    if "LD_LIBRARY_PATH" in found:
+        folders = [f for f in found.pop("LD_LIBRARY_PATH").split(":") if f and not _has_cuda(f)]
+        found |= {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
+    return found
+
+
+def _has_cuda(folder: str) -> bool:
+    return any(next(Path(folder).glob(pattern), None) for pattern in _LIBRARIES)
 
 
 def leave() -> None:
-    """Take them out of the environment of this process, and of those that it starts."""
-    for name in foreign(list(os.environ)):
-        del os.environ[name]
+    """Keep only that in the environment of this process, and of those that it starts."""
+    kept = left(os.environ)
+    for name in [*os.environ]:
+        if name not in kept:
+            del os.environ[name]
+    os.environ.update(kept)
