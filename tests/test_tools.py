@@ -49,6 +49,23 @@ def test_a_defect_is_killed_or_survives_and_is_put_back(tree: Path) -> None:
     assert "number / 2" in (tree / "half.py").read_text()
 
 
+def test_tests_that_fail_anyway_tell_nothing(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "test_red.py").write_text("def test_red():\n    assert False\n")
+    red = HALF._replace(tests=("test_red.py",))
+    monkeypatch.setattr(mutants, "MUTANTS", (HALF, red))
+    monkeypatch.setattr(mutants, "stale", lambda listed: [])
+    monkeypatch.setattr(mutants, "copy", lambda: tree)
+    assert mutants.main(()) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "without any defect test_red.py fails: nothing can be told by it",
+        "killed    half.py: number / 2  →  number // 2",
+        "2 defects: 0 survived, 1 not tried",
+    ]
+    assert mutants.main(("no such word",)) == 0
+
+
 def test_tests_that_cannot_be_run_are_no_proof(tree: Path) -> None:
     with pytest.raises(RuntimeError, match="pytest ended with"):
         mutants.passes(tree, ["test_half.py::test_none"])

@@ -255,19 +255,20 @@ def main(words: Sequence[str]) -> int:
         return 2
     chosen = [m for m in MUTANTS if not words or any(w in m.file or w in m.old for w in words)]
     folder = copy()
-    for tests in sorted({mutant.tests for mutant in chosen}):
-        if not passes(folder, tests):
-            print(f"without any defect {' '.join(tests)} fails, so nothing can be told")
-            return 2
+    groups = sorted({mutant.tests for mutant in chosen})
+    unsound = {tests for tests in groups if not passes(folder, tests)}
+    for tests in sorted(unsound):
+        print(f"without any defect {' '.join(tests)} fails: nothing can be told by it", flush=True)
     survived = 0
-    for mutant, killed in run(chosen, folder):
+    sound = [mutant for mutant in chosen if mutant.tests not in unsound]
+    for mutant, killed in run(sound, folder):
         survived += not killed
         verdict = "killed  " if killed else "SURVIVED"
-        print(
-            f"{verdict}  {mutant.file}: {mutant.old.strip()}  →  {mutant.new.strip()}", flush=True
-        )
-    print(f"{len(chosen)} defects, {survived} survived", flush=True)
-    return 1 if survived else 0
+        change = f"{mutant.old.strip()}  →  {mutant.new.strip()}"
+        print(f"{verdict}  {mutant.file}: {change}", flush=True)
+    untried = len(chosen) - len(sound)
+    print(f"{len(chosen)} defects: {survived} survived, {untried} not tried", flush=True)
+    return 2 if untried else 1 if survived else 0
 
 
 if __name__ == "__main__":
