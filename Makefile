@@ -41,6 +41,18 @@ test-frontends: $(VENV)/ready-frontends ## Run the tests of JupyterLab and the l
 test-oldest: .venv-oldest/ready ## Run the tests with the lowest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m tests $(ARGS)
 
+.PHONY: test-vendor
+test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no GPU (Debian's packages)
+	@$(RUN) -m tests.vendor $(ARGS)
+
+.PHONY: coverage
+coverage: $(VENV)/ready-coverage ## Run the tests, and show what of the package none of them reaches
+	@$(RUN) -m tests.tools.covered $(ARGS)
+
+.PHONY: mutants
+mutants: $(VENV)/ready ## Try whether the tests notice defects that are put in on purpose
+	@$(RUN) -m tests.tools.mutants $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/ready-bench ## Measure against the peers: one table of ratios, and build/bench.json
 	@$(RUN) -m tests.benchmarks
@@ -84,6 +96,10 @@ $(VENV)/ready-frontends: $(VENV)/ready
 
 $(VENV)/ready-bench: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+$(VENV)/ready-coverage: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group coverage
 	@touch $@
 
 .venv-oldest/ready: pyproject.toml tests/support/oldest.py

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpumagic import driver, failed_start, frames, inventory, runtime, witness
+from gpumagic import driver, failed_start, frames, inventory, nvml, runtime, witness
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
 
@@ -71,6 +71,8 @@ def _no_kernel() -> str:
 
 
 def _driver_too_old() -> str:
+    if inventory.devices(processes=False).error == nvml.NOT_LOADED:
+        return _no_device()  # a driver of any age would not do
     here = runtime.build_here()
     found = None if here is None else build.fit(here, driver.cuda_version())
     if found is None or found.status != "bad":

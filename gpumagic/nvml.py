@@ -27,8 +27,10 @@ _HELD_DOWN = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
+#: No kernel module answers. CUDA cannot start then, whatever else may be wrong.
+NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
-    9: "the NVIDIA driver is not loaded",
+    9: NOT_LOADED,
     12: "NVML is not installed: there is no NVIDIA driver on this machine",
     18: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload the driver",
 }

@@ -32,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "with =dry-run on the virtual GPU, to try the tests themselves",
     )
     parser.addoption(
+        "--vendor",
+        action="store_true",
+        help="run tests/vendor on NVIDIA's own libraries, unpacked by `make test-vendor`",
+    )
+    parser.addoption(
         "--records",
         metavar="FOLDER",
         help="where a run with --hardware leaves its record (default: tests/hardware/records)",

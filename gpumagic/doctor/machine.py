@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
 
-_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)
+#: NVML_ERROR_DRIVER_NOT_LOADED and NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h).
+_NOT_LOADED, _MISMATCH = 9, 18
 
 
 def driver(facts: Facts) -> Finding:
@@ -21,6 +22,8 @@ def driver(facts: Facts) -> Finding:
             if facts.kernel_module
             else "",
         ]
+        if not any(versions) and facts.library:
+            versions = [f"version {facts.library} (NVML's file)"]
         said = ", ".join(filter(None, versions)) or "of unknown version"
         return Finding("driver", "ok", f"{said}; its library can be loaded")
     if sys.platform == "darwin":
@@ -94,7 +97,10 @@ def device_files(facts: Facts) -> Iterator[Finding]:
             yield Finding("device files", "unknown", "there is no /dev/nvidia*")
         return
     closed = [name for name, permitted in files.items() if not permitted]
-    if closed:
+    if not closed and _not_loaded(facts):
+        # The driver's libraries make the file as root; no kernel module answers behind it.
+        yield Finding("device files", "unknown", f"{', '.join(files)}; no driver answers there")
+    elif closed:
         numbered = {name for name in files if re.fullmatch(r"/dev/nvidia\d+", name)}
         needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg"} & set(closed)
         yield Finding(
@@ -146,13 +152,40 @@ def container(facts: Facts) -> Iterator[Finding]:
         yield Finding("container", "ok", evidence)
 
 
+def _not_loaded(facts: Facts) -> bool:
+    """Whether NVML misses the driver's kernel module, and CUDA does not start either."""
+    return facts.nvml_code == _NOT_LOADED and not facts.start.count
+
+
+def _missing_module(facts: Facts) -> Finding:
+    """The finding on a kernel module that does not answer: it is not loaded, or not handed in."""
+    module = facts.kernel_module  # /proc shows it in a container, too
+    evidence = f"{facts.nvml_error} (error {_NOT_LOADED}"
+    evidence += f"; kernel module {module} is loaded)" if module else ")"
+    if facts.container:
+        cause = "this container was started without its GPUs"
+        cause += "" if module else ", or its host has not loaded the NVIDIA driver"
+        remedy = (
+            "start it with its GPUs (docker run --gpus all), if nvidia-smi on the host lists any"
+        )
+    elif module:
+        cause = "the NVIDIA driver's kernel module is loaded but does not answer"
+        remedy = "as root: nvidia-modprobe -u -c=0, which makes its device files"
+    else:
+        cause = "the NVIDIA driver's kernel module is not loaded"
+        remedy = "sudo modprobe nvidia; if that fails, reboot, or install the driver anew"
+    return Finding("NVML", "bad", evidence, remedy, cause)
+
+
 def nvml(facts: Facts) -> Iterator[Finding]:
-    """Whether NVML answers. CUDA does not need it, but a mismatch there is one of the driver."""
+    """Whether NVML answers. CUDA does not need it, but what is wrong may be wrong for CUDA too."""
     if not facts.driver_installed and facts.nvml_error is not None:
         return
     if facts.nvml_error is None:
         number = len(facts.table)
         yield Finding("NVML", "ok", f"answers, and lists {number} GPU{'' if number == 1 else 's'}")
+    elif _not_loaded(facts):
+        yield _missing_module(facts)
     elif facts.nvml_code == _MISMATCH:
         parts = ", ".join(
             f"{name} {version}"

@@ -1,4 +1,7 @@
-"""Measure everything, print one table, write build/bench.json; fail where a bar is missed."""
+"""Measure everything, print one table, write build/bench.json; fail where a bar is missed.
+
+Each row is printed and written as it is measured, and a benchmark that fails is a row that says so.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gpumagic.display.units import bytes_, seconds
 from tests.benchmarks.row import Row
+from tests.benchmarks.running import run
 from tests.support.kernels import ROOT
 from tests.virtual_gpu import Scenario, ensure
 
@@ -41,24 +48,50 @@ def main() -> int:
     if unknown := {*names} - {m[6:] for m in modules()}:
         options.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     ensure(Scenario(devices=DEVICES))
+    wanted = [name for name in modules() if not names or name[6:] in names]
     rows: list[Row] = []
-    for name in modules():
-        if names and name[6:] not in names:
-            continue
-        started = time.perf_counter()
-        rows += import_module(f"tests.benchmarks.{name}").rows()
-        print(f"{name[6:]}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    code = 0
+    try:
+        for row in run({name[6:]: partial(_rows, name) for name in wanted}):
+            rows.append(row)
+            print(line(row), flush=True)
+            write(rows, RECORD)
+    except KeyboardInterrupt:
+        print("interrupted: the rest was not measured")
+        code = 130
     # A log has no width: wide enough to read there.
     Console(width=None if sys.stdout.isatty() else 160).print(table(rows))
-    RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(
-        json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
     missed = [row.name for row in rows if row.passed is False]
     print(
         f"{len(rows)} figures, {len(missed)} below their bar; written to {RECORD.relative_to(ROOT)}"
     )
-    return 1 if missed else 0
+    return code or (1 if missed else 0)
+
+
+def _rows(name: str) -> Iterable[Row]:
+    found: Iterable[Row] = import_module(f"tests.benchmarks.{name}").rows()
+    return found
+
+
+def line(row: Row) -> str:
+    """A row as it is measured: the table comes when all are."""
+    if row.ours is None:
+        return f"FAILED  {row.name}: {row.note}"
+    verdict = {True: "ok", False: "MISSED", None: ""}[row.passed]
+    ratio = "" if row.ratio is None else f", ratio {row.ratio:.4g}"
+    bar = f" (bar: {row.bar})" if row.bar else ""
+    figures = f"{_figure(row.ours, row.unit)} to {_figure(row.reference, row.unit)}"
+    return f"{verdict:6}  {row.name}: {figures}{ratio}{bar}"
+
+
+def write(rows: list[Row], file: Path) -> None:
+    """Write what has been measured so far; the file is whole at any time."""
+    file.parent.mkdir(exist_ok=True)
+    fresh = file.with_suffix(".new")
+    fresh.write_text(
+        json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    fresh.replace(file)
 
 
 def table(rows: list[Row]) -> Table:
@@ -71,15 +104,16 @@ def table(rows: list[Row]) -> Table:
     shown.add_column("reference, and how measured", overflow="fold")
     verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
     for row in rows:
+        verdict = "[red bold]FAILED[/]" if row.ours is None else verdicts[row.passed]
         ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"
         shown.add_row(
-            row.name,
+            escape(row.name),
             _figure(row.ours, row.unit),
             _figure(row.reference, row.unit),
             ratio,
             row.bar,
-            verdicts[row.passed],
-            row.note,
+            verdict,
+            escape(row.note),
         )
     return shown
 
@@ -95,7 +129,9 @@ def record(rows: list[Row]) -> dict[str, object]:
     }
 
 
-def _figure(value: float, unit: str) -> str:
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
     if unit == "s":
         return seconds(value)
     if unit in ("B", "bytes"):

@@ -56,7 +56,8 @@ print(json.dumps({name: statistics.median(each) for name, each in times.items()}
 
 def rows() -> Iterable[Row]:
     """The rows of the automatic mode."""
-    return [*_ours(), *_peer()]
+    yield from _ours()
+    yield from _peer()
 
 
 def _ours() -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,21 +24,19 @@ CELL = "x = sum(range(1000))"
 ROUNDS = 11
 
 
-def rows() -> list[Row]:
-    found: list[Row] = []
+def rows() -> Iterator[Row]:
     for number in ENGINES:
         with tempfile.TemporaryDirectory() as folder:
             whole = python_environment(environment(Scenario(devices=GPUS)))
             running = clusters.Cluster(Path(folder))
             try:
                 running.start([whole] * number)
-                found += _rows(Cluster(running.client, ""), number)
+                yield from _rows(Cluster(running.client, ""), number)
             finally:
                 running.close()
-    return found
 
 
-def _rows(cluster: Cluster, number: int) -> list[Row]:
+def _rows(cluster: Cluster, number: int) -> Iterator[Row]:
     view = cluster.client[:]
     source = (
         "__import__('gpumagic.cluster.remote', fromlist=['answer'])"
@@ -61,18 +59,15 @@ def _rows(cluster: Cluster, number: int) -> list[Row]:
     what = "one apply_sync of the same collection function"
     name = f"%gpu cluster, {number} engines"
     if number == max(ENGINES):
-        made = [Row.at_most(name, ours.wall, reference.wall, 2.0, note=what)]
+        yield Row.at_most(name, ours.wall, reference.wall, 2.0, note=what)
     else:
-        made = [Row.shown(name, ours.wall, reference.wall, note=what)]
+        yield Row.shown(name, ours.wall, reference.wall, note=what)
     ours, reference = _in_turns(timed, bare)
     name = f"%%cudatime --cluster, {number} engines"
     what = "the same cell by %%px alone; ours asks first who is there, and fetches the times after"
-    made.append(Row.shown(name, ours.wall, reference.wall, note=what))
+    yield Row.shown(name, ours.wall, reference.wall, note=what)
     what = "the same, for %%px: CPU time of the kernel that asks, which bounds a large cluster"
-    made.append(
-        Row.shown(f"{name}, CPU an engine", ours.cpu / number, reference.cpu / number, note=what)
-    )
-    return made
+    yield Row.shown(f"{name}, CPU an engine", ours.cpu / number, reference.cpu / number, note=what)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ class Row:
     """One measurement and its verdict. Made by the class methods below."""
 
     name: str
-    ours: float
-    reference: float
+    #: None where it could not be measured.
+    ours: float | None
+    reference: float | None
     #: ours / reference; None where the reference is 0.
     ratio: float | None
     #: What the ratio (or, for equality, the figure) must satisfy, for people; "" for no bar.
@@ -62,6 +63,11 @@ class Row:
     ) -> Row:
         """No bar: beside the others for comparison."""
         return cls(name, ours, reference, _ratio(ours, reference), "", None, unit, note)
+
+    @classmethod
+    def failed(cls, benchmark: str, reason: str) -> Row:
+        """A benchmark, or what is left of it, that could not be measured: below every bar."""
+        return cls(benchmark, None, None, None, "", False, note=f"not measured: {reason}")
 
 
 def _ratio(ours: float, reference: float) -> float | None:

@@ -137,6 +137,14 @@ def test_a_failure_is_explained_in_one_line(
     assert ran.stderr == ""
 
 
+def test_a_driver_that_is_not_loaded_is_not_called_too_old(kernel: Callable[..., Kernel]) -> None:
+    """Whatever torch's runtime says of it: 35 if it is built for CUDA 13, else 100."""
+    machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
+    failed = kernel(machine).run("import torch; torch.cuda.init()", raising=False)
+    assert failed.error is not None
+    assert failed.text.startswith("gpumagic: the NVIDIA driver is not loaded, or a container was")
+
+
 def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None:
     wrapped = (
         "try:\n    raise RuntimeError('CUDA error: misaligned address')\n"

@@ -120,6 +120,26 @@ def test_nvml_and_driver_do_not_match(diagnosed: Diagnosed) -> None:
     assert "Error 803" in report["findings"]["start of CUDA"]["evidence"]
 
 
+def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
+    """A driver, no GPU; and too old for a torch for CUDA 13, which is not what is wrong."""
+    machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
+    report = diagnosed("import torch", machine)
+    because = "torch cannot use a GPU here, because "
+    # Which of them depends on what else this machine is.
+    assert (
+        report["verdict"]
+        .removeprefix(because)
+        .startswith(
+            ("the NVIDIA driver's kernel module is", "this container was started without its GPUs")
+        )
+    )
+    found = report["findings"]["NVML"]
+    assert found["status"] == "bad"
+    assert "(error 9" in found["evidence"]
+    assert found["remedy"]
+    assert report["findings"]["CUDA of the driver"]["evidence"].startswith("up to 12.2")
+
+
 def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
     report = diagnosed("import torch", Scenario(devices=2, nvml=False))
     assert report["verdict"] == "torch can use 2 GPUs here."

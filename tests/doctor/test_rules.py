@@ -68,6 +68,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     inventory.in_first_pid_namespace.cache_clear()
 
 
+#: What a machine has whose driver is installed and not loaded.
+NOT_LOADED: dict[str, Any] = {
+    "nvml_error": "the NVIDIA driver is not loaded",
+    "nvml_code": 9,
+    "table": DeviceTable(error="the NVIDIA driver is not loaded"),
+    "start": Start(0, "No CUDA GPUs are available"),
+    "device_files": {"/dev/nvidiactl": True},
+    "library": "535.309.01",
+}
+
+
 def judged(**changes: Any) -> Diagnosis:
     return judge(replace(HEALTHY, **changes))
 
@@ -123,6 +134,32 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
             {"nvml_error": "they do not match", "nvml_code": 18, "start": Start(0, "Error 803: x")},
             "torch cannot use a GPU here, because the driver was upgraded, and its kernel module "
             "and libraries do not match.",
+            "NVML",
+        ),
+        (
+            {
+                **NOT_LOADED,
+                "driver_cuda": (11, 8),  # too old besides, which would be the smaller trouble
+                "start": Start(0, "CUDA initialization: too old. Please …"),
+            },
+            "torch cannot use a GPU here, because the NVIDIA driver's kernel module is not loaded.",
+            "NVML",
+        ),
+        (
+            {**NOT_LOADED, "container": ("/.dockerenv",)},
+            "torch cannot use a GPU here, because this container was started without its GPUs, or "
+            "its host has not loaded the NVIDIA driver.",
+            "NVML",
+        ),
+        (
+            {**NOT_LOADED, "container": ("/.dockerenv",), "kernel_module": "570.10"},
+            "torch cannot use a GPU here, because this container was started without its GPUs.",
+            "NVML",
+        ),
+        (
+            {**NOT_LOADED, "kernel_module": "570.10"},
+            "torch cannot use a GPU here, because the NVIDIA driver's kernel module is loaded but "
+            "does not answer.",
             "NVML",
         ),
         (
@@ -266,6 +303,20 @@ def test_a_driver_that_starts_all_the_same_is_not_called_too_old() -> None:
     assert found.status == "ok"
     assert fit(Build("x", True, "13.0"), None) is None
     assert fit(Build("x", True, None, "6.4"), (12, 8)) is None
+
+
+def test_a_driver_that_is_not_loaded() -> None:
+    assert "version 535.309.01 (NVML's file)" in finding("driver", **NOT_LOADED).evidence
+    assert "modprobe" in str(finding("NVML", **NOT_LOADED).remedy)
+    # The driver's libraries make /dev/nvidiactl themselves: nothing to be mended there.
+    files = finding("device files", **NOT_LOADED)
+    assert (files.status, files.remedy) == ("unknown", None)
+    closed = finding("device files", **{**NOT_LOADED, "device_files": {"/dev/nvidiactl": False}})
+    assert closed.status == "bad"
+    # CUDA that starts all the same, as on WSL, is what counts.
+    works = judged(**{**NOT_LOADED, "start": Start(1)})
+    assert works.usable == 1
+    assert [found.status for found in works if found.subject == "NVML"] == ["warn"]
 
 
 def test_the_wrong_pynvml() -> None:

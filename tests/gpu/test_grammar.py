@@ -102,6 +102,27 @@ def test_a_device_without_a_uuid_cannot_be_written() -> None:
             choose((Device(1),))
 
 
+def test_a_lost_device_cannot_be_chosen() -> None:
+    """By whatever name it is called; the others can."""
+    one_lost = (FOUR[0], replace(FOUR[1], error="the GPU is lost"), *FOUR[2:])
+    for spec in ("1", "0-1", "GPU-aa22"):
+        with pytest.raises(DeviceError, match="GPU 1 cannot be chosen: the GPU is lost; leave it"):
+            resolve(parse(spec), one_lost)
+    assert resolve(parse("0,2"), one_lost) == ("GPU-aa11", "GPU-bb33")
+
+
+def test_a_whole_uuid_is_not_ambiguous() -> None:
+    longer = (Device(0, uuid="GPU-aa1"), Device(1, uuid="GPU-aa"), Device(2, uuid="GPU-aa12"))
+    assert resolve(parse("GPU-AA"), longer) == ("GPU-aa",)
+    with pytest.raises(SpecError, match="ambiguous"):
+        resolve(parse("GPU-a"), longer)
+
+
+def test_a_machine_without_gpus_hides_none() -> None:
+    assert not hides_all({}, ())
+    assert hides_all({"CUDA_VISIBLE_DEVICES": "0"}, ())
+
+
 DIVIDED = (
     Device(0, uuid="GPU-aa", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
     Device(1, uuid="GPU-bb"),

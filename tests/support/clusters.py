@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.support.measured import measured
+
 _PATIENCE = 60.0
 #: An engine is registered at its second heartbeat; every 3 s would be long for tests.
 _OPTIONS = (
@@ -134,6 +136,10 @@ class Cluster:
         for process in (*self.engines, self._controller):
             if process is not None:
                 with suppress(ProcessLookupError):
+                    if measured() and process is not self._controller:
+                        process.terminate()
+                        with suppress(subprocess.TimeoutExpired):
+                            process.wait(timeout=_PATIENCE)
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._log.close()

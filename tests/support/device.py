@@ -24,12 +24,12 @@ def real(config: pytest.Config) -> bool:
 def under_the_virtual_gpu(config: pytest.Config) -> None:
     """Start this pytest once more, in the same process, on a virtual GPU.
 
-    Does nothing where it already runs on one, and with ``--hardware``.
+    Does nothing where it already runs on one, with ``--hardware`` and with ``--vendor``.
 
     Raises:
         pytest.UsageError: the virtual GPU cannot be built here; the message says what is missing.
     """
-    if real(config):
+    if real(config) or config.getoption("vendor"):
         return
     from tests.virtual_gpu import BuildError, Scenario, adopt, exec_under
 

@@ -14,6 +14,8 @@ import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
+from tests.support.measured import measured
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -173,7 +175,7 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         if self.manager.has_kernel:
-            self.manager.shutdown_kernel(now=True)
+            self.manager.shutdown_kernel(now=not measured())
         self.manager.cleanup_resources()
 
 

@@ -1,1 +1,1 @@
-"""Tools for those who work on the tests."""
+"""Tools about the tests: what they reach, what they notice, where they run."""

@@ -102,10 +102,13 @@ INIT(nvmlInit, (void))
 INIT(nvmlInit_v2, (void))
 INIT(nvmlInitWithFlags, (unsigned flags __attribute__((unused))))
 
+/* Once too often is no error (NVIDIA's own, asked with no device behind it). */
 VG_EXPORT int nvmlShutdown(void)
 {
-    CALL(nvmlShutdown);
-    __atomic_fetch_sub(&users, 1, __ATOMIC_RELAXED);
+    FAULTS(nvmlShutdown);
+    int before = __atomic_load_n(&users, __ATOMIC_RELAXED);
+    while (before && !__atomic_compare_exchange_n(&users, &before, before - 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
     return 0;
 }
 
@@ -140,7 +143,7 @@ VG_EXPORT int nvmlSystemGetDriverVersion(char *result, unsigned length)
 
 VG_EXPORT int nvmlSystemGetNVMLVersion(char *result, unsigned length)
 {
-    CALL(nvmlSystemGetNVMLVersion);
+    FAULTS(nvmlSystemGetNVMLVersion); /* needs no nvmlInit */
     char version[128];
     snprintf(version, sizeof version, "%d.%s", vg_state()->cuda_version / 1000, vg_state()->driver_version);
     return text(result, length, version);

@@ -159,8 +159,7 @@ VG_EXPORT int cudaGetDriverEntryPointByVersion(const char *name, void **function
 
 VG_EXPORT int cudaGetDeviceCount(int *count)
 {
-    *count = 0;
-    CALL(cudaGetDeviceCount);
+    CALL(cudaGetDeviceCount); /* which leaves the number as it was if it fails */
     *count = engine->device_count();
     return VG_OK;
 }

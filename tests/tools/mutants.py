@@ -1,0 +1,278 @@
+"""Do the tests notice? Seeded defects, each in a copy of the tree, and the tests that should fail.
+
+``python -m tests.tools.mutants [WORD…]``: all of them, or those whose file or text has one of the
+words. Prints killed or survived, and fails if one survived. A defect whose text is not in its file
+exactly once is refused, before anything runs: the file has changed, and the list has to follow.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.kernels import ROOT
+
+FOLDER = ROOT / "build" / "mutants"
+_COPIED = ("gpumagic", "tests", "pyproject.toml")
+
+
+class Mutant(NamedTuple):
+    """A defect: in ``file``, ``old`` becomes ``new``, and one of the tests should fail."""
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+# What the tests are called for short, beside what they test.
+GRAMMAR = ("tests/gpu/test_grammar.py", "tests/gpu/test_mig.py")
+_CHOICE = "tests/gpu/test_choice.py::"  # a kernel each: only those that may tell
+ALREADY = (_CHOICE + "test_what_is_already_so_is_not_too_late",)
+BROKEN_OFF = (_CHOICE + "test_a_choice_whose_verification_is_broken_off_is_not_made",)
+BOUND = ("tests/timing/test_bound.py",)
+KNOWN = ("tests/timing/test_known_durations.py",)
+REPEATS = ("tests/timing/test_repeating.py",)
+COMPARING = ("tests/timing/test_comparing.py",)
+ENOUGH = ("tests/timing/test_enough.py",)
+PEAKS = ("tests/memory/test_peaks.py",)
+_REPORT = "tests/memory/test_report.py::"
+REPORT = (
+    _REPORT + "test_outside_the_allocator_and_other_processes",
+    _REPORT + "test_any_nvml_call_may_fail",
+    _REPORT + "test_unsupported_fields",
+    "tests/memory/test_public.py",
+)
+POOLS = ("tests/memory/test_pools.py::test_pools",)
+FREE = (
+    "tests/memory/test_free.py::test_outputs",
+    "tests/memory/test_free.py::test_named_variables",
+    "tests/memory/test_free.py::test_garbage_and_the_cache",
+)
+HOLDERS = ("tests/memory/test_holders.py",)
+OOM = ("tests/memory/test_oom.py",)
+
+_VISIBILITY, _MASK = "gpumagic/visibility.py", "gpumagic/mask.py"
+_SELECTION = "gpumagic/selection.py"
+_TIMING, _MEMORY = "gpumagic/timing/", "gpumagic/memory/"
+
+MUTANTS = (
+    # --- which GPUs: what is typed, what the driver reads, what is verified
+    Mutant(_VISIBILITY, "range(first, last + 1)", "range(first, last)", GRAMMAR),
+    Mutant(_VISIBILITY, "return min(found, key=len)", "return max(found, key=len)", GRAMMAR),
+    Mutant(
+        _VISIBILITY,
+        "len(found) > 1 and wanted not in (uuid.lower() for uuid in found)",
+        "len(found) > 2 and wanted not in (uuid.lower() for uuid in found)",
+        GRAMMAR,
+    ),
+    Mutant(_VISIBILITY, "if uuid in lost:", "if uuid in chosen:", GRAMMAR),
+    Mutant(_VISIBILITY, "if parts and len(chosen) > 1:", "if parts and len(chosen) > 2:", GRAMMAR),
+    Mutant(_VISIBILITY, "device.memory_free < wants.min_free", "device.memory_free < 0", GRAMMAR),
+    Mutant(
+        _VISIBILITY, "if device.utilization > limit:", "if device.utilization >= limit:", GRAMMAR
+    ),
+    Mutant(
+        _VISIBILITY,
+        "return (-free, used, device.index)",
+        "return (free, used, device.index)",
+        GRAMMAR,
+    ),
+    Mutant(_VISIBILITY, "return MASK in environment and view", "return view", GRAMMAR),
+    Mutant(_MASK, "lambda number: number < count", "lambda number: number <= count", GRAMMAR),
+    Mutant(_MASK, "if int(match[1]) in numbers:", "if int(match[1]) in numbers[:0]:", GRAMMAR),
+    Mutant(_MASK, "if entry[:4] == mask[:4] else None", "if entry else None", GRAMMAR),
+    Mutant(_MASK, "if len(found) == 1 else None", "if found else None", GRAMMAR),
+    Mutant(
+        _SELECTION,
+        "return list(wanted.indexes) != [device.index for device in seen]",
+        "return set(wanted.indexes) != {device.index for device in seen}",
+        ALREADY,
+    ),
+    Mutant(_SELECTION, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
+    Mutant(_SELECTION, "        choice.restore(before)\n", "        pass\n", BROKEN_OFF),
+    # --- GPU time
+    Mutant(_TIMING + "bound.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND),
+    Mutant(_TIMING + "bound.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
+    Mutant(
+        _TIMING + "bound.py", "if share < _MOSTLY_WAITING:", "if share > _MOSTLY_WAITING:", BOUND
+    ),
+    Mutant(
+        _TIMING + "measure.py",
+        "seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
+        "seconds = [sum(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
+        KNOWN,
+    ),
+    Mutant(
+        _TIMING + "measure.py",
+        "return Sample(tuple(value / loops for value in values))",
+        "return Sample(tuple(value for value in values))",
+        REPEATS,
+    ),
+    Mutant(
+        _TIMING + "bracket.py",
+        "        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]\n",
+        "        self.others = []\n",
+        KNOWN,
+    ),
+    Mutant(_TIMING + "comparing.py", "if high < 1 else", "if low < 1 else", COMPARING),
+    Mutant(_TIMING + "comparing.py", "pairs - left_out)", "pairs)", COMPARING),
+    Mutant(
+        _TIMING + "enough.py",
+        "return ordered[rank - 1], ordered[-rank]",
+        "return ordered[rank], ordered[-rank]",
+        ENOUGH,
+    ),
+    Mutant(_TIMING + "enough.py", "max(3 * (high - low),", "min(3 * (high - low),", ENOUGH),
+    # --- GPU memory
+    Mutant(
+        _MEMORY + "peaks.py",
+        "peak = max(_peak(stats), scope.folded.get(ordinal, 0))",
+        "peak = _peak(stats)",
+        PEAKS,
+    ),
+    Mutant(
+        _MEMORY + "peaks.py",
+        '                counter["peak"] = max(counter["peak"], peak)\n',
+        "                pass\n",
+        PEAKS,
+    ),
+    Mutant(
+        _MEMORY + "peaks.py",
+        "                self._fold_into_scopes(ordinal, before)\n",
+        "                pass\n",
+        PEAKS,
+    ),
+    Mutant(_MEMORY + "report.py", "outside = own - (reserved or 0)", "outside = own", REPORT),
+    Mutant(
+        _MEMORY + "report.py",
+        "return outside if outside >= 0 else None",
+        "return max(outside, 0)",
+        REPORT,
+    ),
+    Mutant(
+        _MEMORY + "report.py",
+        'graphs[ordinal] += segment["total_size"] if graph else 0',
+        'graphs[ordinal] += segment["total_size"] if own else 0',
+        POOLS,
+    ),
+    Mutant(
+        _MEMORY + "blocks.py",
+        "allocated[self.all[i].device] -= self.all[i].size",
+        "allocated[self.all[i].device] -= self.all[i].requested",
+        FREE,
+    ),
+    Mutant(
+        _MEMORY + "blocks.py",
+        "return order[place] if address < block.address + block.size else None",
+        "return order[place]",
+        HOLDERS,
+    ),
+    Mutant(
+        _MEMORY + "remedies.py",
+        "free = min(free, now.limit - reserved)",
+        "free = max(free, now.limit - reserved)",
+        OOM,
+    ),
+)
+
+
+def stale(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
+    """What is wrong with the list: texts not in their files exactly once, missing tests."""
+    found = []
+    for mutant in mutants:
+        file = root / mutant.file
+        times = file.read_text(encoding="utf-8").count(mutant.old) if file.is_file() else 0
+        if times != 1:
+            found.append(f"{mutant.file}: {times} times, not once: {mutant.old.strip()}")
+        found += [
+            f"{mutant.file}: there is no {test}" for test in mutant.tests if not _exists(root, test)
+        ]
+    return found
+
+
+def _exists(root: Path, test: str) -> bool:
+    return (root / test.partition("::")[0]).exists()
+
+
+def copy(root: Path = ROOT, folder: Path = FOLDER) -> Path:
+    """A fresh copy of the tree, without what was built."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in _COPIED:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, folder / name)
+    return folder
+
+
+def passes(folder: Path, tests: Sequence[str]) -> bool:
+    """Whether the tests pass in a copy.
+
+    Raises:
+        RuntimeError: they could not be run at all; with what pytest said.
+    """
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "pytest_timeout"]
+    # Started so often, it is to start quickly: no plugins but ours, and compiled files are kept.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.returncode == 0
+
+
+def run(mutants: Sequence[Mutant], folder: Path) -> Iterator[tuple[Mutant, bool]]:
+    """Each mutant, and whether its tests noticed it; the file is put back after each."""
+    for mutant in mutants:
+        file = folder / mutant.file
+        sound = file.read_text(encoding="utf-8")
+        file.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+        try:
+            yield mutant, not passes(folder, mutant.tests)
+        finally:
+            file.write_text(sound, encoding="utf-8")
+
+
+def main(words: Sequence[str]) -> int:
+    if wrong := stale(MUTANTS):
+        print("the list has to follow the files:", *wrong, sep="\n  ")
+        return 2
+    chosen = [m for m in MUTANTS if not words or any(w in m.file or w in m.old for w in words)]
+    folder = copy()
+    groups = sorted({mutant.tests for mutant in chosen})
+    unsound = {tests for tests in groups if not passes(folder, tests)}
+    for tests in sorted(unsound):
+        print(f"without any defect {' '.join(tests)} fails: nothing can be told by it", flush=True)
+    survived = 0
+    sound = [mutant for mutant in chosen if mutant.tests not in unsound]
+    for mutant, killed in run(sound, folder):
+        survived += not killed
+        verdict = "killed  " if killed else "SURVIVED"
+        change = f"{mutant.old.strip()}  →  {mutant.new.strip()}"
+        print(f"{verdict}  {mutant.file}: {change}", flush=True)
+    untried = len(chosen) - len(sound)
+    print(f"{len(chosen)} defects: {survived} survived, {untried} not tried", flush=True)
+    return 2 if untried else 1 if survived else 0
+
+
+if __name__ == "__main__":
+    begun = time.monotonic()
+    code = main(sys.argv[1:])
+    print(f"{time.monotonic() - begun:.0f} s")
+    sys.exit(code)

@@ -1,0 +1,110 @@
+"""What the magics say in a kernel with NVIDIA's driver and no device behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.kernels import Kernel
+from tests.vendor import questions
+
+NO_GPU = "the NVIDIA driver is not loaded, or a container was started without --gpus"
+MODULE = Path("/proc/driver/nvidia/version")
+#: The doctor's verdict; which of them depends on what else this machine is.
+BECAUSE = "torch cannot use a GPU here, because "
+CAUSES = (
+    "the NVIDIA driver's kernel module is not loaded.",
+    "this container was started without its GPUs, or its host has not loaded the NVIDIA driver.",
+)
+
+
+def verdict(report: str) -> str:
+    first = report.partition("\n")[0]
+    assert first.startswith(BECAUSE), report
+    return first.removeprefix(BECAUSE)
+
+
+def lines(report: str, status: str) -> list[str]:
+    """The subjects of the findings with this status."""
+    return [
+        line.split(None, 1)[1].partition(":")[0]
+        for line in report.splitlines()
+        if line.startswith(status)
+    ]
+
+
+@pytest.fixture
+def fresh(kernel: Callable[..., Kernel]) -> Kernel:
+    return kernel()
+
+
+def test_without_torch(fresh: Kernel) -> None:
+    table = fresh.run("%gpu").text
+    assert table.startswith(f"No GPU to show: {NO_GPU}.")
+    assert "CUDA is not initialised, so this can still be changed" in table
+    off = fresh.run("%gpu off").text
+    assert off.startswith("applied: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)")
+    on = fresh.run("%gpu on").text
+    assert on.startswith("applied: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES is not set)")
+    for spec in ("0", "auto"):
+        refused = fresh.run(f"%gpu {spec}", raising=False).shown
+        assert f"UsageError: the GPUs cannot be listed: {NO_GPU}" in refused
+    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+    timed = fresh.run("%%cudatime\n6 * 7")
+    assert "no GPU time: torch is not imported" in timed.text
+    assert timed.value == "42"
+    assert fresh.run("%gpumem").text == f"No GPU memory to show: {NO_GPU}"
+    assert fresh.value("'torch' in __import__('sys').modules") is False
+
+
+def test_the_doctor_without_torch(fresh: Kernel) -> None:
+    report = fresh.run("%gpu doctor", timeout=150).text
+    assert verdict(report) in CAUSES
+    bad = lines(report, "bad")
+    assert bad[0] == "NVML"
+    assert bad[-1] == "start of CUDA"
+    # The driver may be too old besides; then that is said, and is not the verdict.
+    assert set(bad) <= {"NVML", "driver and torch", "start of CUDA"}
+    assert "torch does without it" not in report
+    assert "nvidia-uvm" not in report
+    assert "of unknown version" not in report
+    assert lines(report, "warn") in ([], ["toolkit"])  # whatever toolkit the machine has
+
+
+def test_with_torch(fresh: Kernel) -> None:
+    """A start that fails, and what is said of it from then on."""
+    timed = fresh.run("%%cudatime\nimport torch\ntotal = int(torch.ones(3).sum())", timeout=150)
+    assert "no GPU time: CUDA is not in use in this process" in timed.text
+    assert fresh.value("total") == 3
+    measured = fresh.run("%%gpumem\nx = torch.ones(3)").text
+    assert measured == "GPU memory: not measured, torch has not used a GPU in this process"
+    report = fresh.run("%gpu doctor").text
+    assert verdict(report) in CAUSES
+    assert "CUDA is not initialised; the choice of GPUs is still open" in report
+    failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
+    assert failed.error is not None
+    assert failed.text == f"gpumagic: {NO_GPU}. %gpu doctor tells more."
+    # Some torch remembers it, and NVIDIA's driver goes on saying that it was never initialised.
+    assert fresh.run("%gpu").text.startswith(f"No GPU to show: {NO_GPU}.")
+    assert verdict(fresh.run("%gpu doctor").text) in CAUSES
+    assert fresh.run("%gpu off").text.startswith("applied: this kernel sees no GPU")
+    assert "no GPU time" in fresh.run("%cudatime x.sum()").text
+    assert fresh.run("%gpumem").text == f"No GPU memory to show: {NO_GPU}"
+
+
+def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
+    """A backward pass on the CPU starts CUDA where torch can: with every GPU hidden, in vain."""
+    fresh.run("%gpu off")
+    fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()", timeout=150)
+    assert fresh.run("%gpu on").text.startswith("applied: this kernel sees no GPU")
+    assert fresh.value("__import__('gpumagic').driver.state().initialized") is False
+
+
+def test_the_torch_is_the_one_meant() -> None:
+    """So that a run with the oldest torch is one with CUDA 12, and with the newest one is not."""
+    import torch
+
+    major = str(torch.version.cuda).partition(".")[0]
+    assert questions.runtime_soname() == f"libcudart.so.{major}"
