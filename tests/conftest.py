@@ -141,12 +141,13 @@ def kernel(
         env: Mapping[str, str | None] | None = None,
         *arguments: str,
         load: bool = True,
+        fresh: bool = False,
     ) -> Kernel:
-        fresh = Kernel(child_environment(scenario, env), tmp_path, *arguments)
-        started.append(fresh)
+        one = Kernel(child_environment(scenario, env), tmp_path, *arguments, fresh=fresh)
+        started.append(one)
         if load:
-            fresh.run("%load_ext gpumagic")
-        return fresh
+            one.run("%load_ext gpumagic")
+        return one
 
     yield start
     for each in started:

@@ -14,7 +14,9 @@ import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).parents[2]
+from tests.support import forks
+from tests.support.device import ROOT
+
 
 
 class CellError(AssertionError):
@@ -84,8 +86,12 @@ class Reply:
 class Kernel:
     """A running ipykernel with one blocking client."""
 
-    def __init__(self, environment: Mapping[str, str], cwd: Path, *arguments: str) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], cwd: Path, *arguments: str, fresh: bool = False
+    ) -> None:
         self.manager = KernelManager(kernel_name="python3")
+        if not fresh:
+            forks.manage(self.manager)
         self.manager.start_kernel(
             env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
         )
@@ -183,6 +189,13 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
+class _Client(NotebookClient):
+    """nbclient, whose kernels are forked where that is the same."""
+
+    def create_kernel_manager(self) -> KernelManager:
+        return forks.manage(super().create_kernel_manager())
+
+
 def execute_notebook(
     cells: Sequence[str],
     environment: Mapping[str, str],
@@ -193,7 +206,7 @@ def execute_notebook(
 ) -> nbformat.NotebookNode:
     """A notebook of code cells, executed by nbclient as papermill and nbconvert do it."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    client = NotebookClient(
+    client = _Client(
         notebook, timeout=int(timeout), kernel_name="python3", allow_errors=allow_errors
     )
     executed: nbformat.NotebookNode = client.execute(env=dict(environment), cwd=str(cwd))

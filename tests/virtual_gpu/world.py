@@ -14,6 +14,7 @@ from typing import Any
 
 from . import shared
 from .build import cache_root, libraries
+from .remap import remap
 from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_fields
 
 STATE = "VIRTUAL_GPU_STATE"
@@ -204,6 +205,18 @@ def adopt() -> bool:
         del os.environ[_OWNER]
     World.current()
     return True
+
+
+def separate() -> None:
+    """Puts this process on a copy of the scenario that it inherited, before anything runs in it."""
+    old = Path(os.environ[STATE])
+    folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
+    _remove_at_exit(folder)
+    new = Path(folder) / "state"
+    shutil.copyfile(old, new)
+    remap(old, new)
+    os.environ[STATE] = str(new)
+    World.current()
 
 
 def unimplemented_calls() -> Counter[str]:
