@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.shells import Ran
     from tests.support.terminal import Terminal
 
-pytest_plugins = ["tests.virtual_gpu.plugin"]
+pytest_plugins = ["tests.virtual_gpu.plugin", "tests.support.times", "tests.support.ending"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

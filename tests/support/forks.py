@@ -17,11 +17,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-from tests.support import device, template
+from tests.support import device, ports, template
 
 #: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
 _AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
@@ -86,7 +87,7 @@ class Template:
                 start_new_session=True,
             )
         self._channel = ours
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         if not ours.recv(16):
             raise RuntimeError("the template process did not start; see above for why")
 
@@ -118,8 +119,8 @@ class Template:
         return json.loads(data)
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
-            self._channel.close()
+        self._channel.close()
+        if os.getpid() == self.owner:
             self.process.wait()
 
 
@@ -133,15 +134,22 @@ _running: list[Template] = []
 def _template() -> Template:
     """The template of this process, started now if there is none."""
     # Not that of a process which has forked this one.
-    _running[:] = [each for each in _running if each._owner == os.getpid()]
+    _running[:] = [each for each in _running if each.owner == os.getpid()]
     if not _running:
         from tests.support.kernels import python_environment
         from tests.virtual_gpu import Scenario, environment
 
         whole = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
         _running.append(Template(python_environment(whole)))
-        atexit.register(_running[0].close)
+        atexit.register(close)
     return _running[0]
+
+
+def close() -> None:
+    """End this process's template, if there is one."""
+    for each in _running:
+        each.close()
+    _running.clear()
 
 
 def _forks(command: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -166,10 +174,8 @@ def popen(
     wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     command = list(command)
     if fresh or subprocess.PIPE in wanted.values() or not _forks(command, env):
-        return subprocess.Popen(
-            command, env=dict(env), cwd=cwd, start_new_session=True, **wanted
-        )
-    with open(os.devnull, "r+b") as null:
+        return subprocess.Popen(command, env=dict(env), cwd=cwd, start_new_session=True, **wanted)
+    with Path(os.devnull).open("r+b") as null:
         fds = []
         for default, (name, stream) in enumerate(wanted.items()):
             if stream is subprocess.DEVNULL:
@@ -195,7 +201,7 @@ class ForkProvisioner(LocalProvisioner):
         self.process = popen(
             cmd,
             env=env,
-            cwd=cwd or os.getcwd(),
+            cwd=cwd or Path.cwd(),
             stdin=subprocess.DEVNULL,
             stdout=kwargs.get("stdout"),
             stderr=kwargs.get("stderr"),
@@ -204,8 +210,14 @@ class ForkProvisioner(LocalProvisioner):
         return self.connection_info
 
 
-def manage(manager: Any) -> Any:
-    """Have this `KernelManager` fork its kernels; returns it."""
+def manage(manager: Any, *, fresh: bool = False) -> Any:
+    """Have this `KernelManager` use ports of ours, and fork its kernels; returns it."""
+    manager.cache_ports = False
+    names = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+    for name, port in zip(names, ports.take(len(names)), strict=True):
+        setattr(manager, name, port)
+    if fresh:
+        return manager
     name = "forked"
     KernelProvisionerFactory.instance().provisioners[name] = EntryPoint(
         name, f"{__name__}:{ForkProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME

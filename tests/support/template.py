@@ -39,6 +39,7 @@ _PLAIN = (
     "IPython.core.completer",
     "IPython.terminal.ipapp",
     "ipyparallel.engine.app",
+    "ipyparallel.controller.app",
 )
 #: Imported and hidden again, each with what came along: tests ask whether these are loaded.
 _HIDDEN = (("torch",), ("rich.console", "rich.table"), ("cloudpickle",))
@@ -102,7 +103,7 @@ def _import_everything() -> None:
     for names in _HIDDEN:
         hidden.hide(*names)
     sys.meta_path.insert(0, hidden)
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"the template has {threads} threads: a fork would have one of them")
 

@@ -12,7 +12,6 @@ import pytest
 from . import World, adopt, separate, unimplemented_calls, virtual_clock
 from .world import STATE
 
-
 _CALLS = "calls that the virtual GPU does not implement"
 _from_workers: Counter[str] = Counter()
 

@@ -171,7 +171,7 @@ def environment(
         scenario = Scenario() if devices is None else Scenario(devices=devices)
     built = libraries()
     result = dict(os.environ if base is None else base)
-    _remove_orphans()
+    remove_orphans()
     folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
     _remove_at_exit(folder)
     path = str(Path(folder) / "state")
@@ -245,7 +245,7 @@ def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
         del env[variable]
 
 
-def _remove_orphans() -> None:
+def remove_orphans() -> None:
     """A process that was killed could not remove its shared files."""
     for folder in Path(tempfile.gettempdir()).glob("virtual-gpu-*-*"):
         owner = folder.name.split("-")[2]
