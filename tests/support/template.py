@@ -39,7 +39,6 @@ _PLAIN = (
     "IPython.core.completer",
     "IPython.terminal.ipapp",
     "ipyparallel.engine.app",
-    "ipyparallel.controller.app",
 )
 #: Imported and hidden again, each with what came along: tests ask whether these are loaded.
 _HIDDEN = (("torch",), ("rich.console", "rich.table"), ("cloudpickle",))
@@ -55,26 +54,25 @@ class _Hidden(MetaPathFinder, Loader):
         self._specs: dict[str, Any] = {}
 
     def hide(self, *names: str) -> None:
-        """Import modules of one package, and take what is new out of `sys.modules`.
-
-        What is new of the standard library stays.
-        """
+        """Import modules of one package, and take what is new out of `sys.modules`."""
         package = names[0].partition(".")[0]
         if importlib.util.find_spec(package) is None:
             return
         before = set(sys.modules)
         for name in names:
             importlib.import_module(name)
+        here = {name.partition(".")[0] for name in before}
         group = self._groups.setdefault(package, {})
         for module in [name for name in sys.modules if name not in before]:
-            if module.partition(".")[0] not in sys.stdlib_module_names:
+            # Of the standard library, and of packages that were there before, nothing is hidden.
+            if module.partition(".")[0] not in here | sys.stdlib_module_names:
                 group[module] = sys.modules.pop(module)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if self._module(name) is not None else None
+        return ModuleSpec(name, self) if self.module(name) is not None else None
 
     def create_module(self, spec: ModuleSpec) -> Any:
-        module = self._module(spec.name)
+        module = self.module(spec.name)
         self._specs[spec.name] = module.__spec__
         return module
 
@@ -89,11 +87,12 @@ class _Hidden(MetaPathFinder, Loader):
         if not any(self._groups.values()):
             sys.meta_path.remove(self)
 
-    def _module(self, name: str) -> Any:
+    def module(self, name: str) -> Any:
+        """A hidden module, by its whole name; None where there is none."""
         return next((group[name] for group in self._groups.values() if name in group), None)
 
 
-def _import_everything() -> None:
+def _import_everything() -> _Hidden:
     # ipykernel reads, when it is imported, whose end is to be a kernel's end.
     os.environ["JPY_PARENT_PID"] = str(os.getpid())
     for name in _PLAIN:
@@ -106,6 +105,7 @@ def _import_everything() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"the template has {threads} threads: a fork would have one of them")
+    return hidden
 
 
 def serve(channel: socket.socket) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ def _poll(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def become(request: dict[str, Any]) -> None:
+def become(request: dict[str, Any], hidden: _Hidden) -> None:
     """Make this fork what the request describes, all but running it."""
     os.setsid()
     for target, fd in enumerate(request["fds"]):
@@ -157,8 +157,9 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     time.tzset()
     tempfile.tempdir = None
-    if "numpy" in sys.modules:
-        sys.modules["numpy.random"].seed()
+    numpy_random = hidden.module("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         _reopen(name, fd)
 
@@ -210,13 +211,13 @@ def run(command: list[str], cwd: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest; forks end with it
-    _import_everything()
+    hidden = _import_everything()
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.send(b"0")
     request = serve(channel)
     if request is None:
         return
-    become(request)
+    become(request, hidden)
     run(request["command"], request["cwd"])
 
 
