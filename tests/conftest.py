@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.shells import Ran
     from tests.support.terminal import Terminal
 
-pytest_plugins = ["tests.virtual_gpu.plugin"]
+pytest_plugins = ["tests.virtual_gpu.plugin", "tests.support.times", "tests.support.ending"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -148,12 +148,13 @@ def kernel(
         env: Mapping[str, str | None] | None = None,
         *arguments: str,
         load: bool = True,
+        fresh: bool = False,
     ) -> Kernel:
-        fresh = Kernel(child_environment(scenario, env), tmp_path, *arguments)
-        started.append(fresh)
+        one = Kernel(child_environment(scenario, env), tmp_path, *arguments, fresh=fresh)
+        started.append(one)
         if load:
-            fresh.run("%load_ext gpumagic")
-        return fresh
+            one.run("%load_ext gpumagic")
+        return one
 
     yield start
     for each in started:

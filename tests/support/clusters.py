@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.support import forks, ports
 from tests.support.measured import measured
 
-_PATIENCE = 60.0
+_PATIENCE = 150.0
+#: As many as a controller binds.
+_PORTS = 24
 #: An engine is registered at its second heartbeat; every 3 s would be long for tests.
 _OPTIONS = (
     "--ip=127.0.0.1",
@@ -52,7 +55,8 @@ class Cluster:
         Returns when all are registered.
         """
         (self.folder / "profile").mkdir()
-        self._controller = self._run("controller", environments[0], *_OPTIONS)
+        own = ",".join(str(port) for port in ports.take(_PORTS))
+        self._controller = self._run("controller", environments[0], *_OPTIONS, f"--ports={own}")
         self._until(self.file.exists, "the controller's connection file")
         same = all(environment == environments[0] for environment in environments)
         for environment in environments:
@@ -66,14 +70,13 @@ class Cluster:
         return self
 
     def _run(self, what: str, environment: Mapping[str, str], *options: str) -> Any:
-        return subprocess.Popen(
+        return forks.popen(
             [sys.executable, "-m", f"ipyparallel.{what}", "--profile-dir", "profile", *options],
             env={**environment, "IPYTHONDIR": str(self.folder)},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
 
     @property

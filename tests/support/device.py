@@ -7,13 +7,17 @@ arrange, at the start of a process. So pytest, once started, starts itself again
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.support import outside
 
+ROOT = Path(__file__).parents[2]
 #: What most tests see.
 DEVICES = 4
+#: The environment of this run before any test: processes that outlive a test are started with it.
+ENVIRONMENT: dict[str, str] = {}
 
 
 def real(config: pytest.Config) -> bool:
@@ -34,6 +38,7 @@ def under_the_virtual_gpu(config: pytest.Config) -> None:
     from tests.virtual_gpu import BuildError, Scenario, adopt, exec_under
 
     if adopt():
+        ENVIRONMENT.update(os.environ)
         return
     outside.leave()
     # Capturing has begun: give the terminal back before the new process takes it over.

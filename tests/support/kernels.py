@@ -14,9 +14,12 @@ import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
+from tests.support import forks
+from tests.support.device import ROOT
 from tests.support.measured import measured
 
-ROOT = Path(__file__).parents[2]
+#: A safety net, not a measure: a machine may be slow.
+_PATIENCE = 150.0
 
 
 class CellError(AssertionError):
@@ -86,8 +89,10 @@ class Reply:
 class Kernel:
     """A running ipykernel with one blocking client."""
 
-    def __init__(self, environment: Mapping[str, str], cwd: Path, *arguments: str) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+    def __init__(
+        self, environment: Mapping[str, str], cwd: Path, *arguments: str, fresh: bool = False
+    ) -> None:
+        self.manager = forks.manage(KernelManager(kernel_name="python3"), fresh=fresh)
         self.manager.start_kernel(
             env=dict(environment), cwd=str(cwd), extra_arguments=list(arguments)
         )
@@ -95,12 +100,12 @@ class Kernel:
         self._early: dict[str, list[dict[str, Any]]] = {}
         try:
             self.client.start_channels()
-            self.client.wait_for_ready(timeout=60)
+            self.client.wait_for_ready(timeout=_PATIENCE)
         except BaseException:
             self.close()
             raise
 
-    def run(self, source: str, *, timeout: float = 60, raising: bool = True) -> Reply:
+    def run(self, source: str, *, timeout: float = _PATIENCE, raising: bool = True) -> Reply:
         """Run a cell and return what it showed.
 
         Raises:
@@ -122,14 +127,14 @@ class Kernel:
         message: str = self.client.execute(source, allow_stdin=False)
         return message
 
-    def until(self, message: str, text: str, *, timeout: float = 60) -> None:
+    def until(self, message: str, text: str, *, timeout: float = _PATIENCE) -> None:
         """Wait until the cell has printed ``text``; `wait` still returns all of its output."""
         deadline = time.monotonic() + timeout
         early = self._early.setdefault(message, [])
         while not any(text in output.get("text", "") for output in early):
             assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
 
-    def wait(self, message: str, *, timeout: float = 60) -> Reply:
+    def wait(self, message: str, *, timeout: float = _PATIENCE) -> Reply:
         """Wait for the reply to ``message`` and for the end of its output."""
         deadline = time.monotonic() + timeout
         outputs = self._early.pop(message, [])
@@ -162,7 +167,7 @@ class Kernel:
             if message["parent_header"].get("msg_id") == parent:
                 return message
 
-    def value(self, expression: str, *, timeout: float = 60) -> Any:
+    def value(self, expression: str, *, timeout: float = _PATIENCE) -> Any:
         """The value of an expression of plain data in the kernel."""
         import ast
 
@@ -185,17 +190,24 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
+class _Client(NotebookClient):
+    """nbclient, whose kernels are forked where that is the same."""
+
+    def create_kernel_manager(self) -> KernelManager:
+        return forks.manage(super().create_kernel_manager())
+
+
 def execute_notebook(
     cells: Sequence[str],
     environment: Mapping[str, str],
     cwd: Path,
     *,
     allow_errors: bool = False,
-    timeout: float = 120,
+    timeout: float = _PATIENCE,
 ) -> nbformat.NotebookNode:
     """A notebook of code cells, executed by nbclient as papermill and nbconvert do it."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    client = NotebookClient(
+    client = _Client(
         notebook, timeout=int(timeout), kernel_name="python3", allow_errors=allow_errors
     )
     executed: nbformat.NotebookNode = client.execute(env=dict(environment), cwd=str(cwd))

@@ -27,12 +27,12 @@ class Terminal:
             cwd=str(cwd),
             encoding="utf-8",
             echo=False,
-            timeout=60,
+            timeout=150,
             dimensions=(50, 100),
         )
         self.process.expect(_PROMPT)
 
-    def run(self, source: str, *, timeout: float = 60) -> str:
+    def run(self, source: str, *, timeout: float = 150) -> str:
         """Type a cell and return what appeared before the next prompt."""
         lines = source.strip("\n").split("\n")
         for line in lines[:-1]:

@@ -22,7 +22,7 @@ from .scenario import (
     Scenario,
     default_uuid,
 )
-from .world import World, adopt, environment, unimplemented_calls
+from .world import World, adopt, environment, separate, unimplemented_calls
 
 __all__ = [
     "GPU",
@@ -37,6 +37,7 @@ __all__ = [
     "ensure",
     "environment",
     "exec_under",
+    "separate",
     "unimplemented_calls",
     "virtual_clock",
 ]

@@ -64,16 +64,31 @@ class _Target:
 
 
 def cache_root() -> Path:
-    """The directory that holds every build."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "virtual-gpu"
+    """The directory that holds every build: the first of several that can be written to.
+
+    LD_PRELOAD separates its entries by blanks and colons, so no path with one will do.
+    """
+    own = f"virtual-gpu-of-{os.getuid()}"
+    candidates = [
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "virtual-gpu",
+        *(Path(folder) / own for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp")),
+    ]
+    for root in candidates:
+        if re.search(r"[\s:]", str(root)):
+            continue
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(root, os.W_OK) and root.stat().st_uid == os.getuid():
+            return root
+    raise BuildError(f"none of these can be written to: {', '.join(map(str, candidates))}")
 
 
 def libraries() -> Libraries:
     """The libraries for the installed torch, built where they are not there yet."""
     directory = cache_root() / _key()
     if not directory.is_dir():
-        cache_root().mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix="build-", dir=cache_root()))
         try:
             work.chmod(0o755)

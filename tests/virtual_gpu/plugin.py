@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from . import World, adopt, unimplemented_calls, virtual_clock
+from . import World, adopt, separate, unimplemented_calls, virtual_clock
+from .world import STATE
+
+_CALLS = "calls that the virtual GPU does not implement"
+_from_workers: Counter[str] = Counter()
 
 
-def pytest_configure() -> None:
-    """Takes over the scenario that this process was started in."""
-    adopt()
+def pytest_configure(config: pytest.Config) -> None:
+    """Takes over the scenario that this process was started in.
+
+    A worker of pytest-xdist gets a copy of it: what one test changes, no other is to see.
+    """
+    if hasattr(config, "workerinput") and os.environ.get(STATE):
+        separate()
+    else:
+        adopt()
 
 
 @pytest.fixture
@@ -37,15 +50,24 @@ def clock(virtual_gpu: World) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run that would have passed."""
-    if unimplemented_calls() and session.exitstatus == pytest.ExitCode.OK:
+    calls = unimplemented_calls() + _from_workers
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_CALLS] = dict(calls)
+    elif calls and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Adds up what the workers of pytest-xdist have met."""
+    _from_workers.update(getattr(node, "workeroutput", {}).get(_CALLS, {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Names the calls that nobody implemented."""
-    calls = unimplemented_calls()
+    calls = unimplemented_calls() + _from_workers
     if calls:
-        terminalreporter.section("calls that the virtual GPU does not implement", red=True)
+        terminalreporter.section(_CALLS, red=True)
         for name, count in sorted(calls.items()):
             terminalreporter.write_line(f"{name}: {count}")
         where = "VIRTUAL_GPU_STRICT=1 aborts at the first one, VIRTUAL_GPU_TRACE=1 prints each"

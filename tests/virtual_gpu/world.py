@@ -14,6 +14,7 @@ from typing import Any
 
 from . import shared
 from .build import cache_root, libraries
+from .remap import remap
 from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_fields
 
 STATE = "VIRTUAL_GPU_STATE"
@@ -172,7 +173,7 @@ def environment(
         scenario = Scenario() if devices is None else Scenario(devices=devices)
     built = libraries()
     result = dict(os.environ if base is None else base)
-    _remove_orphans()
+    remove_orphans()
     folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
     _remove_at_exit(folder)
     path = str(Path(folder) / "state")
@@ -210,6 +211,18 @@ def adopt() -> bool:
     return True
 
 
+def separate() -> None:
+    """Puts this process on a copy of the scenario that it inherited, before anything runs in it."""
+    old = Path(os.environ[STATE])
+    folder = tempfile.mkdtemp(prefix=f"virtual-gpu-{os.getpid()}-")
+    _remove_at_exit(folder)
+    new = Path(folder) / "state"
+    shutil.copyfile(old, new)
+    remap(old, new)
+    os.environ[STATE] = str(new)
+    World.current()
+
+
 def unimplemented_calls() -> Counter[str]:
     """Calls that only a stub answered, over all scenarios that this process began or runs in."""
     total: Counter[str] = Counter()
@@ -236,7 +249,7 @@ def _put_first(env: dict[str, str], variable: str, paths: list[str]) -> None:
         del env[variable]
 
 
-def _remove_orphans() -> None:
+def remove_orphans() -> None:
     """A process that was killed could not remove its shared files."""
     for folder in Path(tempfile.gettempdir()).glob("virtual-gpu-*-*"):
         owner = folder.name.split("-")[2]

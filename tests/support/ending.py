@@ -1,0 +1,53 @@
+"""A pytest plugin: a run fails that has left a process behind, and leaves none all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import reaper
+
+_PATIENCE = 15.0
+_watch: list[subprocess.Popen[bytes]] = []
+_left: dict[int, str] = {}
+
+
+def _worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # A worker carries the mark of the run that it belongs to.
+    if not _worker(session.config):
+        _watch.append(reaper.watch())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    forks = sys.modules.get("tests.support.forks")
+    if forks is not None:
+        forks.close()
+    if _worker(session.config) or not _watch:
+        return
+    _left.update(reaper.left(_PATIENCE))
+    if _left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left:
+        terminalreporter.section("processes left behind, ended now", red=True)
+        for pid, command in sorted(_left.items()):
+            terminalreporter.write_line(f"{pid}: {command}")
+
+
+def pytest_unconfigure() -> None:
+    while _watch:
+        watch = _watch.pop()
+        assert watch.stdin is not None
+        watch.stdin.close()
+        watch.wait()
+    os.environ.pop(reaper.MARK, None)

@@ -1,0 +1,226 @@
+"""Python processes, forked from a template where that makes no difference, else started.
+
+See `tests.support.template`. A template is started when it is first wanted, one in each run of
+pytest (in each worker, with xdist), and ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
+
+from tests.support import device, ports, template
+
+#: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
+_AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
+_AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
+_ROOM = 32 * 1024
+
+
+class ForkedProcess:
+    """A fork, with the interface of `subprocess.Popen`; it leads a session of its own."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, origin: Template, pid: int, arguments: Sequence[str]) -> None:
+        self._template = origin
+        self.pid = pid
+        self.args = list(arguments)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._template.poll(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        # It is reaped by `poll` alone: until then the pid is nobody else's.
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Template:
+    """A running template process."""
+
+    def __init__(self, whole: Mapping[str, str]) -> None:
+        self.environment = {**whole, "OPENBLAS_NUM_THREADS": "1"}
+        self._compared = _compared(whole)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.template", str(theirs.fileno())],
+                env={**self.environment, "GPUMAGIC_TESTS_ROOM": "x" * _ROOM},
+                cwd=device.ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._channel = ours
+        self.owner = os.getpid()
+        if not ours.recv(16):
+            raise RuntimeError("the template process did not start; see above for why")
+
+    def fits(self, command: Sequence[str], wanted: Mapping[str, str]) -> bool:
+        """Whether a fork is what a process started with this command and environment would be."""
+        return (
+            len(command) > 2
+            and command[0] == sys.executable
+            and command[1] in ("-m", "-c")
+            and _compared(wanted) == self._compared
+            and sum(len(os.fsencode(k + v)) + 2 for k, v in wanted.items()) < _ROOM
+        )
+
+    def fork(
+        self, command: Sequence[str], env: Mapping[str, str], cwd: str, fds: Sequence[int]
+    ) -> ForkedProcess:
+        request = {"command": list(command), "env": dict(env), "cwd": cwd}
+        socket.send_fds(self._channel, [json.dumps(request).encode()], fds)
+        return ForkedProcess(self, self._answer(), command)
+
+    def poll(self, pid: int) -> int | None:
+        self._channel.send(json.dumps({"poll": pid}).encode())
+        return self._answer()
+
+    def _answer(self) -> Any:
+        data = self._channel.recv(template.MESSAGE)
+        if not data:
+            raise RuntimeError("the template process has ended")
+        return json.loads(data)
+
+    def close(self) -> None:
+        self._channel.close()
+        if os.getpid() == self.owner:
+            self.process.wait()
+
+
+def _compared(whole: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in whole.items() if k.startswith((*_AT_START, *_AT_IMPORT))}
+
+
+_running: list[Template] = []
+
+
+def _template() -> Template:
+    """The template of this process, started now if there is none."""
+    # Not that of a process which has forked this one.
+    _running[:] = [each for each in _running if each.owner == os.getpid()]
+    if not _running:
+        from tests.support.kernels import python_environment
+        from tests.virtual_gpu import Scenario, environment
+
+        whole = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
+        _running.append(Template(python_environment(whole)))
+        atexit.register(close)
+    return _running[0]
+
+
+def close() -> None:
+    """End this process's template, if there is one."""
+    for each in _running:
+        each.close()
+    _running.clear()
+
+
+def _forks(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    # Nothing is forked for a real GPU.
+    return "VIRTUAL_GPU_STATE" in env and _template().fits(command, env)
+
+
+def popen(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    stdin: Any = None,
+    stdout: Any = None,
+    stderr: Any = None,
+    fresh: bool = False,
+) -> Any:
+    """A process that leads a session of its own: a fork where that is the same, else a new one.
+
+    The streams are as `subprocess.Popen` takes them, but for pipes.
+    """
+    wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    command = list(command)
+    if fresh or subprocess.PIPE in wanted.values() or not _forks(command, env):
+        return subprocess.Popen(command, env=dict(env), cwd=cwd, start_new_session=True, **wanted)
+    with Path(os.devnull).open("r+b") as null:
+        fds = []
+        for default, (name, stream) in enumerate(wanted.items()):
+            if stream is subprocess.DEVNULL:
+                stream = null
+            elif stream is subprocess.STDOUT and name == "stderr":
+                stream = fds[1]
+            elif stream is None:
+                stream = default
+            fds.append(stream if isinstance(stream, int) else stream.fileno())
+        return _template().fork(command, env, os.fspath(cwd), fds)
+
+
+class ForkProvisioner(LocalProvisioner):
+    """Forks kernels for a `KernelManager`, where a fork is the same as a fresh process."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        env, cwd = kwargs.get("env"), kwargs.get("cwd")
+        others = kwargs.keys() - {"env", "cwd", "stdout", "stderr", "log"}
+        if env is None or others or not _forks(cmd, env):
+            return await super().launch_kernel(cmd, **kwargs)
+        # As jupyter_client does: a kernel ends when its parent has ended.
+        env = {**env, "JPY_PARENT_PID": str(_template().process.pid)}
+        self.process = popen(
+            cmd,
+            env=env,
+            cwd=cwd or Path.cwd(),
+            stdin=subprocess.DEVNULL,
+            stdout=kwargs.get("stdout"),
+            stderr=kwargs.get("stderr"),
+        )
+        self.pid = self.pgid = self.process.pid
+        return self.connection_info
+
+
+def manage(manager: Any, *, fresh: bool = False) -> Any:
+    """Have this `KernelManager` use ports of ours, and fork its kernels; returns it."""
+    manager.cache_ports = False
+    names = ("shell_port", "iopub_port", "stdin_port", "hb_port", "control_port")
+    for name, port in zip(names, ports.take(len(names)), strict=True):
+        setattr(manager, name, port)
+    if fresh:
+        return manager
+    name = "forked"
+    KernelProvisionerFactory.instance().provisioners[name] = EntryPoint(
+        name, f"{__name__}:{ForkProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
+    )
+    manager.kernel_spec.metadata["kernel_provisioner"] = {"provisioner_name": name}
+    return manager

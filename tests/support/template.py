@@ -1,0 +1,225 @@
+"""A process that has imported what kernels import, and forks one in milliseconds.
+
+``python -m tests.support.template FD`` reads requests from the socket FD and answers each;
+`tests.support.forks` sends them. A fork becomes what the request says: command, environment,
+working folder, standard streams. It differs from a process that was started in what it need not
+import any more; `tests/support/test_forks.py` lists the differences.
+
+torch and what comes with it are hidden again after their import: ``'torch' in sys.modules`` is
+false until the fork imports it, which then costs nothing. The template has one thread, has not
+initialized CUDA, and has no context of ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+import types
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from tests.virtual_gpu.remap import remap
+
+#: What a kernel, an engine and a terminal import before they run anything.
+_PLAIN = (
+    "ipykernel.kernelapp",
+    "ipykernel.debugger",
+    "ipykernel.zmqshell",
+    "IPython.core.completer",
+    "IPython.terminal.ipapp",
+    "ipyparallel.engine.app",
+)
+#: Imported and hidden again, each with what came along: tests ask whether these are loaded.
+_HIDDEN = (("torch",), ("rich.console", "rich.table"), ("cloudpickle",))
+#: The longest request, environment included.
+MESSAGE = 1 << 17
+
+
+class _Hidden(MetaPathFinder, Loader):
+    """Finds modules that were imported earlier and have been taken out of `sys.modules`."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._specs: dict[str, Any] = {}
+
+    def hide(self, *names: str) -> None:
+        """Import modules of one package, and take what is new out of `sys.modules`."""
+        package = names[0].partition(".")[0]
+        if importlib.util.find_spec(package) is None:
+            return
+        before = set(sys.modules)
+        for name in names:
+            importlib.import_module(name)
+        here = {name.partition(".")[0] for name in before}
+        group = self._groups.setdefault(package, {})
+        for module in [name for name in sys.modules if name not in before]:
+            # Of the standard library, and of packages that were there before, nothing is hidden.
+            if module.partition(".")[0] not in here | sys.stdlib_module_names:
+                group[module] = sys.modules.pop(module)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if self.module(name) is not None else None
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        module = self.module(spec.name)
+        self._specs[spec.name] = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        """Put the module back, with its package; with torch, everything that torch imports."""
+        module.__spec__ = spec = self._specs.pop(module.__spec__.name)
+        package = spec.name.partition(".")[0]
+        for root, group in self._groups.items():
+            for name in list(group):
+                if package in (root, name.partition(".")[0]):
+                    sys.modules.setdefault(name, group.pop(name))
+        if not any(self._groups.values()):
+            sys.meta_path.remove(self)
+
+    def module(self, name: str) -> Any:
+        """A hidden module, by its whole name; None where there is none."""
+        return next((group[name] for group in self._groups.values() if name in group), None)
+
+
+def _import_everything() -> _Hidden:
+    # ipykernel reads, when it is imported, whose end is to be a kernel's end.
+    os.environ["JPY_PARENT_PID"] = str(os.getpid())
+    for name in _PLAIN:
+        if importlib.util.find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
+    hidden = _Hidden()
+    for names in _HIDDEN:
+        hidden.hide(*names)
+    sys.meta_path.insert(0, hidden)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        raise RuntimeError(f"the template has {threads} threads: a fork would have one of them")
+    return hidden
+
+
+def serve(channel: socket.socket) -> dict[str, Any] | None:
+    """Answer requests until the other side is gone; a fork returns the request that it is for."""
+    while True:
+        try:
+            data, fds, _, _ = socket.recv_fds(channel, MESSAGE, 3)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        request: dict[str, Any] = json.loads(data)
+        if "poll" in request:
+            answer = _poll(request["poll"])
+        else:
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                request["fds"] = fds
+                return request
+            answer = pid
+        for fd in fds:
+            os.close(fd)
+        try:
+            channel.send(json.dumps(answer).encode())
+        except ConnectionError:
+            return None
+
+
+def _poll(pid: int) -> int | None:
+    """The exit code of a fork as `subprocess.Popen.returncode` has it; None while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def become(request: dict[str, Any], hidden: _Hidden) -> None:
+    """Make this fork what the request describes, all but running it."""
+    os.setsid()
+    for target, fd in enumerate(request["fds"]):
+        os.dup2(fd, target)
+        os.close(fd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    old = os.environ["VIRTUAL_GPU_STATE"]
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _rewrite_start(dict(os.environ))
+    if "VIRTUAL_GPU_STATE" in os.environ:
+        remap(Path(old), Path(os.environ["VIRTUAL_GPU_STATE"]))
+    os.chdir(request["cwd"])
+    time.tzset()
+    tempfile.tempdir = None
+    numpy_random = hidden.module("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        _reopen(name, fd)
+
+
+def _reopen(name: str, fd: int) -> None:
+    """A standard stream anew, since its buffering depends on what the descriptor is."""
+    old = getattr(sys, name)
+    stream = open(  # noqa: SIM115
+        fd,
+        "r" if fd == 0 else "w",
+        buffering=1 if fd == 2 or os.isatty(fd) else -1,
+        encoding=old.encoding,
+        errors=old.errors,
+        closefd=False,
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+def _rewrite_start(environment: dict[str, str]) -> None:
+    """Write the environment where /proc/self/environ shows that of the process's start.
+
+    The template was started with an environment large enough, of which libc uses nothing any more.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[47]), int(fields[48])  # env_start, env_end of proc(5)
+    text = b"".join(os.fsencode(f"{k}={v}") + b"\0" for k, v in environment.items())
+    if len(text) > end - start:
+        raise RuntimeError(f"an environment of {len(text)} bytes; there is room for {end - start}")
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, text, len(text))
+
+
+def run(command: list[str], cwd: str) -> None:
+    """Run ``PYTHON -m MODULE ARGUMENT…`` or ``PYTHON -c CODE ARGUMENT…`` as Python would."""
+    kind, what, *arguments = command[1:]
+    sys.orig_argv[:] = command
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    # What `python -m` made of this process's own path.
+    sys.path[0] = "" if kind == "-c" else cwd
+    sys.argv[:] = [kind, *arguments]
+    if kind == "-m":
+        runpy._run_module_as_main(what)  # type: ignore[attr-defined]
+    else:
+        exec(compile(what, "<string>", "exec"), main.__dict__)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest; forks end with it
+    hidden = _import_everything()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.send(b"0")
+    request = serve(channel)
+    if request is None:
+        return
+    become(request, hidden)
+    run(request["command"], request["cwd"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A forked process is what a started one is, but for what is listed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forks
+from tests.support.kernels import Kernel
+from tests.virtual_gpu import Scenario
+
+#: Everything that a program can see of its own start.
+LOOK = """
+import json as _j, os as _o, pathlib as _p, signal as _s, sys as _y, threading as _t
+def _pairs(raw):
+    return sorted(e.decode() for e in raw.split(b"\\0") if e)
+_seen = {
+    "environment": dict(_o.environ),
+    "start": _pairs(_p.Path("/proc/self/environ").read_bytes()),
+    "libc": sorted(
+        _o.fsdecode(l) for l in _o.popen("env").read().encode().splitlines() if b"=" in l),
+    "cwd": _o.getcwd(),
+    "argv": _y.argv[:1] + _y.argv[2:],  # but for the connection file
+    "orig_argv": _y.orig_argv[:3],
+    "path": _y.path,
+    "flags": str(_y.flags),
+    "streams": [(f.encoding, f.errors) for f in (_y.__stdin__, _y.__stdout__, _y.__stderr__)],
+    "SIGINT": str(_s.getsignal(_s.SIGINT)),
+    "signals": [str(_s.getsignal(n)) for n in (_s.SIGTERM, _s.SIGCHLD, _s.SIGPIPE, _s.SIGHUP)],
+    "mask": [int(n) for n in _s.pthread_sigmask(_s.SIG_BLOCK, [])],
+    "leader": _o.getsid(0) == _o.getpgid(0) == _o.getpid(),
+    "threads": sorted(type(t).__name__ for t in _t.enumerate()),
+    "tasks": len(_o.listdir("/proc/self/task")),
+    "fds": len(_o.listdir("/proc/self/fd")),
+    "main": (__name__, sorted(n for n in vars(_y.modules["__main__"]) if n[:2] == "__")),
+    "torch": [n for n in ("torch", "numpy", "pynvml", "rich", "gpumagic") if n in _y.modules],
+    "parent": str(_o.getppid()) == _o.environ.get("JPY_PARENT_PID"),
+}
+"""
+
+
+def _differences(kernel: Callable[..., Kernel], env: dict[str, str | None]) -> dict[str, Any]:
+    seen = []
+    for fresh in (False, True):
+        k = kernel(Scenario(devices=3), env, load=False, fresh=fresh)
+        assert isinstance(k.manager.provisioner.process, forks.ForkedProcess) != fresh
+        k.run(LOOK)
+        seen.append(json.loads(k.run("print(_j.dumps(_seen))").stdout))
+        assert seen[-1]["parent"]
+    return {n: (seen[0][n], seen[1][n]) for n in seen[0] if seen[0][n] != seen[1][n]}
+
+
+def test_a_fork_and_a_fresh_kernel_agree(kernel: Callable[..., Kernel]) -> None:
+    """Slow for the one fresh kernel that it needs."""
+    found = _differences(kernel, {"CUDA_VISIBLE_DEVICES": "2", "A_VARIABLE": "a b=c", "TZ": "UTC"})
+    # Each has a scenario, a parent, and a message of IPython's about its own pipe.
+    own = ("VIRTUAL_GPU_", "JPY_PARENT_PID=", "PWD=", "OLDPWD=", "_=")
+    for name in ("start", "libc"):
+        forked, fresh = found.pop(name, ([], []))
+        both = set(forked) ^ set(fresh)
+        assert not [entry for entry in both if not entry.startswith(own)], name
+    forked, fresh = found.pop("environment")
+    assert {k for k in forked if forked[k] != fresh.get(k)} <= {
+        "VIRTUAL_GPU_STATE",
+        "JPY_PARENT_PID",
+    }
+    assert forked.keys() == fresh.keys()
+    assert found == {}
+
+
+def test_torch_appears_at_its_import(kernel: Callable[..., Kernel]) -> None:
+    k = kernel(load=False)
+    k.run("import sys\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules")
+    k.run("import numpy")
+    assert k.value("numpy is sys.modules['numpy'] and 'torch' not in sys.modules")
+    k.run("import torch.cuda")
+    assert k.value("sys.modules['torch'] is torch and torch.cuda.__spec__.name") == "torch.cuda"
+    assert k.value("torch.ones(2).numpy().__class__ is numpy.ndarray")
+    assert k.value("torch.zeros(3, device='cuda').device.type") == "cuda"
+    assert k.value("type(sys.modules['torch'].__spec__.loader).__name__") == "SourceFileLoader"
+
+
+@pytest.fixture
+def process(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> Iterator[Callable[..., Any]]:
+    """``process(code, env=None)``: ``python -c``, its output in ``tmp_path / "out"``."""
+    started: list[Any] = []
+
+    def start(code: str, *words: str, env: dict[str, str | None] | None = None) -> Any:
+        with (tmp_path / "out").open("w") as out:
+            started.append(
+                forks.popen(
+                    [sys.executable, "-c", code, *words],
+                    env=child_environment(None, env),
+                    cwd=tmp_path,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_the_end_of_a_fork(process: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = process("import sys; print(sys.argv, sys.orig_argv[3:], end=''); sys.exit(7)", "a")
+    assert isinstance(done, forks.ForkedProcess)
+    assert done.wait(60) == 7
+    assert out.read_text() == "['-c', 'a'] ['a']"
+    assert done.poll() == 7  # also when it is asked again
+
+    failed = process("import atexit; atexit.register(print, 'late', flush=True); 1 / 0")
+    assert failed.wait(60) == 1
+    assert "ZeroDivisionError" in out.read_text()
+    assert out.read_text().endswith("late\n")
+
+    hanging = process("import time; print('in', flush=True); time.sleep(600)")
+    assert hanging.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        hanging.wait(0.01)
+    while out.read_text() != "in\n":
+        assert hanging.poll() is None
+    hanging.send_signal(signal.SIGINT)
+    assert hanging.wait(60) == -signal.SIGINT
+    assert "KeyboardInterrupt" in out.read_text()
+
+
+@pytest.mark.parametrize("variable", ["LD_LIBRARY_PATH", "PYTHONHASHSEED", "OMP_NUM_THREADS"])
+def test_what_only_a_start_can_change_is_started(
+    process: Callable[..., Any], tmp_path: Path, variable: str
+) -> None:
+    done = process(f"import os; print(os.environ[{variable!r}])", env={variable: "1"})
+    assert isinstance(done, subprocess.Popen)
+    assert done.wait(60) == 0
+    assert (tmp_path / "out").read_text() == "1\n"
+
+
+def test_a_fork_is_on_its_own_scenario(kernel: Callable[..., Kernel]) -> None:
+    count = "__import__('torch').cuda.device_count()"
+    three, one = (kernel(Scenario(devices=n), load=False) for n in (3, 1))
+    assert (three.value(count), one.value(count)) == (3, 1)
+    # Random numbers are not those of its siblings.
+    number = "(__import__('random').random(), __import__('numpy').random.random())"
+    assert not set(three.value(number)) & set(one.value(number))
+    assert three.value("__import__('os').getppid()") != os.getpid()
