@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,8 +26,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _watch.append(reaper.watch())
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Looks once everything has been torn down, also where that has failed."""
+    try:
+        yield
+    finally:
+        _look(session)
+
+
+def _look(session: pytest.Session) -> None:
     forks = sys.modules.get("tests.support.forks")
     if forks is not None:
         forks.close()
