@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,7 +183,11 @@ def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
         "elsewhere = columns(); os.environ['COLUMNS'] = '33'; wanted = columns()\n"
         "print(printed, elsewhere, wanted, file=real)"
     )
-    python = pexpect.spawn(sys.executable, ["-c", source], dimensions=(24, 61), timeout=None)
+    # Named, since readline may have written its size into what libc would hand on.
+    env = dict(os.environ)
+    python = pexpect.spawn(
+        sys.executable, ["-c", source], env=env, dimensions=(24, 61), timeout=None
+    )
     assert python.read().split() == [b"61", b"80", b"33"]
     python.close()
 

@@ -38,6 +38,9 @@ def under_the_virtual_gpu(config: pytest.Config) -> None:
     from tests.virtual_gpu import BuildError, Scenario, adopt, exec_under
 
     if adopt():
+        # readline, once imported, writes the terminal's size where a worker's start finds it.
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
         ENVIRONMENT.update(os.environ)
         return
     outside.leave()

@@ -22,13 +22,21 @@ LOOK = """
 import json as _j, os as _o, pathlib as _p, signal as _s, sys as _y, threading as _t
 def _pairs(raw):
     return sorted(e.decode() for e in raw.split(b"\\0") if e)
+def _open(kind):
+    found = 0
+    for fd in _o.listdir("/proc/self/fd"):
+        try:
+            found += _o.readlink("/proc/self/fd/" + fd).startswith(kind)
+        except OSError:
+            pass
+    return found
 _seen = {
     "environment": dict(_o.environ),
     "start": _pairs(_p.Path("/proc/self/environ").read_bytes()),
     "libc": sorted(
         _o.fsdecode(l) for l in _o.popen("env").read().encode().splitlines() if b"=" in l),
     "cwd": _o.getcwd(),
-    "argv": _y.argv[:1] + _y.argv[2:],  # but for the connection file
+    "argv": _y.argv[:2],  # but for the connection file
     "orig_argv": _y.orig_argv[:3],
     "path": _y.path,
     "flags": str(_y.flags),
@@ -39,7 +47,7 @@ _seen = {
     "leader": _o.getsid(0) == _o.getpgid(0) == _o.getpid(),
     "threads": sorted(type(t).__name__ for t in _t.enumerate()),
     "tasks": len(_o.listdir("/proc/self/task")),
-    "fds": len(_o.listdir("/proc/self/fd")),
+    "sockets": _open("socket:"),
     "main": (__name__, sorted(n for n in vars(_y.modules["__main__"]) if n[:2] == "__")),
     "torch": [n for n in ("torch", "numpy", "pynvml", "rich", "gpumagic") if n in _y.modules],
     "parent": str(_o.getppid()) == _o.environ.get("JPY_PARENT_PID"),
