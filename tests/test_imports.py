@@ -31,7 +31,8 @@ ROOMS: dict[str, set[str]] = {
     "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
     "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
-    "saved": {"errors"},
+    "own_file": set(),
+    "saved": {"errors", "own_file"},
     "nvml": {"results", "errors"},
     "loop": {"errors"},
     "awaited": set(),
@@ -60,7 +61,7 @@ ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witn
 ROOMS["explain"] |= {"failed_start", "frames", "nvml"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "choice", "selection", "display"}
+ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {
