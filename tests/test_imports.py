@@ -23,11 +23,12 @@ ROOMS: dict[str, set[str]] = {
     "results": {"errors"},
     "mask": {"results"},
     "visibility": {"results", "errors", "mask"},
-    "driver": {"errors"},
+    "child": set(),
+    "driver": {"errors", "child"},
     "restart": {"errors"},
     "torch_cuda": {"errors", "driver"},
     "torch_build": set(),
-    "runtime": {"errors", "torch_cuda", "torch_build"},
+    "runtime": {"errors", "child", "torch_cuda", "torch_build"},
     "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
     "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
@@ -56,12 +57,12 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
-ROOMS["doctor"] |= {"system_files"}
+ROOMS["doctor"] |= {"system_files", "child"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["explain"] |= {"failed_start", "frames", "nvml"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file"}
+ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {
@@ -74,6 +75,7 @@ OWNERS = {
     "matplotlib": {"display"},
     "cloudpickle": {"keep"},
     "ipyparallel": {"cluster"},
+    "subprocess": {"child"},
 }
 
 
