@@ -122,7 +122,10 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
 
     prepare()
     if successor.just_restarted():
-        return place(), selection.restarted(spec)
+        try:
+            return place(), selection.restarted(spec)
+        finally:
+            successor.go_back()
     before = choice.now()
     chosen = selection.choose(spec)
     if chosen.status == "too-late" and restart:
@@ -145,12 +148,14 @@ def _shell() -> Any:
     return get_ipython()
 
 
-def rendezvous(towards: tuple[str, ...] = ()) -> tuple[str, int, bool]:
-    """An address of this host that the others can reach, a free port, and if NCCL could be used."""
+def rendezvous(
+    towards: tuple[str, ...] = (), meets: bool = False
+) -> tuple[str, int, bool, str | None]:
+    """What `ranks.rendezvous` prepares for a process group here."""
     from gpumagic.cluster import ranks
 
     prepare()  # so that asking torch for GPUs does not freeze what this process sees of them
-    return ranks.rendezvous(towards)
+    return ranks.rendezvous(towards, meets)
 
 
 def join(**settings: Any) -> str:

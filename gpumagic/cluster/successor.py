@@ -24,6 +24,8 @@ from gpumagic.restart import handover, leaving, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
+#: The folder in which the old image worked last; None where that is gone.
+_folder: str | None = None
 
 #: Not by ``-m``, with which Python imports from the folder in which it starts.
 _COMMAND = (
@@ -98,6 +100,16 @@ def just_restarted() -> bool:
     return was
 
 
+def go_back() -> None:
+    """Change to the folder in which the old image worked.
+
+    The last step: nothing that is needed here is imported from there.
+    """
+    if _folder is not None:
+        with contextlib.suppress(OSError):  # it is gone
+            os.chdir(_folder)
+
+
 def _interpreter_options() -> list[str]:
     """The options of Python itself: what stands before ``-m``, ``-c`` or the script."""
     found = []
@@ -145,8 +157,8 @@ def main() -> None:
     state = handover.take()
     if state is None:
         sys.exit("gpumagic: no engine was handed on to this process")
-    global _follows
-    _follows = True
+    global _follows, _folder
+    _follows, _folder = True, state["folder"]
     choice.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
@@ -213,6 +225,4 @@ class Links:
 async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     """Answer what the old engine has not answered."""
     await links.made()
-    with contextlib.suppress(OSError):  # it is gone
-        os.chdir(state["folder"] or ".")
     requests.put(kernel, [state["asking"], *state["waiting"]])

@@ -35,7 +35,7 @@ def add_options(options: Parser) -> None:
         metavar="NAME",
         default="auto",
         help="dist init: nccl, gloo, … or auto: nccl if every engine has a GPU of its own, else "
-        "gloo",
+        "gloo. Between hosts the network must be trusted: torch has no password",
     )
     group.add_argument(
         "--timeout",

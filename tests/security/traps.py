@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _OTHERS = """
@@ -26,6 +27,12 @@ class Traps:
         program = self.folder / "nvcc"
         program.write_text(f"#!/bin/sh\necho nvcc >> '{self._log}'\n")
         program.chmod(0o755)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Leave only the traps of these names."""
+        for file in self.folder.glob("*.py"):
+            if file.stem not in names:
+                file.unlink()
 
     @property
     def caught(self) -> list[str]:
