@@ -38,8 +38,10 @@ ROOMS: dict[str, set[str]] = {
     "loop": {"errors"},
     "awaited": set(),
     "cell": {"awaited", "errors", "loop"},
+    "processes": {"results"},
     "inventory": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda", "system_files"),
+        "processes",
     },
     "choice": {"mask", "torch_cuda"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
@@ -60,7 +62,7 @@ ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "g
 ROOMS["doctor"] |= {"system_files", "child"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["explain"] |= {"failed_start", "frames", "nvml"}
-ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
+ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec", "display"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
 ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child"}
 ROOMS["magics"] = {*ROOMS}

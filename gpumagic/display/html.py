@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
+from gpumagic.display.harmless import harmless
 
 # JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
 # fallbacks stand, chosen to be legible on white and on black.
@@ -32,6 +33,10 @@ def render(blocks: Sequence[Block]) -> str:
     return f'<div class="gpumagic">{inner}</div>'
 
 
+def _text(text: str) -> str:
+    return escape(harmless(text))
+
+
 def _style(*rules: str) -> str:
     kept = ";".join(rule for rule in rules if rule)
     return f' style="{kept}"' if kept else ""
@@ -39,14 +44,14 @@ def _style(*rules: str) -> str:
 
 def _line(line: Line) -> str:
     parts = "".join(
-        f"<span{_style(_STYLES[part.style])}>{escape(part.text)}</span>" for part in line.parts
+        f"<span{_style(_STYLES[part.style])}>{_text(part.text)}</span>" for part in line.parts
     )
     return f'<div style="white-space:pre-wrap;margin:.15em 0">{parts}</div>'
 
 
 def _table(grid: Grid) -> str:
     head = "".join(
-        f"<th{_style(f'text-align:{column.align}')}>{escape(column.header)}</th>"
+        f"<th{_style(f'text-align:{column.align}')}>{_text(column.header)}</th>"
         for column in grid.columns
     )
     head = f"<thead><tr>{head}</tr></thead>" if grid.header else ""
@@ -66,7 +71,7 @@ def _table(grid: Grid) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    content = f"<span{_style(_STYLES[cell.style])}>{escape(cell.text)}</span>"
+    content = f"<span{_style(_STYLES[cell.style])}>{_text(cell.text)}</span>"
     if cell.bar is None:
         return content
     share = min(max(cell.bar, 0.0), 1.0) * 100

@@ -11,6 +11,9 @@ gpumagic torch numpy pandas rich pynvml psutil IPython ipykernel ipykernel_launc
 tornado traitlets jupyter_client jupyter_core cloudpickle matplotlib sitecustomize usercustomize
 """.split()
 
+#: Without these a Python does not even come to the point where a trap can say something.
+_NEEDED = ("encodings", "codecs", "io", "abc")
+
 
 class Traps:
     """The folder, and what was caught in it."""
@@ -20,7 +23,7 @@ class Traps:
         self.folder.mkdir()
         self._log = folder / "caught.txt"
         self._log.touch()
-        names = {*sys.stdlib_module_names, *_OTHERS} - {*sys.builtin_module_names}
+        names = {*sys.stdlib_module_names, *_OTHERS} - {*sys.builtin_module_names, *_NEEDED}
         for name in names:
             text = f"open({str(self._log)!r}, 'a').write({name!r} + '\\n')\n"
             (self.folder / f"{name}.py").write_text(f"{text}raise ImportError('a trap')\n")
