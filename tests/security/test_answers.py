@@ -20,11 +20,11 @@ from gpumagic.results import (
     Kernel,
     KernelReport,
     MemoryDelta,
-    Quality,
     Sample,
     Selection,
 )
 from gpumagic.results.base import plain
+from gpumagic.results.quality import Quality
 from gpumagic.results.revive import from_json, from_plain
 
 HERE = remote.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
