@@ -174,12 +174,14 @@ def _listed(table: Iterable[Device], ordinal: int) -> Device | None:
 
 
 def _roomier(table: Iterable[Device], ordinal: int, requested: int | None) -> int | None:
-    """The index of the other whole device with the most free memory, if that is enough."""
-    others = [d for d in table if d.ordinal != ordinal and not d.mig and d.memory_free is not None]
-    most = max(others, key=lambda device: device.memory_free or 0, default=None)
-    if requested is None or most is None or (most.memory_free or 0) < requested:
-        return None
-    return most.index
+    """The ordinal of the other visible device with the most free memory, if that is enough."""
+    free = {
+        device.ordinal: device.as_seen().memory_free or 0
+        for device in table
+        if device.ordinal is not None and device.ordinal != ordinal
+    }
+    most = max(free, key=lambda each: free[each], default=None)
+    return None if requested is None or most is None or free[most] < requested else most
 
 
 def _others(device: Device | None) -> tuple[Process, ...]:

@@ -33,7 +33,7 @@ class Situation:
     unattributed: int
     #: Of others, on this device.
     processes: tuple[Process, ...]
-    #: The index of another device with enough free memory for the request; None if none is known.
+    #: Another ordinal with enough free memory for the request; None if none is known.
     roomier: int | None = None
 
 
@@ -130,9 +130,8 @@ def _processes(now: Situation) -> Iterator[Remedy]:
         )
     if now.roomier is not None and any(p.memory and not p.mine for p in now.processes):
         yield Remedy(
-            f"%gpu {now.roomier} --restart",
-            "others hold memory of this device, and that one has enough that is free; variables "
-            "are lost",
+            f"use cuda:{now.roomier}",
+            "others hold memory of this device; that one has enough that is free",
             None,
             True,
         )

@@ -196,7 +196,7 @@ def test_what_is_others_is_not_to_be_ended() -> None:
 
     assert told(other, unknown) == []
     (elsewhere,) = told(other, roomier=2)
-    assert elsewhere.what == "%gpu 2 --restart"
+    assert elsewhere.what == "use cuda:2"
     report = OutOfMemory(
         device=0, total=80 * GIB, free=0, others=63 * GIB, processes=(other, mine, unknown)
     )
@@ -220,8 +220,9 @@ def test_a_device_with_more_room() -> None:
     table = [
         Device(0, ordinal=0, memory_free=0),
         Device(1, ordinal=1, memory_free=3 * GIB),
-        Device(2, memory_free=5 * GIB),
-        Device(3),
+        Device(2, ordinal=2, memory_free=5 * GIB),
+        Device(3, memory_free=50 * GIB),  # hidden: perhaps it was given to somebody else
+        Device(4, ordinal=3),
     ]
     assert oom._roomier(table, 0, 4 * GIB) == 2
     assert oom._roomier(table, 0, 6 * GIB) is None
