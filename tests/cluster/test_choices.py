@@ -254,7 +254,7 @@ def test_a_restarted_engine_imports_nothing_from_its_folder(
     traps = Traps(tmp_path)
     cluster.run(0, "import gpumagic.restart, gpumagic.cluster.successor, psutil, multiprocessing")
     assert run(cluster, "%gpu 0 --cluster -o -q").value[0].error is None
-    cluster.run(0, "import os, sys, torch; torch.cuda.is_available()")
+    cluster.run(0, f"import os; {USE}")
     # What the old process imports from its folder is its own matter: that has all it needs.
     traps.keep(cluster.value(0, "sorted(__import__('sys').modules)"))
     cluster.run(0, f"os.chdir({str(traps.folder)!r})")

@@ -146,7 +146,7 @@ def everything_hostile() -> Iterator[Any]:
     yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
 
 
-@pytest.mark.parametrize("result", everything_hostile(), ids=lambda result: type(result).__name__)
+@pytest.mark.parametrize("result", [*everything_hostile()], ids=lambda each: type(each).__name__)
 def test_what_is_drawn_is_clean(result: Any) -> None:
     for drawn in (as_text(result, 500), as_html(result)):
         assert "owned" in drawn
