@@ -123,10 +123,7 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
 
     prepare()
     if successor.just_restarted():
-        try:
-            return place(), selection.restarted(spec)
-        finally:
-            successor.go_back()
+        return place(), selection.restarted(spec)
     before = choice.now()
     chosen = selection.choose(spec)
     if chosen.status == "too-late" and restart:

@@ -24,8 +24,6 @@ from gpumagic.restart import handover, leaving, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
-#: The folder in which the old image worked last; None where that is gone.
-_folder: str | None = None
 
 #: Not by ``-m``, with which Python imports from the folder in which it starts.
 _COMMAND = (
@@ -100,16 +98,6 @@ def just_restarted() -> bool:
     return was
 
 
-def go_back() -> None:
-    """Change to the folder in which the old image worked.
-
-    The last step: nothing that is needed here is imported from there.
-    """
-    if _folder is not None:
-        with contextlib.suppress(OSError):  # it is gone
-            os.chdir(_folder)
-
-
 def _interpreter_options() -> list[str]:
     """The options of Python itself: what stands before ``-m``, ``-c`` or the script."""
     found = []
@@ -157,8 +145,8 @@ def main() -> None:
     state = handover.take()
     if state is None:
         sys.exit("gpumagic: no engine was handed on to this process")
-    global _follows, _folder
-    _follows, _folder = True, state["folder"]
+    global _follows
+    _follows = True
     choice.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
@@ -225,4 +213,22 @@ class Links:
 async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     """Answer what the old engine has not answered."""
     await links.made()
+    if state["folder"] is not None:
+        _go_back_later(kernel, state["folder"])
     requests.put(kernel, [state["asking"], *state["waiting"]])
+
+
+def _go_back_later(kernel: Any, folder: str) -> None:
+    """Change to the folder in which the old image worked, when the first request is answered.
+
+    The last step: until then nothing that is needed is to be imported from there.
+    """
+    before = kernel.post_handler_hook
+
+    def answered() -> None:
+        kernel.post_handler_hook = before
+        with contextlib.suppress(OSError):  # it is gone
+            os.chdir(folder)
+        before()
+
+    kernel.post_handler_hook = answered
