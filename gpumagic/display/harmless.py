@@ -7,9 +7,15 @@ notebook or fill it.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpumagic.display.grid import Block, Grid, Line
 
 #: So many characters are drawn of one text.
 LONGEST = 2000
+#: So many rows of a table, and so many tables and lines of one result.
+ROWS = 1000
 #: Invisible, and needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
 
@@ -39,3 +45,19 @@ def harmless_lines(text: str) -> str:
 
 
 _LINES = 40
+
+
+def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
+    """The blocks, of which no more are drawn than anybody reads, and how many more there are."""
+    for block in blocks[:ROWS]:
+        if isinstance(block, Grid) and len(block.rows) > ROWS:
+            yield replace(block, rows=block.rows[:ROWS])
+            yield _more(len(block.rows))
+        else:
+            yield block
+    if len(blocks) > ROWS:
+        yield _more(len(blocks))
+
+
+def _more(number: int) -> Line:
+    return Line.of(f"and {number - ROWS} more", "dim")

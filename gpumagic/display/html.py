@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
-from gpumagic.display.harmless import harmless
+from gpumagic.display.harmless import bounded, harmless
 
 # JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
 # fallbacks stand, chosen to be legible on white and on black.
@@ -29,7 +29,7 @@ _STYLES = {
 
 def render(blocks: Sequence[Block]) -> str:
     """The blocks as one ``<div>``."""
-    inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in blocks)
+    inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in bounded(blocks))
     return f'<div class="gpumagic">{inner}</div>'
 
 

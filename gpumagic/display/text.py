@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
-from gpumagic.display.harmless import harmless
+from gpumagic.display.harmless import bounded, harmless
 
 _STYLES = {
     "": "",
@@ -41,7 +41,7 @@ def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = F
         force_jupyter=False,
         soft_wrap=False,
     )
-    for block in blocks:
+    for block in bounded(blocks):
         drawn = _line(block) if isinstance(block, Line) else _table(block, width)
         console.print(drawn, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+#: No byte, second or index is beyond it, and what is shown can be calculated with all below.
+_LARGEST = 2**63
+
 
 def from_json(kind: Any, text: str) -> Any:
     """A value of the annotation ``kind`` from the JSON of its `plain` form.
@@ -48,9 +51,11 @@ def from_plain(kind: Any, data: Any) -> Any:
     if origin in (Mapping, dict) and isinstance(data, dict):
         key, value = arguments
         return {_key(key, each): from_plain(value, item) for each, item in data.items()}
-    if kind is float and type(data) in (int, float):
+    if kind is float and type(data) in (int, float) and abs(data) < _LARGEST:  # nor inf or nan
         return float(data)
-    if kind in (int, str, bool, type(None)) and type(data) is kind:
+    if kind is int and type(data) is int and abs(data) < _LARGEST:
+        return data
+    if kind in (str, bool, type(None)) and type(data) is kind:
         return data
     raise ValueError(f"{type(data).__name__} where {kind} is expected")
 
@@ -89,6 +94,6 @@ def _key(kind: Any, text: str) -> Any:
     """A mapping's key, which JSON has as a string."""
     if kind is str:
         return text
-    if kind is int and len(text) < 20:
+    if kind is int and len(text) < 20 and text.removeprefix("-").isdecimal():
         return int(text)
     raise ValueError(f"no key: {text[:20]!r}")

@@ -87,6 +87,8 @@ class Evil:
         ("ok", json.dumps({**plain(HERE), "host": None})),
         ("ok", json.dumps({**plain(HERE), "host": {}})),
         ("ok", json.dumps([plain(HERE)])),
+        ("ok", json.dumps({**plain(HERE), "pid": 10**400})),
+        ("ok", json.dumps({**plain(HERE), "pid": 7}).replace("7", "9" * 5000)),
         ("ok",),
         "ok",
         None,
@@ -113,8 +115,17 @@ def test_an_answer_of_another_kind() -> None:
         ("take", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
         ("take", {**plain(TIMING), "wall": {"all": []}}),
         ("take", {**plain(TIMING), "bound": "moon"}),
+        ("take", {**plain(TIMING), "compile_time": float("inf")}),
+        ("take", {**plain(TIMING), "compile_time": 10**400}),
+        ("take", {**plain(TIMING), "busy": {"１": 1.0}}),
     ):
         assert asking._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
+
+
+def test_a_number_that_is_none() -> None:
+    text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
+    assert "1e999" in text
+    assert asking._answer(0, "take", ("ok", text)).value is None
 
 
 def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

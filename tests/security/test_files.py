@@ -40,6 +40,9 @@ def test_what_is_kept_must_be_private_and_no_link(tmp_path: Path) -> None:
     kept.chmod(0o640)
     assert saved.load(connection) is None
     kept.chmod(0o600)
+    os.link(kept, tmp_path / "another")
+    assert saved.load(connection) is None
+    (tmp_path / "another").unlink()
     kept.rename(tmp_path / "elsewhere")
     kept.symlink_to(tmp_path / "elsewhere")
     assert saved.load(connection) is None

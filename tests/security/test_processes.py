@@ -176,6 +176,19 @@ def test_many_processes_and_long_names() -> None:
     assert len(as_html(cluster)) < 300_000
 
 
+def test_an_engine_with_more_devices_than_there_are() -> None:
+    table = DeviceTable(tuple(Device(index, name="x" * 10**4) for index in range(5000)))
+    engine = gpumagic.results.EngineDevices(0, host="h", pid=1, table=table)
+    silent = tuple(
+        gpumagic.results.EngineDevices(number, error=f"{number} " + "e" * 10**4)
+        for number in range(1, 5000)
+    )
+    cluster = gpumagic.results.ClusterTable((engine, *silent), "x", 1.0, False)
+    for drawn in (as_text(cluster, 200), as_html(cluster)):
+        assert drawn.count("and 4001 more") == 2  # rows of devices, and lines of engines
+        assert len(drawn) < 10_000_000
+
+
 def test_only_some_of_many_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     many = [Process(pid, pid, own=False) for pid in range(1000, 11_000)]
