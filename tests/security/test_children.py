@@ -49,6 +49,7 @@ def test_the_driver_asked_in_a_child(traps: Traps) -> None:
 
 def test_the_compiler(traps: Traps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither by ``PATH`` nor by ``CUDA_HOME`` is it one in the working folder."""
+    monkeypatch.delenv("GPUMAGIC_ROOT", raising=False)
     (traps.folder / "bin").mkdir()
     (traps.folder / "bin" / "nvcc").write_text((traps.folder / "nvcc").read_text())
     (traps.folder / "bin" / "nvcc").chmod(0o755)
