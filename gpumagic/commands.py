@@ -31,6 +31,12 @@ def parser() -> argparse.ArgumentParser:
     ):
         shown = commands.add_parser(name, help=text, description=text)
         shown.add_argument("--json", action="store_true", help="print it as JSON")
+        if name == "table":
+            shown.add_argument(
+                "--arguments",
+                action="store_true",
+                help="with the whole command lines of your own processes",
+            )
     kernel = commands.add_parser("kernel", help="kernels that start with a choice of GPUs made")
     actions = kernel.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser(
@@ -72,7 +78,9 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             _show(options)
     except GpuMagicError as error:
-        print(f"gpumagic: {error}", file=sys.stderr)
+        from gpumagic.display.harmless import harmless_lines
+
+        print(f"gpumagic: {harmless_lines(str(error))}", file=sys.stderr)
         return 1
     return 0
 
@@ -82,7 +90,7 @@ def _show(options: argparse.Namespace) -> None:
 
     as_json = options.command is not None and options.json
     if options.command != "doctor":
-        table = inventory.devices()
+        table = inventory.devices(arguments=options.command == "table" and options.arguments)
         print(table.to_json(indent=2) if as_json else table)
     if options.command is None:
         print()

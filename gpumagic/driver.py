@@ -220,19 +220,15 @@ def list_in_child(
     Raises:
         DeviceError: there is no driver, or it does not start.
     """
-    import subprocess
-    import sys
-
+    from gpumagic import child
     from gpumagic.errors import DeviceError
 
     changed = {**os.environ, **variables}
     environment = {name: value for name, value in changed.items() if value is not None}
-    command = [sys.executable, "-I", "-S", "-c", _LISTING.format(library=_LIBRARY)]
+    source = _LISTING.format(library=_LIBRARY)
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = child.python(source, "-I", "-S", environment=environment, timeout=timeout)
+    except (OSError, child.ChildTimeoutError) as error:
         raise DeviceError(f"the CUDA driver could not be asked: {error}") from error
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

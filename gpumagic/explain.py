@@ -6,6 +6,7 @@ Cheap, unlike the whole of the doctor: a line rests on the finding that it names
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,12 +29,23 @@ def explain(error: BaseException) -> Result | None:
 
 def _cuda(error: BaseException) -> Explanation | None:
     """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
-    text = "\n".join(str(each) for each in frames.linked(error))
+    some = itertools.islice(frames.linked(error), _EXCEPTIONS)
+    text = "\n".join(_excerpt(str(each)) for each in some)
     _note_failure(text)
     for pattern, line in _LINES:
         if re.search(pattern, text, re.IGNORECASE):
             return Explanation(line())
     return None
+
+
+#: So many exceptions are read, of each so many characters: anybody may have made them.
+_EXCEPTIONS, _CHARACTERS = 100, 20_000
+
+
+def _excerpt(text: str) -> str:
+    """A text, or, if it is long, its ends: a worker's error stands below its traceback."""
+    half = _CHARACTERS // 2
+    return text if len(text) <= _CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
 
 #: What torch says when CUDA does not start.
@@ -177,7 +189,7 @@ _LINES: list[tuple[str, Callable[[], str]]] = [
         _says(_Cause("a kernel went wrong on the device", True)),
     ),
     (
-        r"CUDA error: (system has unsupported display driver|.*driver.*mismatch)",
+        r"CUDA error: system has unsupported display driver",
         _says(_Cause("the driver's parts do not match; after an upgrade, reboot", False)),
     ),
     (

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpumagic import driver, nvml, system_files, visibility
 from gpumagic.errors import DeviceError
+from gpumagic.processes import looked_up as _looked_up
 from gpumagic.results import Device, DeviceTable, Process
 
 #: Below this, memory in use without a process is the driver's own (NVML's version 2 figures).
@@ -22,14 +23,15 @@ _IDLE_USE = 64 * 2**20
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
-def devices(*, processes: bool = True) -> DeviceTable:
+def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
     """The GPUs of this machine, and what this process sees of them.
 
     Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
     CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
     without a driver, the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and command line.
+    ``processes`` also looks up each process's user and what it runs, by name; with ``arguments``
+    the whole command lines of this user's own.
     """
     state = driver.state()
     environment = {
@@ -49,14 +51,14 @@ def devices(*, processes: bool = True) -> DeviceTable:
         if not listed:
             return DeviceTable(error=str(error), **common)
         return DeviceTable(
-            _compose(listed, environment, state, False), notes=(str(error),), **common
+            _compose(listed, environment, state, False, False), notes=(str(error),), **common
         )
     missing = bool(readings) and not state.loaded and not driver.installed()
     if missing:  # as good as hidden
         environment = {**environment, visibility.MASK: visibility.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
-        _compose(readings, environment, state, processes),
+        _compose(readings, environment, state, processes, arguments),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,
@@ -114,6 +116,7 @@ def _compose(
     environment: Mapping[str, str],
     state: driver.DriverState,
     look_up: bool,
+    arguments: bool,
 ) -> tuple[Device, ...]:
     """The devices, with what this process sees and holds of them added to the readings."""
     ordinals, visible, instances = _seen(readings, environment, state)
@@ -130,7 +133,9 @@ def _compose(
         if listed:
             marked = own or not state.initialized
             listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
-            fields["processes"] = tuple(map(_looked_up, listed)) if look_up else listed
+            if look_up:
+                listed = _looked_up(listed, _is_here, arguments=arguments)
+            fields["processes"] = listed
         fields["memory_own"] = _own_memory(listed, index in holding, own, state.initialized)
         fields["memory_others"] = _others_memory(listed, fields)
         found.append(Device(**fields))
@@ -222,6 +227,11 @@ def in_first_pid_namespace() -> bool:
     return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
 
 
+def _is_here(pid: int) -> bool:
+    """Whether the process that NVML means by a pid is the one of that pid here."""
+    return in_first_pid_namespace() or _uses_cuda(pid)
+
+
 def _uses_cuda(pid: int) -> bool:
     """Whether a process of this pid namespace has the CUDA driver loaded.
 
@@ -260,23 +270,3 @@ def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]
         if not process.own:
             total += process.memory or 0
     return total
-
-
-def _harmless(text: str) -> str:
-    """A stranger's text without what would steer a terminal: control and direction characters."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
-def _looked_up(process: Process) -> Process:
-    """The process with its user and command line, as far as they can be read."""
-    import psutil
-
-    if process.own is None or not (in_first_pid_namespace() or _uses_cuda(process.pid)):
-        return process
-    try:
-        found = psutil.Process(process.pid)
-        with found.oneshot():
-            command = " ".join(found.cmdline()) or found.name()
-            return replace(process, user=_harmless(found.username()), command=_harmless(command))
-    except (psutil.Error, OSError, KeyError):
-        return process

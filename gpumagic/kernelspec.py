@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from gpumagic import inventory, visibility
 from gpumagic.errors import DeviceError, SpecError
 
+#: Characters of a name: a file system takes 255 bytes.
+_LONGEST = 100
+
 
 @dataclass(frozen=True)
 class Installed:
@@ -78,8 +81,15 @@ def variables(spec: str) -> dict[str, str]:
 
 
 def _kernel_name(text: str) -> str:
-    """``text`` as the name of a kernelspec: ASCII letters, digits, dot, minus, underscore."""
-    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-")
+    """``text`` as the name of a kernelspec: ASCII letters, digits, dot, minus, underscore.
+
+    It becomes one folder among the kernelspecs, whose content is replaced: never ``.`` or ``..``,
+    and none that is hidden.
+
+    Raises:
+        SpecError: nothing of it can name one.
+    """
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
     if not name:
         raise SpecError(f"{text!r} has nothing that could name a kernelspec; give --name")
-    return name
+    return name[:_LONGEST]

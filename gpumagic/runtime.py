@@ -8,14 +8,13 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic import torch_build, torch_cuda
+from gpumagic import child, torch_build, torch_cuda
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,13 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     """
     if not sys.executable:
         return Build(error="this Python does not know its own program"), Start()
-    command = [sys.executable, "-c", inspect.getsource(torch_build)]
     try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **changes},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            stdin=subprocess.DEVNULL,
+        done = child.python(
+            inspect.getsource(torch_build), environment={**os.environ, **changes}, timeout=timeout
         )
         output, ended = done.stdout, f"ended with status {done.returncode}"
-    except subprocess.TimeoutExpired as error:
-        raw = error.stdout or b""
-        output = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
-        ended = f"gave no answer in {timeout:.0f} s"
+    except child.ChildTimeoutError as error:
+        output, ended = error.output, f"gave {error}"
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
     said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]

@@ -6,13 +6,14 @@ file, beside which the choice is kept: in a file of mode 0600 that nobody else m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from gpumagic.errors import DeviceError
+from gpumagic.own_file import open_own
 
 _PREFIX, _SUFFIX = "gpumagic-", ".saved"
 
@@ -45,30 +46,29 @@ def save(connection_file: str, spec: str, variables: Variables) -> None:
 def load(connection_file: str) -> tuple[str, Variables] | None:
     """What was typed, and the variables; None if nothing (or nothing of ours) is kept."""
     try:
-        descriptor = os.open(place(connection_file), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return None
-    with os.fdopen(descriptor) as file:
-        found = os.fstat(descriptor)
-        if os.name != "nt":
-            private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
-            if not private or not stat.S_ISREG(found.st_mode):
-                return None
-        try:
+        with open_own(place(connection_file), private=True, follow=False) as file:
             kept = json.load(file)
             variables = {str(name): value for name, value in kept["variables"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
     return str(kept.get("spec")), variables
 
 
 def forget(connection_file: str) -> None:
-    """Keep nothing for this kernel any more."""
-    place(connection_file).unlink(missing_ok=True)
+    """Keep nothing for this kernel any more.
+
+    Raises:
+        DeviceError: the file cannot be removed.
+    """
+    try:
+        place(connection_file).unlink(missing_ok=True)
+    except OSError as error:
+        raise DeviceError(f"the saved choice cannot be removed: {error}") from None
 
 
 def _remove_orphans(folder: Path) -> None:
     """Remove what was kept for kernels whose connection files are gone."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another user's, in a folder for everyone
+            if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
+                path.unlink(missing_ok=True)

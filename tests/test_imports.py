@@ -23,21 +23,25 @@ ROOMS: dict[str, set[str]] = {
     "results": {"errors"},
     "mask": {"results"},
     "visibility": {"results", "errors", "mask"},
-    "driver": {"errors"},
+    "child": set(),
+    "driver": {"errors", "child"},
     "restart": {"errors"},
     "torch_cuda": {"errors", "driver"},
     "torch_build": set(),
-    "runtime": {"errors", "torch_cuda", "torch_build"},
+    "runtime": {"errors", "child", "torch_cuda", "torch_build"},
     "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
     "witness": {"errors", "driver"},
     "keep": {"errors", "torch_cuda"},
-    "saved": {"errors"},
+    "own_file": set(),
+    "saved": {"errors", "own_file"},
     "nvml": {"results", "errors"},
     "loop": {"errors"},
     "awaited": set(),
     "cell": {"awaited", "errors", "loop"},
+    "processes": {"results"},
     "inventory": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda", "system_files"),
+        "processes",
     },
     "choice": {"mask", "torch_cuda"},
     "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
@@ -55,12 +59,12 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
-ROOMS["doctor"] |= {"system_files"}
+ROOMS["doctor"] |= {"system_files", "child"}
 ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
 ROOMS["explain"] |= {"failed_start", "frames", "nvml"}
-ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec"}
+ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec", "display"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "choice", "selection", "display"}
+ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {
@@ -73,6 +77,7 @@ OWNERS = {
     "matplotlib": {"display"},
     "cloudpickle": {"keep"},
     "ipyparallel": {"cluster"},
+    "subprocess": {"child"},
 }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import concurrent.futures
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
 from gpumagic import __version__
+from gpumagic.cluster import remote
 from gpumagic.cluster.connecting import Cluster
 from gpumagic.display.units import bytes_
+from gpumagic.results.revive import from_json
 
 #: Seconds for an engine to answer, if nobody says otherwise.
 TIMEOUT = 5.0
@@ -59,7 +61,7 @@ def ask(
     concurrent.futures.wait([future for _, future in asked], timeout)
     for engine, future in asked:
         if future.done():
-            found[engine] = _answer(engine, future.result())
+            found[engine] = _answer(engine, question, future.result())
         else:
             found[engine] = Answer(engine, error=_no_answer(client, engine, timeout))
     if not any(answer.value is not None for answer in found.values()):
@@ -80,20 +82,30 @@ def futures(result: Any) -> list[tuple[int, Any]]:
     return list(zip(result._targets, result._children, strict=True))
 
 
-def _answer(engine: int, outcome: Any) -> Answer:
+@cache
+def _expected(question: str) -> Any:
+    return get_type_hints(remote.QUESTIONS[question])["return"]
+
+
+def _answer(engine: int, question: str, outcome: Any) -> Answer:
     if isinstance(outcome, Exception):
         return Answer(engine, error=_reason(outcome))
-    kind, content = outcome
-    if kind == "ok":
-        return Answer(engine, pickle.loads(content))
+    kind, content = outcome if isinstance(outcome, tuple) and len(outcome) == 2 else ("", "")
+    if kind == "ok" and isinstance(content, str) and len(content) <= LARGEST:
+        try:
+            return Answer(engine, from_json(_expected(question), content))
+        except ValueError as error:
+            return Answer(engine, error=f"its answer is not understood: {error}")
     if kind == "version":
         return Answer(
             engine,
             error=f"has gpumagic {content}, this kernel {__version__}: install the same there",
         )
-    if kind == "large":
+    if kind == "large" and isinstance(content, int):
         return Answer(engine, error=f"its result is too large to fetch ({bytes_(content)})")
-    return Answer(engine, error=content)
+    if kind == "error" and isinstance(content, str):
+        return Answer(engine, error=content)
+    return Answer(engine, error="its answer is not understood")
 
 
 def _reason(error: Any) -> str:

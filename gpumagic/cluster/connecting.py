@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,6 +14,7 @@ from typing import Any
 
 from gpumagic.display.units import spans
 from gpumagic.errors import DependencyError, DeviceError, SpecError
+from gpumagic.own_file import open_own
 
 #: Seconds for the controller to answer.
 PATIENCE = 5.0
@@ -119,11 +122,14 @@ def package() -> Any:
 def connect(where: Any = None, shell: Any = None) -> Cluster:
     """The cluster that ``where`` names: a profile, a connection file, or ipyparallel's ``Client``.
 
-    Without it, the one that ``%px`` of this ``shell`` uses, else the default profile's.
+    Without it, the one that ``%px`` of this ``shell`` uses, else the default profile's. A word is
+    a file only if it ends in ``.json`` or has a separator: nothing that lies in the working folder
+    takes the place of a profile. The file must be the user's own, and writable by nobody else: its
+    author chooses where code is sent, and what answers.
 
     Raises:
         DependencyError: ipyparallel is not installed.
-        SpecError: there is no such profile or file.
+        SpecError: there is no such profile or file, or it may be somebody else's.
         DeviceError: no cluster runs there, or it does not answer.
     """
     package()
@@ -131,15 +137,21 @@ def connect(where: Any = None, shell: Any = None) -> Cluster:
         active = None if shell is None else _active(shell)
         if active is not None:
             return active
-        where = "default"
+        return Cluster(_client(_file_of_profile("default")), "profile default")
     if not isinstance(where, (str, Path)):
         return Cluster(where, "a client")
-    path = Path(where).expanduser()
-    if path.suffix == ".json" or path.is_file():
+    if _is_file_name(where):
+        path = Path(where).expanduser()
         if not path.is_file():
             raise SpecError(f"there is no connection file {where}")
         return Cluster(_client(path), str(where))
     return Cluster(_client(_file_of_profile(str(where))), f"profile {where}")
+
+
+def _is_file_name(where: str | Path) -> bool:
+    text = str(where)
+    separators = (os.sep, os.altsep or os.sep)
+    return isinstance(where, Path) or text.endswith(".json") or any(s in text for s in separators)
 
 
 def _active(shell: Any) -> Cluster | None:
@@ -177,7 +189,7 @@ def _client(file: Path) -> Any:
     """A client of the controller that wrote ``file``; made once.
 
     Raises:
-        SpecError: the file is none of a controller's.
+        SpecError: the file is none of a controller's, or may be somebody else's.
         DeviceError: the controller does not answer.
     """
     key = str(file.resolve())
@@ -185,19 +197,46 @@ def _client(file: Path) -> Any:
     if known is not None and not known._closed:
         return known
     try:
+        found = _read(file)
         with contextlib.redirect_stdout(io.StringIO()):
-            client = package().Client(str(file), timeout=PATIENCE)
+            client = package().Client(found, timeout=PATIENCE)
+    except SpecError:
+        raise
     except TimeoutError:
         raise DeviceError(
             f"the controller that wrote {file.name} does not answer: has it ended?"
         ) from None
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise SpecError(f"{file.name} is no connection file of ipyparallel's ({error!r})") from None
     except OSError as error:
         raise DeviceError(f"cannot connect by {file.name}: {error}") from None
     _clients[key] = client
     _made.append(client)
     return client
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a connection file says.
+
+    Read once, here, so that what is used is what was checked.
+
+    Raises:
+        SpecError: it may be somebody else's.
+        ValueError: it is none.
+    """
+    try:
+        with open_own(file) as opened:
+            found = json.load(opened)
+    except PermissionError as error:
+        raise SpecError(
+            f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
+            "is sent; make a copy of mode 0600 if you trust it"
+        ) from None
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
 
 
 def _answers(client: Any, patience: float) -> bool:

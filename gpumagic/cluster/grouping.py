@@ -39,6 +39,9 @@ def init_group(
     ``backend`` auto is ``nccl`` if every engine has a GPU of its own that torch can use, else
     ``gloo``. All have to meet within ``timeout`` seconds; collectives keep torch's own limit.
 
+    On one host no other user can take part: the ranks meet in a private file, and gloo stays on
+    loopback. On several the network between them must be trusted: torch has no password.
+
     Raises:
         DeviceError: an engine cannot take part; no group was made.
     """
@@ -51,8 +54,8 @@ def init_group(
     others = [*names, cluster.location] if names and cluster.location else [*names]
     notes = list(_about_devices(found, planned))
     # Only where they meet the others need an address of it.
-    towards = {engine: {"towards": others if engine == first else []} for engine in chosen}
-    meeting = ask(cluster, chosen, "rendezvous", each=towards, timeout=timeout)
+    places = {e: {"towards": others if e == first else [], "meets": e == first} for e in chosen}
+    meeting = ask(cluster, chosen, "rendezvous", each=places, timeout=timeout)
     for engine, answer in meeting.items():
         if answer.error is not None:
             raise DeviceError(f"engine {engine}: {answer.error}; no process group was made")
@@ -61,12 +64,12 @@ def init_group(
         backend = "nccl" if usable and _own_devices(found) else "gloo"
         if usable and backend == "gloo":
             notes.append("gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first")
-    master = meeting[first].value[:2]
+    address, port, _, file = meeting[first].value
     answers = ask(
         cluster,
         chosen,
         "join",
-        {"backend": backend, "master": master, "timeout": timeout},
+        {"backend": backend, "master": (address, port), "file": file, "timeout": timeout},
         each=planned,
         timeout=timeout + 10,
     )
@@ -77,7 +80,8 @@ def init_group(
         joined = {}
     if not joined:
         return ProcessGroup(failed=failed)
-    return ProcessGroup(joined, backend, f"{master[0]}:{master[1]}", failed, tuple(notes))
+    met = None if file else f"{address}:{port}"
+    return ProcessGroup(joined, backend, met, failed, tuple(notes))
 
 
 def _first_device(each: EngineDevices) -> str | None:

@@ -6,11 +6,13 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from gpumagic import torch_cuda
@@ -25,6 +27,8 @@ _SIOCGIFADDR = 0x8915
 _PATIENCE = 60.0
 #: The variables as they were before `join`.
 _before: dict[str, str | None] = {}
+#: What was prepared for the other ranks: a ``listener``, or a ``folder``.
+_meeting: dict[str, Any] = {}
 
 
 def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
@@ -43,10 +47,14 @@ def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
     return planned
 
 
-def rendezvous(towards: Sequence[str]) -> tuple[str, int, bool]:
-    """The host's address as the others can reach it, a free port, and whether NCCL could be used.
+def rendezvous(towards: Sequence[str], meets: bool = False) -> tuple[str, int, bool, str | None]:
+    """Prepare a meeting: address, port, whether NCCL could be used, and on one host a file.
 
-    ``towards`` are the other hosts' names; empty if there is no other host.
+    The address is the host's as the others can reach it, the port a free one. ``towards`` are the
+    other hosts' names; empty if there is no other host. Where the ranks ``meets`` (at rank 0) is
+    prepared too: on one host a file in a private folder, since any user of the host could read and
+    write a store behind a port; on several a socket that listens on this one address, where torch
+    would listen on all.
 
     Raises:
         DeviceError: torch, or its distributed part, is missing, or there is a group already, or no
@@ -55,12 +63,30 @@ def rendezvous(towards: Sequence[str]) -> tuple[str, int, bool]:
     if _distributed().is_initialized():
         raise DeviceError("it is in a process group already: %gpu dist down first")
     address = _address(towards)
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port = probe.getsockname()[1]
+    _close_meeting()
+    listener = socket.socket()
+    listener.bind((address, 0))
+    port = listener.getsockname()[1]
+    file = None
+    if meets and towards:
+        listener.listen()
+        _meeting["listener"] = listener
+    else:
+        listener.close()
+    if meets and not towards:
+        _meeting["folder"] = tempfile.TemporaryDirectory(prefix="gpumagic-")
+        file = str(Path(_meeting["folder"].name) / "store")
     torch = torch_cuda.require()
     usable = torch.distributed.is_nccl_available() and torch.cuda.is_available()
-    return address, port, bool(usable)
+    return address, port, bool(usable), file
+
+
+def _close_meeting() -> None:
+    """Give up what `rendezvous` has prepared, as far as it has not been handed over."""
+    if "listener" in _meeting:
+        _meeting.pop("listener").close()
+    if "folder" in _meeting:
+        _meeting.pop("folder").cleanup()
 
 
 def _address(towards: Sequence[str]) -> str:
@@ -114,6 +140,7 @@ def join(
     *,
     backend: str,
     master: tuple[str, int],
+    file: str | None,
     rank: int,
     world_size: int,
     local_rank: int,
@@ -121,6 +148,8 @@ def join(
     timeout: float,
 ) -> str:
     """Set the variables of ``torchrun`` and join the group; the backend that it has.
+
+    The ranks meet in ``file``, or where there is none, at ``master``.
 
     All get as far as `_meet`, or nobody is in a group: torch's own limit, which one rank that fails
     would let the others wait for, is half an hour.
@@ -131,20 +160,22 @@ def join(
     distributed = _distributed()
     values = (rank, world_size, local_rank, local_world_size, *master)
     variables = dict(zip(_VARIABLES, values, strict=True))
-    if local_world_size < world_size and _GLOO not in os.environ:
-        # Gloo would ask the host's name for an address, which may stand for 127.0.0.1.
+    if _GLOO not in os.environ:
+        # Gloo would ask the host's name for an address: one that others reach, on one host without
+        # need, or, on several, 127.0.0.1.
         interface = _interface(_own_address(master[0]))
         variables |= {} if interface is None else {_GLOO: interface}
     for name, value in variables.items():
         _before.setdefault(name, os.environ.get(name))
         os.environ[name] = str(value)
     try:
-        store = _meet(distributed, backend, master, rank, world_size, timeout)
+        store = _meet(distributed, backend, file or master, rank, world_size, timeout)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     except BaseException as error:  # of many kinds: an AssertionError for a backend that is none
         if distributed.is_initialized():
             distributed.destroy_process_group()
         _put_back()
+        _close_meeting()
         if not isinstance(error, Exception):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -155,7 +186,7 @@ def join(
 def _meet(
     distributed: Any,
     backend: str,
-    master: tuple[str, int],
+    where: str | tuple[str, int],
     rank: int,
     world_size: int,
     timeout: float,
@@ -166,7 +197,14 @@ def _meet(
     def left() -> timedelta:
         return timedelta(seconds=max(deadline - time.monotonic(), 0.1))
 
-    store = distributed.TCPStore(*master, world_size, rank == 0, timeout=left())
+    store: Any
+    if isinstance(where, str):
+        store = distributed.FileStore(where, world_size)
+        store.set_timeout(left())
+    else:
+        listener = _meeting.pop("listener", None) if rank == 0 else None
+        given = {} if listener is None else {"master_listen_fd": listener.detach()}
+        store = distributed.TCPStore(*where, world_size, rank == 0, timeout=left(), **given)
     distributed.init_process_group(
         backend,
         store=distributed.PrefixStore("rehearsal", store),
@@ -188,6 +226,7 @@ def leave() -> bool:
     if distributed is not None:
         distributed.destroy_process_group()
     _put_back()
+    _close_meeting()
     return distributed is not None
 
 

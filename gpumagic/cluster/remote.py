@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from typing import Any
 from gpumagic import __version__
 from gpumagic.errors import DeviceError, GpuMagicError
 from gpumagic.mask import MASK
-from gpumagic.results import DeviceTable, Selection
+from gpumagic.results import CudaTiming, DeviceTable, MemoryDelta, Selection
+from gpumagic.results.base import plain
 
 Reply = tuple[str, Any]
 
@@ -21,7 +22,7 @@ Reply = tuple[str, Any]
 def answer(version: str, question: str, arguments: dict[str, Any], largest: int) -> Reply:
     """The answer to a question of a gpumagic of that ``version``: a kind, and the content.
 
-    ``("ok", pickle)``, ``("version", ours)``, ``("large", bytes)`` or ``("error", one line)``.
+    ``("ok", JSON)``, ``("version", ours)``, ``("large", bytes)`` or ``("error", one line)``.
     """
     if version != __version__:
         return "version", __version__
@@ -29,7 +30,7 @@ def answer(version: str, question: str, arguments: dict[str, Any], largest: int)
         value = QUESTIONS[question](**arguments)
     except GpuMagicError as error:
         return "error", str(error)
-    data = pickle.dumps(value)
+    data = json.dumps(plain(value))
     return ("large", len(data)) if len(data) > largest else ("ok", data)
 
 
@@ -134,9 +135,10 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
     return place(), chosen
 
 
-def take(name: str) -> Any:
-    """The variable ``name``, which then is no more; None if there is none."""
-    return _shell().user_ns.pop(name, None)
+def take(name: str) -> CudaTiming | MemoryDelta | None:
+    """The result that the variable ``name`` holds, which then is no more; None if there is none."""
+    found = _shell().user_ns.pop(name, None)
+    return found if isinstance(found, (CudaTiming, MemoryDelta)) else None
 
 
 def _shell() -> Any:
@@ -145,12 +147,14 @@ def _shell() -> Any:
     return get_ipython()
 
 
-def rendezvous(towards: tuple[str, ...] = ()) -> tuple[str, int, bool]:
-    """An address of this host that the others can reach, a free port, and if NCCL could be used."""
+def rendezvous(
+    towards: tuple[str, ...] = (), meets: bool = False
+) -> tuple[str, int, bool, str | None]:
+    """What `ranks.rendezvous` prepares for a process group here."""
     from gpumagic.cluster import ranks
 
     prepare()  # so that asking torch for GPUs does not freeze what this process sees of them
-    return ranks.rendezvous(towards)
+    return ranks.rendezvous(towards, meets)
 
 
 def join(**settings: Any) -> str:
@@ -167,6 +171,7 @@ def leave() -> bool:
     return ranks.leave()
 
 
+#: What can be asked. What each returns is annotated: nothing else is taken for its answer.
 QUESTIONS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (look, prepare, choose, take, rendezvous, join, leave)
 }

@@ -8,6 +8,7 @@ sees a few heartbeats less; the engine keeps its id, since it never registers ag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
 import sys
@@ -17,14 +18,18 @@ from typing import Any, NoReturn
 
 import zmq
 
-from gpumagic import choice
+from gpumagic import child, choice
 from gpumagic.errors import RestartError
 from gpumagic.restart import handover, leaving, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
 
-_COMMAND = ("-m", "gpumagic.cluster.successor")
+#: Not by ``-m``, with which Python imports from the folder in which it starts.
+_COMMAND = (
+    "-c",
+    f"{child.WITHOUT_FOLDER}; from gpumagic.cluster import successor; successor.main()",
+)
 
 
 def replace(shell: Any, *, force: bool = False) -> NoReturn:
@@ -45,6 +50,7 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         "period": max(app.hb_check_period - 500, 500),
         "curve": (app.curve_publickey, app.curve_secretkey),
         "asking": requests.asking(kernel),
+        "folder": _present_folder(),
     }
     environment = dict(os.environ)
     with handover.create() as letter, leaving.streams_given_back():
@@ -61,11 +67,28 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         letter.flush()
         command = [sys.executable, *_interpreter_options(), *_COMMAND, *app.argv]
         try:
-            process.replace(command, environment, str(Path.cwd()), kernel=True)
+            process.replace(command, environment, _first_folder(app), kernel=True)
         except OSError as error:
             waiting.give_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
     raise AssertionError("unreachable")
+
+
+def _first_folder(app: Any) -> str:
+    """The folder in which the engine was started, where its options mean what they meant.
+
+    Not the present one: the user's code may have changed to any, and what lies there is not to be
+    imported. Taken from the default of ``work_dir``, which that option, if given, differs from.
+    """
+    started = str(app.traits()["work_dir"].default_value)
+    return started if Path(started).is_dir() else sys.prefix
+
+
+def _present_folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it is gone
+        return None
 
 
 def just_restarted() -> bool:
@@ -122,9 +145,8 @@ def main() -> None:
     state = handover.take()
     if state is None:
         sys.exit("gpumagic: no engine was handed on to this process")
-    # Run as __main__; what is asked later looks at the module of that name.
-    module = sys.modules[_COMMAND[1]] = sys.modules["__main__"]
-    module._follows = True  # type: ignore[attr-defined]
+    global _follows
+    _follows = True
     choice.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
@@ -191,8 +213,22 @@ class Links:
 async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     """Answer what the old engine has not answered."""
     await links.made()
+    if state["folder"] is not None:
+        _go_back_later(kernel, state["folder"])
     requests.put(kernel, [state["asking"], *state["waiting"]])
 
 
-if __name__ == "__main__":
-    main()
+def _go_back_later(kernel: Any, folder: str) -> None:
+    """Change to the folder in which the old image worked, when the first request is answered.
+
+    The last step: until then nothing that is needed is to be imported from there.
+    """
+    before = kernel.post_handler_hook
+
+    def answered() -> None:
+        kernel.post_handler_hook = before
+        with contextlib.suppress(OSError):  # it is gone
+            os.chdir(folder)
+        before()
+
+    kernel.post_handler_hook = answered

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from gpumagic.display.devices import STATUS_STYLES, memory_cell
+from gpumagic.display.devices import STATUS_STYLES, memory_cell, most_memory, short_command
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.display.kernels import kernels
 from gpumagic.display.units import bytes_, percent, seconds, spans
@@ -128,7 +128,7 @@ _PROCESS_COLUMNS = (
 
 
 def _processes(table: ClusterTable) -> list[Block]:
-    rows = []
+    found: list[tuple[str, int, str, Process]] = []
     for host, engines in table.hosts.items():
         of_pid = {each.pid: str(each.engine) for each in engines}
         listed: dict[tuple[int, int], Process] = {}
@@ -136,21 +136,26 @@ def _processes(table: ClusterTable) -> list[Block]:
             for device in each.table or ():
                 for process in device.processes or ():
                     listed.setdefault((device.index, process.pid), process)
-        for (index, pid), process in sorted(listed.items()):
-            rows.append(
-                [
-                    Cell(host),
-                    Cell(str(index)),
-                    Cell(str(pid)),
-                    Cell(of_pid.get(pid, DASH)),
-                    Cell(process.user or DASH),
-                    Cell(bytes_(process.memory)),
-                    Cell((process.command or DASH)[:80]),
-                ]
-            )
-    if not rows:
+        found += [
+            (host, index, of_pid.get(pid, DASH), process)
+            for (index, pid), process in sorted(listed.items(), key=lambda pair: pair[0])
+        ]
+    if not found:
         return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
-    return [Grid(_PROCESS_COLUMNS, rows)]
+    shown, rest = most_memory(found)
+    rows = [
+        [
+            Cell(host),
+            Cell(str(index)),
+            Cell(str(process.pid)),
+            Cell(engine),
+            Cell(process.user or DASH),
+            Cell(bytes_(process.memory)),
+            Cell(short_command(process)),
+        ]
+        for host, index, engine, process in shown
+    ]
+    return [Grid(_PROCESS_COLUMNS, rows), *rest]
 
 
 # --- a choice ----------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.display.units import bytes_, percent
@@ -171,14 +172,17 @@ _PROCESS_COLUMNS = (
     Column("Command", least=12),
 )
 _LONGEST_COMMAND = 80
+#: So many processes have a row, those with the most memory.
+_ROWS = 50
 
 
 def _processes(table: DeviceTable) -> list[Block]:
-    rows = [
-        _process(device.index, process) for device in table for process in device.processes or ()
-    ]
+    listed = [(device.index, process) for device in table for process in device.processes or ()]
+    shown, rest = most_memory(listed)
+    rows = [_process(index, process) for index, process in shown]
     blind = [str(device.index) for device in table if device.processes is None]
     blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []
+    blocks += rest
     if not rows and len(blind) < len(table):
         blocks.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
     if blind:
@@ -187,10 +191,29 @@ def _processes(table: DeviceTable) -> list[Block]:
     return blocks
 
 
-def _process(index: int, process: Process) -> list[Cell]:
+_Row = TypeVar("_Row", bound="tuple[Any, ...]")
+
+
+def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
+    """The rows that are shown, in their order, and a line on the rest; each ends in a process."""
+    if len(listed) <= _ROWS:
+        return list(listed), []
+    order = sorted(range(len(listed)), key=lambda place: -(listed[place][-1].memory or 0))
+    chosen = {*order[:_ROWS]}
+    rest = sum(listed[place][-1].memory or 0 for place in order[_ROWS:])
+    line = Line.of(f"and {len(listed) - _ROWS} more, with {bytes_(rest)} in all", "dim")
+    return [row for place, row in enumerate(listed) if place in chosen], [line]
+
+
+def short_command(process: Process) -> str:
+    """What a process runs, in a cell."""
     command = process.command or DASH
     if len(command) > _LONGEST_COMMAND:
         command = command[: _LONGEST_COMMAND - 1] + "…"
+    return command
+
+
+def _process(index: int, process: Process) -> list[Cell]:
     style: Style = "strong" if process.own else ""
     return [
         Cell(str(index)),
@@ -198,7 +221,7 @@ def _process(index: int, process: Process) -> list[Cell]:
         Cell(process.user or DASH),
         Cell(bytes_(process.memory)),
         Cell(process.kind, "dim"),
-        Cell(command),
+        Cell(short_command(process)),
     ]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
+from gpumagic.display.harmless import bounded, harmless
 
 # JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
 # fallbacks stand, chosen to be legible on white and on black.
@@ -28,8 +29,12 @@ _STYLES = {
 
 def render(blocks: Sequence[Block]) -> str:
     """The blocks as one ``<div>``."""
-    inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in blocks)
+    inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in bounded(blocks))
     return f'<div class="gpumagic">{inner}</div>'
+
+
+def _text(text: str) -> str:
+    return escape(harmless(text))
 
 
 def _style(*rules: str) -> str:
@@ -39,14 +44,14 @@ def _style(*rules: str) -> str:
 
 def _line(line: Line) -> str:
     parts = "".join(
-        f"<span{_style(_STYLES[part.style])}>{escape(part.text)}</span>" for part in line.parts
+        f"<span{_style(_STYLES[part.style])}>{_text(part.text)}</span>" for part in line.parts
     )
     return f'<div style="white-space:pre-wrap;margin:.15em 0">{parts}</div>'
 
 
 def _table(grid: Grid) -> str:
     head = "".join(
-        f"<th{_style(f'text-align:{column.align}')}>{escape(column.header)}</th>"
+        f"<th{_style(f'text-align:{column.align}')}>{_text(column.header)}</th>"
         for column in grid.columns
     )
     head = f"<thead><tr>{head}</tr></thead>" if grid.header else ""
@@ -66,7 +71,7 @@ def _table(grid: Grid) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    content = f"<span{_style(_STYLES[cell.style])}>{escape(cell.text)}</span>"
+    content = f"<span{_style(_STYLES[cell.style])}>{_text(cell.text)}</span>"
     if cell.bar is None:
         return content
     share = min(max(cell.bar, 0.0), 1.0) * 100

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from gpumagic.display.grid import Block, Cell, Column, Grid, Line
 from gpumagic.display.units import bytes_
@@ -46,8 +45,7 @@ def _rows(result: OutOfMemory) -> Iterator[tuple[str, int | None, str]]:
     if result.outside:
         yield "outside torch's allocator", result.outside, "CUDA's context, libraries"
     if result.others:
-        listed = ", ".join(_process(process) for process in result.processes[:3])
-        yield "other processes", result.others, listed
+        yield "other processes", result.others, _processes(result.processes)
     limited = ""
     if result.limit is not None:
         limited = f"this process may use {bytes_(result.limit)}"
@@ -59,10 +57,15 @@ def _place(result: OutOfMemory, what: str, size: int | None, more: str) -> list[
     return [Cell(what), Cell(bytes_(size), bar=share), Cell(more, "dim")]
 
 
-def _process(process: Process) -> str:
-    command = (process.command or "").split()
-    name = Path(command[0]).name if command else "?"
-    return f"{name} (pid {process.pid}) {bytes_(process.memory)}"
+def _processes(processes: Sequence[Process]) -> str:
+    """One's own by name; others' only counted, since the report is saved with the notebook."""
+    mine = [process for process in processes if process.mine]
+    listed = [f"{p.command or '?'} (pid {p.pid}) {bytes_(p.memory)}" for p in mine[:3]]
+    if len(mine) > 3:
+        listed.append(f"{len(mine) - 3} more of yours")
+    if len(processes) > len(mine):
+        listed.append(f"{len(processes) - len(mine)} that are not yours, as far as is known")
+    return ", ".join(listed)
 
 
 def _verdict(result: OutOfMemory) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
+from gpumagic.display.harmless import bounded, harmless
 
 _STYLES = {
     "": "",
@@ -40,7 +41,7 @@ def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = F
         force_jupyter=False,
         soft_wrap=False,
     )
-    for block in blocks:
+    for block in bounded(blocks):
         drawn = _line(block) if isinstance(block, Line) else _table(block, width)
         console.print(drawn, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
@@ -58,11 +59,11 @@ def columns() -> int:
 
 
 def _line(line: Line) -> Text:
-    return Text.assemble(*((part.text, _STYLES[part.style]) for part in line.parts))
+    return Text.assemble(*((harmless(part.text), _STYLES[part.style]) for part in line.parts))
 
 
 def _cell(cell: Cell) -> Text:
-    content = Text(cell.text, _STYLES[cell.style])
+    content = Text(harmless(cell.text), _STYLES[cell.style])
     if cell.bar is None:
         return content
     filled = round(min(max(cell.bar, 0.0), 1.0) * _BAR_WIDTH)
@@ -79,9 +80,10 @@ def _table(grid: Grid, width: int) -> Text:
     Laid out here, since rich's own table measures every cell several times: 20 ms for a table of
     8 devices.
     """
+    headers = [harmless(column.header) if grid.header else "" for column in grid.columns]
     columns = [
-        [Text(column.header if grid.header else "", "bold"), *(_cell(row[i]) for row in grid.rows)]
-        for i, column in enumerate(grid.columns)
+        [Text(header, "bold"), *(_cell(row[i]) for row in grid.rows)]
+        for i, header in enumerate(headers)
     ]
     widths = [max(cell.cell_len for cell in column) for column in columns]
     least = [min(w, c.least or w) for w, c in zip(widths, grid.columns, strict=True)]
@@ -104,7 +106,7 @@ def _table(grid: Grid, width: int) -> Text:
     if not grid.header:
         return Text("\n").join(lines[1:])
     lines.insert(1, Text("─" * lines[0].cell_len))
-    headers = [c.header for i, c in enumerate(grid.columns) if i not in kept and c.header]
-    if headers:
-        lines.append(Text(f"not shown for want of width: {', '.join(headers)}", "dim"))
+    dropped = [header for i, header in enumerate(headers) if i not in kept and header]
+    if dropped:
+        lines.append(Text(f"not shown for want of width: {', '.join(dropped)}", "dim"))
     return Text("\n").join(lines)

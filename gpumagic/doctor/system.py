@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumagic import inventory, system_files
+from gpumagic import child, inventory, system_files
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,15 @@ def toolkit() -> Toolkit | None:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
     folders += [str(Path(home, "bin")) for home in homes if home]
-    there = (str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute())
-    path = shutil.which("nvcc", path=os.pathsep.join(there))
+    there = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
+    path = child.program("nvcc", there)
     if path is None:
         return None
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = child.run([path, "--version"], None, timeout=20)
+    except (OSError, child.ChildTimeoutError):
         return Toolkit(path)
-    match = re.search(r"release (\d+)\.(\d+)", done.stdout.decode(errors="replace"))
+    match = re.search(r"release (\d+)\.(\d+)", done.stdout)
     return Toolkit(path, (int(match[1]), int(match[2])) if match else None)
 
 

@@ -21,9 +21,11 @@ def check(options: argparse.Namespace, spec: str, *, one_cell: bool) -> None:
     """
     choice = spec not in VERBS
     lasting = choice and not one_cell
+    listed = spec == "ps" or options.processes
     a_choice = "a choice of GPUs" if not one_cell else "%gpu, not with %%gpu, which is for one cell"
     for name, used, fits, partner in (
         ("-p", options.processes, spec in ("", "ps", "watch"), "the table; for example: %gpu -p"),
+        ("--arguments", options.arguments, listed, "the processes: %gpu -p --arguments"),
         ("--every", options.every is not None, spec == "watch", "watch: %gpu watch --every 5"),
         ("--for", options.duration is not None, spec == "watch", "watch: %gpu watch --for 60"),
         ("--threads", options.threads is not None, choice, _example(a_choice, "--threads 4")),

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpumagic.cluster import asking, choosing, connecting, grouping
 from gpumagic.cluster.connecting import Cluster
+from gpumagic.display.harmless import harmless
 from gpumagic.display.units import spans
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.options import Parser, duration
@@ -35,7 +36,7 @@ def add_options(options: Parser) -> None:
         metavar="NAME",
         default="auto",
         help="dist init: nccl, gloo, … or auto: nccl if every engine has a GPU of its own, else "
-        "gloo",
+        "gloo. Between hosts the network must be trusted: torch has no password",
     )
     group.add_argument(
         "--timeout",
@@ -67,7 +68,7 @@ def _count(text: str) -> int:
 
 
 #: What an option that is only for this kernel, or only for one verb, is called.
-_ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration")
+_ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration", "arguments")
 _VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
 _ONLY_AUTO = ("min_free", "max_util", "idle")
 _ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}
@@ -184,6 +185,7 @@ def _warn(
         return
     first = next(each.selection for each in result if each.engine == late[0])
     reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
+    reason = harmless(reason)
     again = " ".join(_again(options, defaults))
     which = f"engine{'s' * (len(late) > 1)} {spans(late)}"
     warnings.warn_explicit(

@@ -78,7 +78,9 @@ class GpuMagic(Magics):
         except GpuMagicError as error:
             if self._came_from_user(error):
                 raise
-            raise UsageError(str(error)) from None
+            from gpumagic.display.harmless import harmless_lines
+
+            raise UsageError(harmless_lines(str(error))) from None
 
     def _came_from_user(self, error: BaseException) -> bool:
         """Whether the user's own code raised it, inside a cell that the magic ran."""

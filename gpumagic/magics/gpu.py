@@ -84,6 +84,11 @@ def parser() -> Parser:
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
     options.add_argument(
+        "--arguments",
+        action="store_true",
+        help="with -p: the whole command lines of your own processes; the notebook keeps them",
+    )
+    options.add_argument(
         "--soft",
         action="store_true",
         help="a gate inside the process, for when it is too late and the state must be kept: "
@@ -189,7 +194,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if cell is not None:
         return _run_cell(shell, spec, wants, options, cell, header)
     if spec in ("", "ps"):
-        table = _table(options.processes or spec == "ps")
+        table = _table(options.processes or spec == "ps", options.arguments)
         return hand_over(shell, table, options, silent=silent)
     if spec == "watch":
         return _watch(shell, options)
@@ -241,11 +246,11 @@ def _warn(chosen: Selection) -> None:
         )
 
 
-def _table(processes: bool) -> DeviceTable:
+def _table(processes: bool, arguments: bool) -> DeviceTable:
     """The table, with what it costs seconds to find out if there is reason to."""
-    table = inventory.devices(processes=processes)
+    table = inventory.devices(processes=processes, arguments=arguments)
     if not table.cuda_failed and failed_start.found(table):
-        table = inventory.devices(processes=processes)
+        table = inventory.devices(processes=processes, arguments=arguments)
     gated = gate.note()
     return table if gated is None else replace(table, notes=(*table.notes, f"{gated}."))
 
@@ -253,13 +258,13 @@ def _table(processes: bool) -> DeviceTable:
 def _watch(shell: Any, options: argparse.Namespace) -> Any:
     """The table, again and again in one place, until interrupted."""
     ends = None if options.duration is None else time.monotonic() + options.duration
-    table = _table(options.processes)
+    table = _table(options.processes, options.arguments)
     with LiveDisplay(shell, quiet=options.quiet) as live:
         with suppress(KeyboardInterrupt):  # the way to stop it
             live.result(table)
             while ends is None or time.monotonic() < ends:
                 time.sleep(1.0 if options.every is None else options.every)
-                table = _table(options.processes)
+                table = _table(options.processes, options.arguments)
                 live.result(table)
         live.keep()
     options.quiet = True  # it stands on the screen already

@@ -22,11 +22,12 @@ WALK = 0.12
 #: So many holders are named.
 _HOLDERS = 6
 
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB|TiB)"
+#: Bounded, as are all patterns here: the text may be of any length, and of anybody's making.
+_SIZE = r"(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 #: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
-_REQUESTED = re.compile(rf"(?:Tried to allocate|Requested\s*:) {_SIZE}")
-_DEVICE = re.compile(r"(?:\bGPU|on device) (\d+)")
+_REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")
+_DEVICE = re.compile(r"(?:\bGPU|on device) (\d{1,4})\b")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|Free \(according to CUDA\): {_SIZE})")
 
@@ -71,7 +72,8 @@ def _report(
     account = survey.result()
     held = account.devices.get(device)
     reserved, allocated = blocks.reserved.get(device, 0), blocks.allocated.get(device, 0)
-    listed = _listed(device)
+    table = inventory.devices(processes=True)
+    listed = _listed(table, device)
     free, total = torch_cuda.memory_info(device)
     limit = torch_cuda.memory_limit(device)
     limit = limit if limit is not None and limit < total * 0.999 else None
@@ -105,6 +107,7 @@ def _report(
         fragmented=bool(fragmented),
         unattributed=held.unattributed if held else 0,
         processes=_others(listed),
+        roomier=_roomier(table, device, requested),
     )
     pinned = survey.held_by(lambda root: root.pinned)
     return OutOfMemory(
@@ -165,10 +168,20 @@ def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str 
 # --- what the devices say ------------------------------------------------------------------------
 
 
-def _listed(ordinal: int) -> Device | None:
+def _listed(table: Iterable[Device], ordinal: int) -> Device | None:
     """What NVML says of a device, or of the MIG instance that is seen of it; or None."""
-    table: Iterable[Device] = inventory.devices(processes=True)
     return next((device.as_seen() for device in table if device.ordinal == ordinal), None)
+
+
+def _roomier(table: Iterable[Device], ordinal: int, requested: int | None) -> int | None:
+    """The ordinal of the other visible device with the most free memory, if that is enough."""
+    free = {
+        device.ordinal: device.as_seen().memory_free or 0
+        for device in table
+        if device.ordinal is not None and device.ordinal != ordinal
+    }
+    most = max(free, key=lambda each: free[each], default=None)
+    return None if requested is None or most is None or free[most] < requested else most
 
 
 def _others(device: Device | None) -> tuple[Process, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpumagic import torch_cuda
 from gpumagic.memory.holding import Survey
@@ -34,6 +33,8 @@ class Situation:
     unattributed: int
     #: Of others, on this device.
     processes: tuple[Process, ...]
+    #: Another ordinal with enough free memory for the request; None if none is known.
+    roomier: int | None = None
 
 
 def remedies(now: Situation) -> tuple[Remedy, ...]:
@@ -115,21 +116,25 @@ def _limit(now: Situation) -> Iterator[Remedy]:
 
 
 def _processes(now: Situation) -> Iterator[Remedy]:
-    held = [process for process in now.processes if process.memory]
-    if not held:
-        return
-    # The smallest that is enough; or else the largest.
-    enough = [p for p in held if fits(now, _outputs(now), p.memory or 0)]
-    process = enough[-1] if enough else held[0]
-    command = (process.command or "").split()
-    name = Path(command[0]).name if command else "a process"
-    owner = f" of {process.user}" if process.user else ""
-    yield Remedy(
-        f"end {name} (pid {process.pid}{owner})",
-        "if it is yours: it holds memory of this device",
-        process.memory,
-        bool(enough) if now.requested is not None else None,
-    )
+    """One's own other processes; what belongs to others is theirs to end."""
+    mine = [process for process in now.processes if process.memory and process.mine]
+    if mine:
+        # The smallest that is enough; or else the largest.
+        enough = [p for p in mine if fits(now, _outputs(now), p.memory or 0)]
+        process = enough[-1] if enough else mine[0]
+        yield Remedy(
+            f"end {process.command or 'a process'} (pid {process.pid})",
+            "it is yours, and holds memory of this device",
+            process.memory,
+            bool(enough) if now.requested is not None else None,
+        )
+    if now.roomier is not None and any(p.memory and not p.mine for p in now.processes):
+        yield Remedy(
+            f"use cuda:{now.roomier}",
+            "others hold memory of this device; that one has enough that is free",
+            None,
+            True,
+        )
 
 
 def variable() -> str:

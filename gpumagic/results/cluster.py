@@ -298,7 +298,7 @@ class ProcessGroup(Result):
     #: Engine id to rank.
     ranks: Mapping[int, int] = dataclasses.field(default_factory=dict)
     backend: str | None = None
-    #: ``address:port`` at which the ranks have met.
+    #: ``address:port`` at which the ranks have met; None on one host, where it was a private file.
     master: str | None = None
     #: By engine id, why it is not in the group.
     failed: Mapping[int, str] = dataclasses.field(default_factory=dict)

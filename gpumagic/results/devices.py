@@ -26,9 +26,12 @@ class Process:
     kind: str = "compute"
     #: None where the process cannot be looked up (ended, another pid namespace, no permission).
     user: str | None = None
+    #: The program and the script, ``python train.py``; never others' arguments.
     command: str | None = None
     #: True for the process that asked; None where NVML's pids cannot be compared with ours.
     own: bool | None = None
+    #: Whether it belongs to the user that asks; None where it cannot be looked up.
+    mine: bool | None = None
 
 
 @dataclass(frozen=True)

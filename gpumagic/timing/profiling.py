@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -110,12 +109,9 @@ class Profiled:
     def _read(self) -> KernelReport:
         if self._trace is not None:
             return replace(self._export(self._trace), trace=str(self._trace))
-        descriptor, name = tempfile.mkstemp(prefix="gpumagic-", suffix=".json")
-        os.close(descriptor)
-        try:
-            return self._export(Path(name))
-        finally:
-            Path(name).unlink(missing_ok=True)
+        # A folder of its own: torch replaces the file by one that others may read.
+        with tempfile.TemporaryDirectory(prefix="gpumagic-") as folder:
+            return self._export(Path(folder) / "trace.json")
 
     def _export(self, path: Path) -> KernelReport:
         self._profile.export_chrome_trace(str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,6 +15,7 @@ from IPython.core.error import UsageError
 from gpumagic import GpuMagicWarning
 from gpumagic.results import ClusterSelection
 from tests.cluster.conftest import wait_for
+from tests.security.traps import Traps
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
@@ -242,3 +244,21 @@ def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run, busy:
         with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
             run(two, "%gpu pin --timeout 3s")
         assert two.value(0, COUNT) == 4
+
+
+def test_a_restarted_engine_imports_nothing_from_its_folder(
+    cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path
+) -> None:
+    """Nor does it lose it, or what its relative options meant."""
+    cluster = cluster_of(1)
+    traps = Traps(tmp_path)
+    cluster.run(0, "import gpumagic.restart, gpumagic.cluster.successor, psutil, multiprocessing")
+    assert run(cluster, "%gpu 0 --cluster -o -q").value[0].error is None
+    cluster.run(0, f"import os; {USE}")
+    # What the old process imports from its folder is its own matter: that has all it needs.
+    traps.keep(cluster.value(0, "sorted(__import__('sys').modules)"))
+    cluster.run(0, f"os.chdir({str(traps.folder)!r})")
+    chosen = run(cluster, "%gpu off --cluster --restart -o -q").value
+    assert [each.selection and each.selection.status for each in chosen] == ["restarted"], chosen
+    assert traps.caught == []
+    assert cluster.value(0, "__import__('os').getcwd()") == str(traps.folder)

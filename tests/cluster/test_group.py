@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from IPython.core.error import UsageError
 
@@ -15,6 +20,7 @@ from gpumagic.cluster import ranks, running
 from gpumagic.cluster.remote import Place
 from gpumagic.errors import DeviceError
 from gpumagic.results import ProcessGroup
+from tests.security.neighbour import act
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 
@@ -56,13 +62,14 @@ def test_a_group_is_made_and_ended(two: Cluster, run: Run) -> None:
     assert dict(group.ranks) == {0: 0, 1: 1}
     assert group.world_size == 2
     assert group.backend == "gloo"  # there is no GPU to use
-    assert group.master.startswith("127.0.0.1:")
+    assert group.master is None  # on one host they meet in a file
     assert "process group: 2 ranks, backend gloo" in ran.text
     for engine in (0, 1):
         environment = two.value(engine, "dict(__import__('os').environ)")
         assert environment["RANK"] == environment["LOCAL_RANK"] == str(engine)
         assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "2"
-        assert f"127.0.0.1:{environment['MASTER_PORT']}" == group.master
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        assert environment["MASTER_PORT"] == two.value(0, "__import__('os').environ['MASTER_PORT']")
     shown = run(two, "%gpu dist -o").value
     assert (dict(shown.ranks), shown.backend) == ({0: 0, 1: 1}, "gloo")
     table = run(two, "%gpu cluster -o -q").value
@@ -77,6 +84,36 @@ def test_a_group_is_made_and_ended(two: Cluster, run: Run) -> None:
     assert "2 ranks left the process group" in run(two, "%gpu dist down").text
     assert "RANK" not in two.value(0, "dict(__import__('os').environ)")
     assert "there was no process group" in run(two, "%gpu dist down").text
+
+
+def listening(cluster: Cluster) -> set[str]:
+    """The addresses on which the engines can be reached."""
+    found = set()
+    for engine in cluster.engines:
+        process = psutil.Process(engine.pid)
+        ask = getattr(process, "net_connections", None) or process.connections
+        found |= {each.laddr.ip for each in ask("tcp") if each.status == psutil.CONN_LISTEN}
+    return found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+def test_nobody_else_can_take_part(joined: Cluster, run: Run) -> None:
+    """Not from another host, and not as another user of this one, who is let in to no store."""
+    store = "__import__('gpumagic.cluster.ranks', fromlist=['r'])._meeting['folder'].name"
+    folder = Path(joined.value(0, store))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert listening(joined) <= {"127.0.0.1"}  # gloo's own
+    if os.geteuid() == 0:
+        file = str(folder / "store")
+        port = joined.value(0, "__import__('os').environ['MASTER_PORT']")
+        said = act(
+            f"try: open({file!r}); print('read')\nexcept PermissionError: print('refused')\n"
+            f"print(socket.socket().connect_ex(('127.0.0.1', {port})))",
+            imports="os, socket, codecs",
+        )
+        assert said.split() == ["refused", str(errno.ECONNREFUSED)]
+    run(joined, "%gpu dist down -q")
+    assert not folder.exists()
 
 
 def test_training_as_in_the_documents(joined: Cluster, run: Run) -> None:
@@ -218,6 +255,8 @@ def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
     )
     group = run(two, "%gpu dist init -o -q").value
     assert dict(group.ranks) == {0: 0, 1: 1}, group.failed
+    assert group.master.startswith("127.0.0.1:")
+    assert listening(two) == {"127.0.0.1"}  # torch's store would listen on every address
     assert two.value(1, "__import__('os').environ['LOCAL_RANK']") == "0"
     if sys.platform == "linux":  # the interface by which they have met
         assert two.value(1, "__import__('os').environ['GLOO_SOCKET_IFNAME']") == "lo"

@@ -92,3 +92,33 @@ def test_a_folder_that_cannot_be_written(
     assert "the kernelspec cannot be written" in capsys.readouterr().err
     assert main(["kernel", "install", "--gpu", "nonsense"]) == 1
     assert "is not a choice of GPUs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [".", "..", "../..", "...", "-", "/", "./.", "~", "é"])
+def test_a_name_that_is_no_folder_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """What is installed replaces its folder: that is never the one of all kernelspecs, or above."""
+    kernels = tmp_path / "share" / "jupyter" / "kernels"
+    (kernels / "other").mkdir(parents=True)
+    words = ["kernel", "install", "--gpu", "off", "--prefix", str(tmp_path), "--name", name]
+    assert main(words) == 1
+    assert "has nothing that could name a kernelspec" in capsys.readouterr().err
+    assert [each.name for each in kernels.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("../other", "other-2"),
+        ("/etc/x", "etc-x"),
+        ("a/../../b", "a-..-..-b"),
+        (".hidden", "hidden"),
+        ("x" * 300, "x" * 100),
+    ],
+)
+def test_a_name_is_one_component(tmp_path: Path, name: str, folder: str) -> None:
+    kernels = tmp_path / "share" / "jupyter" / "kernels"
+    words = ["kernel", "install", "--gpu", "off", "--prefix", str(tmp_path)]
+    assert main([*words, "--name", name.replace("other", "other-2")]) == 0
+    assert [each.name for each in kernels.iterdir()] == [folder]

@@ -1,0 +1,78 @@
+"""Start the child processes: none of them runs, imports or loads what lies in the working folder.
+
+The working folder may be shared, or a cloned repository: a ``torch.py`` there is not torch. Python
+puts it on a child's path with ``-c`` and ``-m``, with an empty or relative entry of
+``PYTHONPATH``, and the system's loader does the same for ``LD_LIBRARY_PATH``. So children work in
+this Python's own folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+#: Run first thing in a child: ``-P``, which does the same, came with Python 3.11.
+WITHOUT_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
+
+Done = subprocess.CompletedProcess[str]
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: float) -> Done:
+    """Run a program to its end, outside of the working folder; what it printed.
+
+    Raises:
+        OSError: it cannot be started.
+        ChildTimeoutError: it took longer than ``timeout`` seconds.
+    """
+    try:
+        return subprocess.run(
+            command,
+            cwd=sys.prefix,
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raw = error.stdout or b""
+        output = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+        raise ChildTimeoutError(f"no answer in {timeout:.0f} s", output) from None
+
+
+class ChildTimeoutError(Exception):
+    """A child took too long: why in words, and what it had printed."""
+
+    def __init__(self, reason: str, output: str) -> None:
+        super().__init__(reason)
+        self.output = output
+
+
+def python(
+    source: str,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    timeout: float,
+) -> Done:
+    """Run ``source`` as the program of a fresh Python with these ``options``; see `run`."""
+    program = f"{WITHOUT_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
+    return run([sys.executable, *options, "-c", program], environment, timeout)
+
+
+def program(name: str, folders: Sequence[str]) -> str | None:
+    """Find a program in the first of the ``folders`` that has it.
+
+    Only absolute folders count: an empty or relative entry of ``PATH`` is the working folder, which
+    on Windows `shutil.which` searches first in any case.
+    """
+    for folder in filter(os.path.isabs, folders):
+        for ending in (".exe", ".bat", ".cmd") if os.name == "nt" else ("",):
+            path = Path(folder) / f"{name}{ending}"
+            if path.is_file() and os.access(path, os.X_OK):
+                return str(path)
+    return None

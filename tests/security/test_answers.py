@@ -1,0 +1,161 @@
+"""What an engine answers is data: gpumagic unpickles none of it, and it must fit the question."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic import __version__, results
+from gpumagic.cluster import asking, remote
+from gpumagic.results import (
+    CudaTiming,
+    DeviceTable,
+    Kernel,
+    KernelReport,
+    MemoryDelta,
+    Sample,
+    Selection,
+)
+from gpumagic.results.base import plain
+from gpumagic.results.quality import Quality
+from gpumagic.results.revive import from_json, from_plain
+
+HERE = remote.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
+TIMING = CudaTiming(
+    Sample((1.0, 2.0)),
+    Sample((1.5,)),
+    Sample((0.0,)),
+    {0: Sample((1.0,)), 3: Sample((2,))},
+    bound="gpu",
+    quality=Quality(0.1, "precision", throttled={0: ("heat",)}, flushed={1: 2}),
+    kernels=KernelReport((Kernel("k", 1, 1.0, 1.0, 1.0, (0,)),), busy={0: 0.5}),
+    notes=("a", "b"),
+)
+DELTA = MemoryDelta({1: gpumagic.results.memory.DeviceMemoryDelta(1, 2, 3)}, notes=("n",))
+
+
+def answered(question: str, value: Any) -> Any:
+    text = json.dumps(plain(value))
+    answer = asking._answer(0, question, ("ok", text))
+    assert answer.error is None, answer.error
+    return answer.value
+
+
+def test_what_is_sent_arrives() -> None:
+    table = gpumagic.devices()
+    assert answered("look", (HERE, table, ("GPU-1",), ())) == (HERE, table, ("GPU-1",), ())
+    chosen = Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "applied", tuple(table)[:2])
+    assert answered("choose", (HERE, chosen)) == (HERE, chosen)
+    assert answered("prepare", HERE) == HERE
+    for result in (TIMING, DELTA, MemoryDelta(), None):
+        assert answered("take", result) == result
+    for usual in (("127.0.0.1", 1, True, None), ("10.0.0.1", 1, False, "/x")):
+        assert answered("rendezvous", usual) == usual
+    assert (answered("join", "gloo"), answered("leave", True)) == ("gloo", True)
+
+
+def test_every_question_says_what_it_returns() -> None:
+    for question in remote.QUESTIONS:
+        assert asking._expected(question) is not Any
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ("ok", pickle.dumps(Evil())),
+        ("ok", pickle.dumps(HERE)),
+        ("ok", "not JSON"),
+        ("ok", "[" * 100_000),
+        ("ok", "null"),
+        ("ok", "NaN"),
+        ("ok", "{}"),
+        ("ok", json.dumps({**plain(HERE), "extra": 1})),
+        ("ok", json.dumps({**plain(HERE), "pid": "7"})),
+        ("ok", json.dumps({**plain(HERE), "pid": True})),
+        ("ok", json.dumps({**plain(HERE), "host": None})),
+        ("ok", json.dumps({**plain(HERE), "host": {}})),
+        ("ok", json.dumps([plain(HERE)])),
+        ("ok", json.dumps({**plain(HERE), "pid": 10**400})),
+        ("ok", json.dumps({**plain(HERE), "pid": 7}).replace("7", "9" * 5000)),
+        ("ok",),
+        "ok",
+        None,
+        7,
+        ("large", "much"),
+        ("error", 7),
+        ("?", "?"),
+        {},
+    ],
+)
+def test_an_answer_that_is_none(outcome: Any) -> None:
+    answer = asking._answer(3, "prepare", outcome)
+    assert answer.value is None
+    assert answer.error is not None
+    assert answer.error.startswith("its answer is not understood")
+
+
+def test_an_answer_of_another_kind() -> None:
+    for question, value in (
+        ("look", (HERE, DeviceTable(), ())),
+        ("look", (HERE, DELTA, (), ())),
+        ("take", HERE),
+        ("choose", (HERE, Selection("0", {}, "no such status"))),  # type: ignore[arg-type]
+        ("take", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
+        ("take", {**plain(TIMING), "wall": {"all": []}}),
+        ("take", {**plain(TIMING), "bound": "moon"}),
+        ("take", {**plain(TIMING), "compile_time": float("inf")}),
+        ("take", {**plain(TIMING), "compile_time": 10**400}),
+        ("take", {**plain(TIMING), "busy": {"１": 1.0}}),
+    ):
+        assert asking._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
+
+
+def test_a_number_that_is_none() -> None:
+    text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
+    assert "1e999" in text
+    assert asking._answer(0, "take", ("ok", text)).value is None
+
+
+def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LARGEST", 10)
+    assert asking._answer(0, "leave", ("ok", " " * 20 + "true")).value is None
+
+
+def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(remote.QUESTIONS, "look", lambda: (HERE, DeviceTable(), (), ()))
+    kind, content = remote.answer(__version__, "look", {}, 10**6)
+    assert kind == "ok"
+    assert json.loads(content)[0]["host"] == "host"
+
+
+def test_results_that_are_looked_for_by_their_annotations() -> None:
+    assert from_plain(Mapping[int, float], {"1": 2}) == {1: 2.0}
+    assert from_json(tuple[int, ...], "[]") == ()
+    for kind, data in (
+        (Mapping[int, float], {"1" * 5000: 2}),
+        (tuple[int, str], [1]),
+        (int, 1.0),
+        (float, True),
+        (bytes, "x"),
+        (Any, 1),
+    ):
+        with pytest.raises(ValueError, match=r"expected|no key"):
+            from_plain(kind, data)
+
+
+def test_no_pickle_in_the_questions() -> None:
+    """ipyparallel has its own; what gpumagic asks and answers has none."""
+    for module in (asking, remote, results):
+        assert "pickle" not in Path(inspect.getfile(module)).read_text()

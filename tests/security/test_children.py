@@ -1,0 +1,112 @@
+"""No process that gpumagic starts imports, or runs, what lies in the working folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpumagic import child, driver, runtime
+from gpumagic.doctor import system
+from tests.security.traps import Traps
+from tests.virtual_gpu import Scenario
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the traps are for POSIX")
+
+
+@pytest.fixture
+def traps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traps:
+    """The working folder: full of traps, and named by every variable that can name it."""
+    found = Traps(tmp_path)
+    monkeypatch.chdir(found.folder)
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH"):
+        # As `export PYTHONPATH=$PYTHONPATH:/some/where` makes it where there was none.
+        monkeypatch.setenv(name, os.pathsep.join(["", ".", *filter(None, [os.environ.get(name)])]))
+    monkeypatch.setenv("CUDA_HOME", ".")
+    return found
+
+
+def test_the_traps_work(traps: Traps) -> None:
+    subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
+    assert traps.caught
+
+
+def test_torch_asked_in_a_child(traps: Traps) -> None:
+    build, start = runtime.in_child({}, timeout=600)
+    assert (build.error, build.compiled, start.said) == (None, True, None)
+    assert start.count
+    assert traps.caught == []
+
+
+def test_the_driver_asked_in_a_child(traps: Traps) -> None:
+    assert len(driver.list_in_child(timeout=600)) == 4
+    assert traps.caught == []
+
+
+def test_the_compiler(traps: Traps, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither by ``PATH`` nor by ``CUDA_HOME`` is it one in the working folder."""
+    monkeypatch.delenv("GPUMAGIC_ROOT", raising=False)
+    (traps.folder / "bin").mkdir()
+    (traps.folder / "bin" / "nvcc").write_text((traps.folder / "nvcc").read_text())
+    (traps.folder / "bin" / "nvcc").chmod(0o755)
+    system.toolkit()
+    assert traps.caught == []
+    real = tmp_path / "nvcc"
+    real.write_text(f"#!/bin/sh\npwd > {tmp_path}/where\necho 'Cuda tools, release 12.4, V1'\n")
+    real.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{tmp_path}")
+    found = system.toolkit()
+    assert found is not None
+    if found.path == str(real):
+        assert found.version == (12, 4)
+        assert (tmp_path / "where").read_text().strip() == str(Path(sys.prefix).resolve())
+
+
+def test_a_program_is_looked_for_in_absolute_folders(traps: Traps) -> None:
+    assert child.program("nvcc", ["", ".", os.curdir, str(traps.folder.parent)]) is None
+    assert child.program("nvcc", [str(traps.folder)]) == str(traps.folder / "nvcc")
+
+
+@pytest.mark.parametrize("words", [(), ("table", "--json")])
+def test_the_command_line(
+    traps: Traps, child_environment: Callable[..., dict[str, str]], words: tuple[str, ...]
+) -> None:
+    """As its installed script starts it."""
+    script = traps.folder.parent / "gpumagic"
+    script.write_text("import sys\nfrom gpumagic.commands import main\nsys.exit(main())\n")
+    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
+    done = subprocess.run(
+        [sys.executable, str(script), *words],
+        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert traps.caught == []
+    assert "Virtual" in done.stdout or "GPU" in done.stdout
+
+
+def test_the_command_line_by_its_module(
+    traps: Traps, child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere."""
+    for each in traps.folder.glob("*.py"):
+        if each.stem in sys.stdlib_module_names or each.stem == "gpumagic":
+            each.unlink()  # a stranger's gpumagic would be all that runs
+    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
+    for module in ("sitecustomize", "usercustomize"):
+        (traps.folder / f"{module}.py").unlink()
+    subprocess.run(
+        [sys.executable, "-m", "gpumagic"],
+        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert traps.caught == []
