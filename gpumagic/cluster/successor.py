@@ -19,7 +19,7 @@ import zmq
 
 from gpumagic import choice
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, leaving, process, requests
+from gpumagic.restart import handover, inbox, leaving, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
@@ -61,8 +61,8 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         letter.flush()
         command = [sys.executable, *_interpreter_options(), *_COMMAND, *app.argv]
         try:
-            process.replace(command, environment, str(Path.cwd()), kernel=True)
-        except OSError as error:
+            process.replace(command, environment, str(Path.cwd()), hold=False)
+        except (OSError, TypeError, ValueError) as error:
             waiting.give_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
     raise AssertionError("unreachable")
@@ -191,7 +191,7 @@ class Links:
 async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     """Answer what the old engine has not answered."""
     await links.made()
-    requests.put(kernel, [state["asking"], *state["waiting"]])
+    inbox.put(kernel, [state["asking"], *state["waiting"]])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
@@ -26,6 +27,7 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
     """
     shell = magics.shell
     restart.check(shell, force=options.force)
+    environment = _environment(shell)
     payload: dict[str, Any] = {
         "spec": spec,
         "started_with": choice.started_with(),
@@ -34,21 +36,23 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
         "target": _target(shell),
         "threads": options.threads,
     }
-    files: list[IO[bytes]] = []
-    if options.keep:
-        files = _keep(shell, options, payload)
-    try:
+    with contextlib.ExitStack() as ending:
+        tried = ending.enter_context(restart.trial(shell, environment))
+        files: list[IO[bytes]] = []
+        if options.keep:
+            files = _keep(shell, options, payload)
+        for file in files:
+            ending.callback(file.close)
         restart.restart(
             shell,
-            _environment(shell),
+            environment,
             payload,
+            tried,
             files=files,
             kept=payload.get("kept", ()),
             force=options.force,
         )
-    finally:
-        for file in files:
-            file.close()
+    raise AssertionError("unreachable")
 
 
 def _environment(shell: Any) -> dict[str, str]:
@@ -136,9 +140,9 @@ def _frames_of_user(shell: Any) -> list[int]:
     return lines
 
 
-def resume(shell: Any) -> None:
-    """Take over from the process that this one has replaced, if it has."""
-    restart.resume(shell, lambda resumed: _report(shell, resumed))
+def resume(shell: Any, state: Mapping[str, Any]) -> None:
+    """Take over from the process that this one has replaced, which has left ``state``."""
+    restart.resume(shell, state, lambda resumed: _report(shell, resumed))
 
 
 def _report(shell: Any, resumed: restart.Resumed) -> Any:

@@ -1,0 +1,69 @@
+"""What an interpreter does when it ends, and a process that is replaced would leave out."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from typing import Any
+
+
+def run_exit_functions(shell: Any) -> None:
+    """Call what the user and libraries have registered with `atexit`: temporary folders go.
+
+    What they print goes where it goes at the end of a kernel. What IPython and ipykernel have
+    registered is not called, since the new process goes on with their files and the history.
+    """
+    own = [function for function in _own(shell) if _unregister(function)]
+    try:
+        with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
+            atexit._run_exitfuncs()
+    except BaseException as error:  # an interrupt, or one that ends the process
+        if not isinstance(error, KeyboardInterrupt | SystemExit | Exception):
+            raise
+    finally:
+        for function in reversed(own):
+            atexit.register(function)
+
+
+def _own(shell: Any) -> Iterator[Callable[[], Any]]:
+    """What IPython and ipykernel register."""
+    app = getattr(getattr(shell, "kernel", shell), "parent", None)
+    places = (
+        (app, "cleanup_connection_file"),
+        (app, "close"),
+        (getattr(app, "iopub_thread", None), "stop"),
+        (shell, "atexit_operations"),
+        (getattr(shell.history_manager, "save_thread", None), "stop"),
+    )
+    for owner, name in places:
+        function = getattr(owner, name, None)
+        if function is not None:
+            yield function
+
+
+def _unregister(function: Callable[[], Any]) -> bool:
+    before = atexit._ncallbacks()
+    atexit.unregister(function)
+    return atexit._ncallbacks() < before
+
+
+def removes_connection_file(app: Any) -> bool:
+    """Whether the kernel removes its connection file when it ends, since it has made it."""
+    function = app.cleanup_connection_file
+    registered = _unregister(function)
+    if registered:
+        atexit.register(function)
+    return registered
+
+
+def reaped(pids: Iterable[int]) -> list[int]:
+    """Reap those children that have ended; those that have not."""
+    left = []
+    for pid in pids:
+        with suppress(ChildProcessError):
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                left.append(pid)
+    return left
