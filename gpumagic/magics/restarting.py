@@ -17,10 +17,11 @@ from gpumagic.errors import RestartError
 from gpumagic.magics.show import LiveDisplay, hand_over
 from gpumagic.restart import handover
 from gpumagic.restart.leaving import variables
+from gpumagic.results import Selection
 
 
-def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    """Restart the kernel under the variables that have just been written.
+def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    """Restart the kernel under the variables that have just been written: a choice, but too late.
 
     Raises:
         RestartError: refused; the kernel goes on as it was.
@@ -29,7 +30,8 @@ def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) 
     restart.check(shell, force=options.force)
     environment = _environment(shell)
     payload: dict[str, Any] = {
-        "spec": spec,
+        "spec": chosen.requested,
+        "saved": chosen.notes[-1:] if options.save else (),
         "started_with": choice.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
@@ -152,7 +154,7 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     notes = _notes(resumed)
     if resumed.files:
         notes += _bring_back(shell, resumed)
-    chosen = replace(chosen, notes=(*notes, *chosen.notes))
+    chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     value = hand_over(shell, chosen, options)

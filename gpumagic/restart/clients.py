@@ -1,8 +1,9 @@
 """The front ends of a kernel: whether they are connected, and an answer that does not get lost.
 
 A restart in place breaks every connection; zmq makes them anew within about 100 ms, at a moment
-that the kernel is not told. What is published before is lost, so the connections are counted. Needs nothing else
-of gpumagic: `loader` answers with it where the package does not import.
+that the kernel is not told. What is published before is lost, so the connections are counted.
+
+Needs nothing else of gpumagic: `loader` answers with it where the package does not import.
 """
 
 from __future__ import annotations

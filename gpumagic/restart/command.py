@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 
 
 def command(app: Any) -> list[str]:
-    """This process's command line, run by `loader`.
+    """The command line of the present process, run by `loader`.
 
     Raises:
         RestartError: it cannot be executed again.

@@ -25,16 +25,22 @@ def create(folder: str | None = None) -> IO[bytes]:
     Raises:
         OSError: it cannot be made, or keeps a name there, as on NFS.
     """
-    if folder is None and hasattr(os, "memfd_create"):
-        file: IO[bytes] = os.fdopen(os.memfd_create("gpumagic"), "w+b")
-        os.fchmod(file.fileno(), 0o600)
-    else:
-        file = tempfile.TemporaryFile(dir=folder, prefix="gpumagic-")
+    file = _in_memory() if folder is None and hasattr(os, "memfd_create") else _on_disk(folder)
     if not _is_private(os.fstat(file.fileno())):
         file.close()
         where = folder or tempfile.gettempdir()
         raise OSError(errno.ENOTSUP, f"a file in {where} cannot be without a name; set TMPDIR")
     return file
+
+
+def _in_memory() -> IO[bytes]:
+    descriptor = os.memfd_create("gpumagic")
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "w+b")
+
+
+def _on_disk(folder: str | None) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder, prefix="gpumagic-")
 
 
 def address(file: IO[bytes]) -> str:
