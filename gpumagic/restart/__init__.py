@@ -144,9 +144,9 @@ def restart(
         RestartError: it was not possible, or interrupted; everything is as it was.
     """
     asked = time.time()
+    tried.result()
     check(shell, force=force)
     app, kernel = _app(shell), getattr(shell, "kernel", None)
-    tried.result()
     children = process.children()
     state: dict[str, Any] = {
         "kernel": kernel is not None,

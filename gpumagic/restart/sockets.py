@@ -29,7 +29,7 @@ def kept(app: Any) -> Iterator[dict[int, int]]:
     try:
         for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
             port = _listens_on(descriptor)
-            if port in ports and port not in found:
+            if port is not None and port in ports and port not in found:
                 found[port] = os.dup(descriptor)
         yield found
     finally:
