@@ -247,11 +247,10 @@ def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with busy(two, 0):
-        with monkeypatch.context() as patch:
-            patch.setattr("gpumagic.cluster.asking.concurrent.futures.wait", interrupted)
-            with pytest.raises(UsageError, match="interrupted: engines that had not begun"):
-                run(two, "%gpu off --cluster -t 0 --restart -q")
+    with busy(two, 0), monkeypatch.context() as patch:
+        patch.setattr("gpumagic.cluster.asking.concurrent.futures.wait", interrupted)
+        with pytest.raises(UsageError, match="interrupted: engines that had not begun"):
+            run(two, "%gpu off --cluster -t 0 --restart -q")
     assert two.value(0, "weights") == 5
     assert two.value(0, COUNT) == 4
 
