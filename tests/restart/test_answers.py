@@ -251,7 +251,8 @@ def test_a_file_that_keeps_its_name_is_refused_before(
     from gpumagic.restart import handover
 
     def named(**_: Any) -> Any:
-        return (tmp_path / ".nfs0001").open("w+b", opener=lambda p, f: os.open(p, f, 0o600))
+        (file := tmp_path / ".nfs0001").touch(mode=0o600)
+        return file.open("w+b")
 
     monkeypatch.setattr(handover.tempfile, "TemporaryFile", named)
     with pytest.raises(OSError, match="set TMPDIR"):
