@@ -163,6 +163,10 @@ class Extension:
 
             note_hiding()
 
+    def resume(self, state: Any) -> None:
+        """Go on where the process stopped that this one has replaced, which has left ``state``."""
+        import_module("gpumagic.magics.restarting").resume(self.shell, state)
+
     def _after_cell(self, result: Any) -> None:
         """End what the cell has left behind; say what is known of its failure."""
         with suppress(Exception):  # what it does is for the cells to come

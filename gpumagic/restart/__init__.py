@@ -4,7 +4,8 @@
 zmq mends by itself. The old process image leaves to the new one what it must know (`handover`);
 the new one answers the request that asked for the restart and runs those that waited behind it.
 
-``restart`` may import IPython's and ipykernel's objects only as they are given to it.
+``restart`` takes IPython's and ipykernel's objects as they are given to it; only `loader`, which
+starts them, imports them.
 """
 
 from __future__ import annotations

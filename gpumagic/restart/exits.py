@@ -18,11 +18,12 @@ def run_exit_functions(shell: Any) -> None:
     """
     own = [function for function in _own(shell) if _unregister(function)]
     try:
-        with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
+        with (
+            suppress(Exception, KeyboardInterrupt, SystemExit),  # they are told on stderr
+            redirect_stdout(sys.__stdout__),
+            redirect_stderr(sys.__stderr__),
+        ):
             atexit._run_exitfuncs()
-    except BaseException as error:  # an interrupt, or one that ends the process
-        if not isinstance(error, KeyboardInterrupt | SystemExit | Exception):
-            raise
     finally:
         for function in reversed(own):
             atexit.register(function)

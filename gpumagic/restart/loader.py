@@ -233,9 +233,7 @@ def _go_on(app: Any) -> None:
     try:
         _find_gpumagic()
         app.shell.extension_manager.load_extension("gpumagic")
-        from gpumagic.magics import restarting
-
-        restarting.resume(app.shell, state)
+        app.shell._gpumagic.resume(state)
     except BaseException as error:
         failed(app.shell, state, error)
 
