@@ -172,7 +172,8 @@ def replace(
     import posix  # not on Windows
 
     close_at_exec(stay)
-    with signals.as_at_the_start(), working_in(folder):
+    blocked = (signal.SIGINT,) if hold else ()
+    with signals.as_at_the_start(blocked), working_in(folder):
         interrupts = signal.getsignal(signal.SIGINT)
         if not hold:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,11 +37,8 @@ def interrupts_held() -> Iterator[Held]:
 
 
 @contextmanager
-def as_at_the_start() -> Iterator[None]:
-    """Nothing ignored, nothing blocked, no timer: ``execve`` would hand that on.
-
-    But SIGINT is blocked: an interrupt waits for the new process, which unblocks it.
-    """
+def as_at_the_start(blocked: Collection[signal.Signals] = ()) -> Iterator[None]:
+    """Nothing ignored, no timer, nothing but ``blocked`` blocked: ``execve`` would hand that on."""
     alone = {getattr(signal, name, None) for name in _LEFT_ALONE}
     ignored = [
         number
@@ -52,7 +49,7 @@ def as_at_the_start() -> Iterator[None]:
         timer: signal.setitimer(timer, 0)
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     }
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
         for number in ignored:
             signal.signal(number, signal.SIG_DFL)
@@ -60,6 +57,6 @@ def as_at_the_start() -> Iterator[None]:
     finally:
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for timer, (seconds, interval) in timers.items():
             signal.setitimer(timer, seconds, interval)
