@@ -62,19 +62,19 @@ def test_the_script_of_a_terminal_does_not_run_again(
     (tmp_path / "train.py").write_text("print('the script runs')\nmodel = [0]\n")
     t = terminal(None, None, "--ext=autoreload", "-i", "train.py")
     t.run(f"{FREEZE}; model[0] += 5")
-    shown = t.run("%gpu off --restart --keep model")
+    shown = t.run("%gpu 1 --restart --keep model")
     assert "the script runs" not in shown
-    assert shown.startswith("restarted: this kernel sees no GPU")
+    assert shown.startswith("restarted: this kernel sees 1 GPU")
     assert t.run("model").endswith("[5]")  # it ran once, before
     assert "autoreload" in t.run(LOADED)
-    assert t.run("import sys; print(sys.argv[0].endswith('train.py'), sys.orig_argv[-1])") == (
-        "False train.py"
+    assert t.run("import sys; print(sys.argv[-1], sys.orig_argv[-2:])") == (
+        "train.py ['-i', 'train.py']"
     )
     # And once more, over the loader.
     t.run(FREEZE)
-    assert "Kept: model." in t.run("%gpu 1 --restart --keep model")
-    t.process.sendline("import time; time.sleep(600)")
-    time.sleep(0.1)
+    assert "Kept: model." in t.run("%gpu 2 --restart --keep model")
+    t.process.sendline("print('be' + 'gun'); import time; time.sleep(600)")
+    t.process.expect("begun")
     t.process.sendintr()
     t.process.expect("KeyboardInterrupt")
 
