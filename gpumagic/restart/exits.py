@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from typing import Any
+from types import MethodType
+from typing import Any, ClassVar
 
 
 def run_exit_functions(shell: Any) -> None:
@@ -29,7 +30,7 @@ def run_exit_functions(shell: Any) -> None:
             atexit.register(function)
 
 
-def _own(shell: Any) -> Iterator[Callable[[], Any]]:
+def _own(shell: Any) -> Iterator[MethodType]:
     """What IPython and ipykernel register."""
     app = getattr(getattr(shell, "kernel", shell), "parent", None)
     places = (
@@ -41,14 +42,37 @@ def _own(shell: Any) -> Iterator[Callable[[], Any]]:
     )
     for owner, name in places:
         function = getattr(owner, name, None)
-        if function is not None:
+        if isinstance(function, MethodType):
             yield function
 
 
-def _unregister(function: Callable[[], Any]) -> bool:
-    before = atexit._ncallbacks()
-    atexit.unregister(function)
-    return atexit._ncallbacks() < before
+def _unregister(function: MethodType) -> bool:
+    """Whether it was registered; it is no more."""
+    found = any(
+        type(each) is MethodType
+        and each.__self__ is function.__self__
+        and each.__func__ is function.__func__
+        for each in _registered()
+    )
+    if found:
+        atexit.unregister(function)
+    return found
+
+
+def _registered() -> list[Any]:
+    """All exit functions. `atexit` names none, but compares each with what is to be taken out."""
+
+    class Listener:
+        heard: ClassVar[list[Any]] = []
+
+        def __eq__(self, other: object) -> bool:
+            self.heard.append(other)
+            return False
+
+        __hash__ = None  # type: ignore[assignment]
+
+    atexit.unregister(Listener())  # type: ignore[arg-type]
+    return Listener.heard
 
 
 def removes_connection_file(app: Any) -> bool:

@@ -195,9 +195,10 @@ def test_a_kernel_removes_the_connection_file_that_it_has_made(
         client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        for cell in (f"%load_ext gpumagic\n{FREEZE}", "%gpu 1 --restart", "%gpu 1", "quit"):
+        for cell in (f"%load_ext gpumagic\n{FREEZE}", "%gpu 1 --restart", "%gpu 1"):
             reply = client.execute_interactive(cell, output_hook=lambda _: None, timeout=60)
             assert reply["content"]["status"] == "ok"
+        client.shutdown()
         process.wait(60)
         assert not (tmp_path / "own.json").exists()
     finally:
