@@ -57,10 +57,15 @@ def _set(name: str, value: str | None) -> None:
         # torch 2.6 counts devices by the variable when it is first asked, and keeps that: let it
         # count while the variable is still what CUDA has read.
         torch_cuda.require().cuda.device_count()
+    replaced = type(os.environ) is dict  # by the user: what is written to it stays in Python
     if value is None:
         os.environ.pop(name, None)
+        if replaced:
+            os.unsetenv(name)
     else:
         os.environ[name] = value
+        if replaced:
+            os.putenv(name, value)
 
 
 # --- at the start ------------------------------------------------------------------------------

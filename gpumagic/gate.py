@@ -91,6 +91,7 @@ class Gate:
             # Not before the user's own first use: choosing a device would make a context.
             def first(gate: Gate = self) -> None:
                 if gate is _gate:
+                    gate._device_before = gate._torch._C._cuda_getDevice()
                     gate._torch._C._cuda_setDevice(ordinal)
 
             cuda._lazy_call(first)

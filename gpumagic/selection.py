@@ -174,14 +174,18 @@ def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, .
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
-    """The table as soon as enough devices fit, or at the time limit. Interruptible."""
+    """The table as soon as enough devices fit, or never can, or at the time limit.
+
+    Interruptible.
+    """
     started = time.monotonic()
     while True:
         table = inventory.devices(processes=False)
         mine = visibility.candidates(allowed(table), spec.count)
         fitting = len(visibility.freest(mine, wants))
+        possible = sum(visibility.may_pass(device, wants) for device in mine)
         waited = time.monotonic() - started
-        if fitting >= spec.count or spec.count > len(mine) or waited >= limit:
+        if fitting >= spec.count or possible < spec.count or waited >= limit:
             return table
         if progress is not None:
             progress(waited, f"{fitting} of {spec.count} GPUs are free enough")

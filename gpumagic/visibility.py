@@ -260,7 +260,7 @@ def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     return found
 
 
-def _may_pass(device: Device, wants: Wants) -> bool:
+def may_pass(device: Device, wants: Wants) -> bool:
     """Whether a device that does not fit may fit later."""
     small = device.memory_total is not None and (wants.min_free or 0) > device.memory_total
     return not (device.error or small or (refusal(device, wants) or "").endswith("not known"))
@@ -294,7 +294,7 @@ def pick(
             if (why := refusal(device, wants)) is not None
         )
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
-        helps = can_wait and sum(_may_pass(device, wants) for device in devices) >= count
+        helps = can_wait and sum(may_pass(device, wants) for device in devices) >= count
         advice = "; --wait SECONDS waits for them" if helps else ""
         raise DeviceError(f"{number}, {count} asked for ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

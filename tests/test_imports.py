@@ -70,7 +70,7 @@ ROOMS["magics"] = {*ROOMS}
 OWNERS = {
     "torch": {"torch_cuda", "torch_build"},
     "pynvml": {"nvml"},
-    "IPython": {"magics", "cell", "cluster"},
+    "IPython": {"magics", "cell", "cluster", "restart"},
     "traitlets": {"magics"},
     "rich": {"display"},
     "pandas": {"results"},

@@ -42,7 +42,7 @@ def ask(
 
     ``arguments`` go to all, ``each`` to the engine with that id. An engine that does not answer
     within ``timeout`` seconds, since it runs a long cell, has one answer less; the question is
-    withdrawn, and nobody waits for it.
+    withdrawn, and nobody waits for it; so it is if this is interrupted.
 
     Raises:
         DeviceError: no engine answers, and neither does the controller.
@@ -58,7 +58,11 @@ def ask(
         pending = [_send(client, [e], question, {**common, **each[e]}) for e in there]
     found = {engine: Answer(engine, error="the engine is gone") for engine in gone}
     asked = [pair for result in pending for pair in futures(result)]
-    concurrent.futures.wait([future for _, future in asked], timeout)
+    try:
+        concurrent.futures.wait([future for _, future in asked], timeout)
+    except BaseException:  # an interrupt: nobody waits for the answers any more
+        _withdraw(client, [(engine, future) for engine, future in asked if not future.done()])
+        raise
     for engine, future in asked:
         if future.done():
             found[engine] = _answer(engine, question, future.result())

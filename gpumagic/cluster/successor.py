@@ -20,7 +20,7 @@ import zmq
 
 from gpumagic import child, choice
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, leaving, process, requests
+from gpumagic.restart import handover, inbox, leaving, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
@@ -67,8 +67,8 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         letter.flush()
         command = [sys.executable, *_interpreter_options(), *_COMMAND, *app.argv]
         try:
-            process.replace(command, environment, _first_folder(app), kernel=True)
-        except OSError as error:
+            process.replace(command, environment, _first_folder(app), hold=False)
+        except (OSError, TypeError, ValueError) as error:
             waiting.give_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
     raise AssertionError("unreachable")
@@ -215,7 +215,7 @@ async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     await links.made()
     if state["folder"] is not None:
         _go_back_later(kernel, state["folder"])
-    requests.put(kernel, [state["asking"], *state["waiting"]])
+    inbox.put(kernel, [state["asking"], *state["waiting"]])
 
 
 def _go_back_later(kernel: Any, folder: str) -> None:

@@ -11,7 +11,7 @@ from gpumagic.cluster import asking, choosing, connecting, grouping
 from gpumagic.cluster.connecting import Cluster
 from gpumagic.display.harmless import harmless
 from gpumagic.display.units import spans
-from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
 from gpumagic.magics.options import Parser, duration
 from gpumagic.magics.show import hand_over
 from gpumagic.results import ClusterSelection, ProcessGroup
@@ -162,17 +162,27 @@ def run(
     result: Any
     if verb == "cluster":
         result = choosing.devices(cluster, engines, processes=options.processes, **limit)
-    elif verb == "pin":
-        result = choosing.pin(
-            cluster, engines, per_engine=options.per_engine, share=options.share, **again
-        )
     elif verb == "dist":
         result = _dist(cluster, words, options)
     else:
         spec = " ".join(options.spec)
-        result = choosing.choose(cluster, spec, engines, wants=wants, **again)
+        try:
+            if verb == "pin":
+                result = choosing.pin(
+                    cluster, engines, per_engine=options.per_engine, share=options.share, **again
+                )
+            else:
+                result = choosing.choose(cluster, spec, engines, wants=wants, **again)
+        except KeyboardInterrupt:
+            raise DeviceError(
+                "interrupted: engines that had not begun with it do not; see %gpu cluster"
+            ) from None
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, ClusterSelection):
+        if result and all(each.error is not None for each in result):
+            raise DeviceError(
+                f"no engine has done it; engine {result[0].engine}: {result[0].error}"
+            )
         _warn(result, options, defaults)
     return returned
 

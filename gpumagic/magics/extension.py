@@ -151,9 +151,9 @@ class Extension:
         shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self._format)
         if self.set_nvml_check:
             os.environ[NVML_CHECK] = "1"
-        if "GPUMAGIC_RESTARTED" in os.environ:
-            import_module("gpumagic.magics.restarting").resume(shell)
-        elif hasattr(shell, "kernel"):
+        # In a process that has replaced another one `restart.loader` takes it from here.
+        loader = sys.modules.get("gpumagic.restart.loader")
+        if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
             import_module("gpumagic.magics.saving").apply(shell)
         witness.attach(shell)
         self.undo.append(witness.detach)
@@ -164,6 +164,10 @@ class Extension:
             from gpumagic.selection import note_hiding
 
             note_hiding()
+
+    def resume(self, state: Any) -> None:
+        """Go on where the process stopped that this one has replaced, which has left ``state``."""
+        import_module("gpumagic.magics.restarting").resume(self.shell, state)
 
     def _after_cell(self, result: Any) -> None:
         """End what the cell has left behind; say what is known of its failure."""

@@ -22,7 +22,7 @@ from gpumagic import (
     threads,
     torch_cuda,
 )
-from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError, SpecError
 from gpumagic.magics import checks, cluster, restarting, saving
 from gpumagic.magics.options import (
     Parser,
@@ -210,11 +210,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         chosen = saving.keep(shell, chosen)
     if options.restart and chosen.status == "too-late":
         try:
-            restarting.begin(magics, spec, options, silent=silent)
-        except BaseException:
+            restarting.begin(magics, chosen, options, silent=silent)
+        except BaseException as failure:
             choice.restore(before)
             if options.save:
                 saving.put_back(shell, kept)
+            if isinstance(failure, KeyboardInterrupt):
+                raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
     _warn(chosen)
     chosen = threads.noted(chosen, options.threads)
@@ -230,7 +232,12 @@ def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) ->
         def progress(waited: float, what: str) -> None:
             live.text(f"waiting for GPUs: {what} ({waited:.0f} s of {options.wait:.0f} s)")
 
-        chosen = selection.choose(spec, wants, wait=options.wait, progress=progress)
+        try:
+            chosen = selection.choose(spec, wants, wait=options.wait, progress=progress)
+        except KeyboardInterrupt:
+            if not options.wait:
+                raise
+            raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
     if not lifted:
         return gate.noted(chosen)
     # The variables may be as they were; what this kernel can use is not.

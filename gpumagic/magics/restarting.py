@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
@@ -16,39 +17,44 @@ from gpumagic.errors import RestartError
 from gpumagic.magics.show import LiveDisplay, hand_over
 from gpumagic.restart import handover
 from gpumagic.restart.leaving import variables
+from gpumagic.results import Selection
 
 
-def begin(magics: Any, spec: str, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    """Restart the kernel under the variables that have just been written.
+def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    """Restart the kernel under the variables that have just been written: a choice, but too late.
 
     Raises:
         RestartError: refused; the kernel goes on as it was.
     """
     shell = magics.shell
     restart.check(shell, force=options.force)
+    environment = _environment(shell)
     payload: dict[str, Any] = {
-        "spec": spec,
+        "spec": chosen.requested,
+        "saved": chosen.notes[-1:] if options.save else (),
         "started_with": choice.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
         "threads": options.threads,
     }
-    files: list[IO[bytes]] = []
-    if options.keep:
-        files = _keep(shell, options, payload)
-    try:
+    with contextlib.ExitStack() as ending:
+        tried = ending.enter_context(restart.trial(shell, environment))
+        files: list[IO[bytes]] = []
+        if options.keep:
+            files = _keep(shell, options, payload)
+        for file in files:
+            ending.callback(file.close)
         restart.restart(
             shell,
-            _environment(shell),
+            environment,
             payload,
+            tried,
             files=files,
             kept=payload.get("kept", ()),
             force=options.force,
         )
-    finally:
-        for file in files:
-            file.close()
+    raise AssertionError("unreachable")
 
 
 def _environment(shell: Any) -> dict[str, str]:
@@ -136,9 +142,9 @@ def _frames_of_user(shell: Any) -> list[int]:
     return lines
 
 
-def resume(shell: Any) -> None:
-    """Take over from the process that this one has replaced, if it has."""
-    restart.resume(shell, lambda resumed: _report(shell, resumed))
+def resume(shell: Any, state: Mapping[str, Any]) -> None:
+    """Take over from the process that this one has replaced, which has left ``state``."""
+    restart.resume(shell, state, lambda resumed: _report(shell, resumed))
 
 
 def _report(shell: Any, resumed: restart.Resumed) -> Any:
@@ -148,7 +154,7 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     notes = _notes(resumed)
     if resumed.files:
         notes += _bring_back(shell, resumed)
-    chosen = replace(chosen, notes=(*notes, *chosen.notes))
+    chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     value = hand_over(shell, chosen, options)

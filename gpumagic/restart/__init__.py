@@ -4,13 +4,15 @@
 zmq mends by itself. The old process image leaves to the new one what it must know (`handover`);
 the new one answers the request that asked for the restart and runs those that waited behind it.
 
-``restart`` may import IPython's and ipykernel's objects only as they are given to it.
+``restart`` takes IPython's and ipykernel's objects as they are given to it; only `loader`, which
+starts them, imports them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -19,10 +21,19 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import clients, handover, leaving, numbering, process, requests
-
-#: Loads gpumagic at the start of a kernel or of IPython.
-LOAD = "--InteractiveShellApp.extra_extensions=gpumagic"
+from gpumagic.restart import (
+    clients,
+    command,
+    exits,
+    handover,
+    inbox,
+    leaving,
+    numbering,
+    process,
+    requests,
+    signals,
+    sockets,
+)
 
 
 @dataclass(frozen=True)
@@ -71,10 +82,10 @@ def check(shell: Any, *, force: bool = False) -> None:
         raise RestartError(
             "this cell runs in a subshell, or in another thread; run the line in the main shell"
         )
-    _command(shell)
+    command.command(app)
     if hasattr(shell, "kernel"):
         try:
-            stream = requests.inbox(shell.kernel)
+            stream = inbox.inbox(shell.kernel)
             known = stream.socket is not None and shell.kernel._parent_ident["shell"]
         except (AttributeError, KeyError, TypeError):
             known = False
@@ -105,10 +116,21 @@ def _app(shell: Any) -> Any:
     return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
 
 
+def trial(shell: Any, environment: Mapping[str, str]) -> command.Trial:
+    """Start to find out whether a process with ``environment`` could take the place of this one.
+
+    Raises:
+        RestartError: Python cannot be started again.
+    """
+    what = "kernel" if hasattr(shell, "kernel") else "terminal"
+    return command.Trial(command.command(_app(shell)), environment, what)
+
+
 def restart(
     shell: Any,
     environment: Mapping[str, str],
     payload: dict[str, Any],
+    tried: command.Trial,
     *,
     files: Sequence[IO[bytes]] = (),
     kept: Collection[str] = (),
@@ -116,63 +138,95 @@ def restart(
 ) -> NoReturn:
     """Replace this process by a fresh one with ``environment``; see `resume` for what follows.
 
-    ``payload`` is pickled; ``files`` (of `handover.create`) are handed on as they are; ``kept`` are
-    the variables that will not be lost.
+    ``payload`` is pickled; ``tried`` is the `trial` of that environment; ``files`` (of
+    `handover.create`) are handed on as they are; ``kept`` are the variables that will not be lost.
 
     Raises:
-        RestartError: it was not possible; everything is as it was.
+        RestartError: it was not possible, or interrupted; everything is as it was.
     """
     asked = time.time()
+    tried.result()
     check(shell, force=force)
     app, kernel = _app(shell), getattr(shell, "kernel", None)
+    children = process.children()
     state: dict[str, Any] = {
-        "payload": payload,
+        "kernel": kernel is not None,
+        "payload": pickle.dumps(payload),
         "asked": asked,
         "lost": leaving.lost(shell, kept),
         "numbering": numbering.save(shell),
         "files": [handover.address(file) for file in files],
+        "removes_connection_file": kernel is not None and exits.removes_connection_file(app),
     }
     with contextlib.ExitStack() as undo:
-        letter = undo.enter_context(handover.create())
+        try:
+            letter = undo.enter_context(handover.create())
+        except OSError as error:
+            raise RestartError(f"what is to be handed on cannot be written: {error}") from None
         if force:
-            process.end(process.children())
+            process.end(children)
+        # Helpers of libraries, which end when this process has gone.
+        state["children"] = [*process.children(helpers=True)]
         leaving.flush_files()
+        held = undo.enter_context(signals.interrupts_held())
+        listening: dict[int, int] = {}
         if kernel is not None:
-            state["channels"] = clients.channels(app)
+            state["channels"] = {n: tuple(a) for n, a in clients.channels(app).items()}
             state["asking"] = requests.asking(kernel)
+            state["sockets"] = listening = undo.enter_context(sockets.kept(app))
         pickle.dump(state, letter)
         final = {**environment, handover.VARIABLE: handover.address(letter)}
         if kernel is not None:
-            undo.callback(clients.wait_for, app, state["channels"])
-            undo.callback(clients.publish_again, app)
-            clients.publish_all(app)
-            undo.enter_context(leaving.streams_given_back())
-            waiting = requests.Waiting(kernel)
-            undo.callback(waiting.give_back)
-            # From here on a further request would be lost: quickly, now.
-            pickle.dump(waiting.take(), letter)
-            letter.flush()
+            _stop_hearing(app, kernel, letter, listening, undo)
         try:
-            process.replace(_command(shell), final, shell.starting_dir, kernel=kernel is not None)
-        except OSError as error:
+            if held.came:
+                raise RestartError("interrupted before the restart; everything is as it was")
+            held.raises = True
+            exits.run_exit_functions(shell)
+            held.raises = False
+            if held.came:  # tell the new process
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                signal.raise_signal(signal.SIGINT)
+            process.replace(
+                command.command(app), final, shell.starting_dir, hold=True, stay=listening.values()
+            )
+        except (OSError, TypeError, ValueError) as error:
             raise RestartError(f"the system refuses to start the process again: {error}") from None
     raise AssertionError("unreachable")
 
 
-def _command(shell: Any) -> list[str]:
-    extra = () if hasattr(shell, "kernel") else ("--TerminalIPythonApp.display_banner=False",)
-    return process.command(_app(shell), (LOAD, *extra))
+def _stop_hearing(
+    app: Any,
+    kernel: Any,
+    letter: IO[bytes],
+    listening: Mapping[int, int],
+    undo: contextlib.ExitStack,
+) -> None:
+    """Publish what is left, and write the requests that wait into the letter; until ``undo``."""
+
+    def bind(socket: Any, endpoint: str) -> None:
+        sockets.bind_again(socket, endpoint, listening)
+
+    undo.callback(clients.wait_for, app, clients.channels(app))
+    undo.callback(clients.publish_again, app, bind)
+    clients.publish_all(app)
+    undo.enter_context(leaving.streams_given_back())
+    waiting = requests.Waiting(kernel, listening)
+    undo.callback(waiting.give_back)
+    # From here on a further request would be lost: quickly, now.
+    try:
+        pickle.dump(waiting.take(), letter)
+    except TimeoutError as error:
+        raise RestartError(f"{error}; everything is as it was") from None
+    letter.flush()
 
 
-def resume(shell: Any, report: Report) -> None:
-    """If this process has replaced another one: answer its request, then run those that waited.
+def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
+    """Answer the request of the process that this one has replaced, then run those that waited.
 
-    For when gpumagic is loaded. ``report`` is called when the clients are back, or, in a terminal,
-    at once; what it prints and displays are outputs of the cell that asked.
+    ``state`` is what that has left. ``report`` is called when the clients are back, or, in a
+    terminal, at once; what it prints and displays are outputs of the cell that asked.
     """
-    state = handover.take()
-    if state is None:
-        return
     from gpumagic.restart import arriving
 
     arriving.resume(shell, state, report)

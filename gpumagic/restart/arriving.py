@@ -2,68 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import pickle
+import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.restart import clients, numbering, requests
+from gpumagic.restart import clients, exits, inbox, loader, numbering
 
 if TYPE_CHECKING:
     from gpumagic.restart import Report, Resumed
 
 
-def resume(shell: Any, state: dict[str, Any], report: Report) -> None:
+def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
     """Go on where the old process stopped."""
     from gpumagic.restart import Resumed
 
-    resumed = Resumed(state["payload"], state["asked"], state["files"], state["lost"])
+    payload = pickle.loads(state["payload"])
+    resumed = Resumed(payload, state["asked"], state["files"], state["lost"])
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
+        _reap_before_cells(shell, state["children"])
         numbering.restore(shell, state["numbering"])
-        with suppress(_ReportError):
-            _tell(shell, resumed, report)
+        error = _told(shell, resumed, report)
         numbering.finish(shell, state["numbering"])
+        loader.answered(None)
+        if error is None and loader.interrupts:
+            print(f"\n{_INTERRUPTED}", file=sys.stderr)
         return
-    from tornado.ioloop import IOLoop
+    if state["removes_connection_file"]:
+        atexit.register(kernel.parent.cleanup_connection_file)
 
-    # The first thing that the kernel's loop does; nothing has been read from a socket before.
-    IOLoop.current().add_callback(_begin, shell, state, resumed, report)
+    async def answer(_: Any, __: Any, identities: Any, parent: dict[str, Any]) -> None:
+        await _answer(shell, state, identities, parent, resumed, report)
+
+    loader.answer_first(kernel, state, answer)
 
 
-class _ReportError(Exception):
-    """The report failed, and that has been shown."""
+_INTERRUPTED = "KeyboardInterrupt: it came while the process was replaced, which is complete"
 
 
-def _tell(shell: Any, resumed: Resumed, report: Report) -> None:
-    """Report, and display the cell's value."""
+def _told(shell: Any, resumed: Resumed, report: Report) -> BaseException | None:
+    """Report, and display the cell's value; what was raised, which is shown."""
     try:
-        value = report(resumed)
-        if value is not None:
-            shell.displayhook(value)
-    except Exception:
+        with loader.stopped_by_the_second_interrupt():
+            value = report(resumed)
+            if value is not None:
+                shell.displayhook(value)
+    except BaseException as error:  # also an interrupt, or the end of the process: it is answered
         shell.showtraceback()
-        raise _ReportError from None
+        return error
     finally:
         for file in resumed.files:
             file.close()
-
-
-def _begin(shell: Any, state: dict[str, Any], resumed: Resumed, report: Report) -> None:
-    """Hand the kernel the old request, to be answered instead of run, and those behind it."""
-    kernel = shell.kernel
-    run = kernel.shell_handlers["execute_request"]
-
-    async def answer(stream: Any, identities: Any, parent: dict[str, Any]) -> None:
-        kernel.shell_handlers["execute_request"] = run
-        await _answer(shell, state, identities, parent, resumed, report)
-
-    kernel.shell_handlers["execute_request"] = answer
-    requests.put(kernel, [state["asking"], *state["waiting"]])
+    return None
 
 
 async def _answer(
     shell: Any,
-    state: dict[str, Any],
+    state: Mapping[str, Any],
     identities: Any,
     parent: dict[str, Any],
     resumed: Resumed,
@@ -78,16 +77,23 @@ async def _answer(
     reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
     try:
         numbering.restore(shell, state["numbering"])
-        _tell(shell, resumed, report)
-        reply["user_expressions"] = shell.user_expressions(content.get("user_expressions") or {})
-    except Exception as error:
-        if not isinstance(error, _ReportError):
-            shell.showtraceback()
+        error = _told(shell, resumed, report)
+        if error is None:
+            expressions = content.get("user_expressions") or {}
+            reply["user_expressions"] = shell.user_expressions(expressions)
+    except BaseException as failure:
+        shell.showtraceback()
+        error = failure
+    if error is None and loader.interrupts:
+        # Whoever has interrupted wants the cells behind this one not to run.
+        error = KeyboardInterrupt(_INTERRUPTED.partition(": ")[2])
+        shell._showtraceback(KeyboardInterrupt, error, [_INTERRUPTED])
+    if error is not None:
         reply.update(
             status="error",
             ename=type(error).__name__,
             evalue=str(error),
-            traceback=traceback.format_exc().splitlines(),
+            traceback=traceback.format_exception(error),
         )
     numbering.finish(shell, state["numbering"], counted=counted)
     reply["execution_count"] = shell.execution_count - 1
@@ -98,3 +104,25 @@ async def _answer(
     )
     if not sent:
         kernel.log.warning("gpumagic: the client that asked for the restart has not come back")
+    if error is not None and not silent and content.get("stop_on_error", True):
+        kernel._abort_queues()
+    inbox.keep(asyncio.ensure_future(_reap(state["children"])))
+
+
+async def _reap(children: list[int]) -> None:
+    """Reap the old process's helpers, which end as they notice that it has gone."""
+    wait = 0.02
+    while (children := exits.reaped(children)) and wait < 60:
+        await asyncio.sleep(wait)
+        wait *= 2
+
+
+def _reap_before_cells(shell: Any, children: list[int]) -> None:
+    """`_reap` where no loop runs."""
+
+    def look(*_: Any) -> None:
+        children[:] = exits.reaped(children)
+        if not children:
+            shell.events.unregister("pre_run_cell", look)
+
+    shell.events.register("pre_run_cell", look)

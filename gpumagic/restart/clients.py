@@ -2,6 +2,8 @@
 
 A restart in place breaks every connection; zmq makes them anew within about 100 ms, at a moment
 that the kernel is not told. What is published before is lost, so the connections are counted.
+
+Needs nothing else of gpumagic: `loader` answers with it where the package does not import.
 """
 
 from __future__ import annotations
@@ -13,10 +15,9 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -29,8 +30,7 @@ _SUBSCRIBING = 0.1
 _HANDSHAKE = 74
 
 
-@dataclass(frozen=True)
-class Arrived:
+class Arrived(NamedTuple):
     """What a channel has of its clients: connections, and the bytes that came over them."""
 
     connections: int
@@ -110,12 +110,13 @@ def _unread(connection: socket.socket) -> bool:
         return False
 
 
-async def back(app: Any, before: Mapping[str, Arrived], patience: float = 5.0) -> None:
-    """Wait until as many clients are connected, and have subscribed, as ``before``.
+async def back(app: Any, left: Mapping[str, Sequence[Any]], patience: float = 5.0) -> None:
+    """Wait until as many clients are connected, and have subscribed, as `channels` told before.
 
     A client that does not come back within ``patience`` seconds is not waited for; nor, for longer
     than a second, one that does not read what is published: it subscribes when it next reads.
     """
+    before = {name: Arrived(*arrived) for name, arrived in left.items()}
     deadline = time.monotonic() + patience
     while not _all_back(now := channels(app), before) and time.monotonic() < deadline:
         await asyncio.sleep(_INTERVAL)
@@ -203,10 +204,10 @@ def publish_all(app: Any, patience: float = 2.0) -> None:
         time.sleep(0.001)
 
 
-def publish_again(app: Any) -> None:
-    """Undo `publish_all`."""
+def publish_again(app: Any, bind: Callable[[Any, str], None]) -> None:
+    """Undo `publish_all`; ``bind`` has a socket listen again."""
     separator = ":" if app.transport == "tcp" else "-"
     endpoint = f"{app.transport}://{app.ip}{separator}{app.iopub_port}"
     if app.transport == "ipc":
         Path(f"{app.ip}-{app.iopub_port}").unlink(missing_ok=True)
-    app.iopub_thread.schedule(lambda: app.iopub_thread.socket.bind(endpoint))
+    app.iopub_thread.schedule(lambda: bind(app.iopub_thread.socket, endpoint))

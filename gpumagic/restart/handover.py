@@ -2,10 +2,13 @@
 
 The file is removed from the folder the moment it is made; what remains is an open descriptor that
 ``execve`` hands on. Nobody else can open it, and nothing is left behind, whatever happens.
+
+Needs nothing else of gpumagic: `loader` reads what was left before it imports the package.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import stat
@@ -17,7 +20,26 @@ VARIABLE = "GPUMAGIC_RESTARTED"
 
 
 def create(folder: str | None = None) -> IO[bytes]:
-    """An open file of mode 0600 that has no name (any more), in ``folder``."""
+    """An open file of mode 0600 that has no name (any more), in ``folder`` or in memory.
+
+    Raises:
+        OSError: it cannot be made, or keeps a name there, as on NFS.
+    """
+    file = _in_memory() if folder is None and hasattr(os, "memfd_create") else _on_disk(folder)
+    if not _is_private(os.fstat(file.fileno())):
+        file.close()
+        where = folder or tempfile.gettempdir()
+        raise OSError(errno.ENOTSUP, f"a file in {where} cannot be without a name; set TMPDIR")
+    return file
+
+
+def _in_memory() -> IO[bytes]:
+    descriptor = os.memfd_create("gpumagic")
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "w+b")
+
+
+def _on_disk(folder: str | None) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=folder, prefix="gpumagic-")
 
 
@@ -56,17 +78,19 @@ def _open(given: str) -> IO[bytes] | None:
         found = os.fstat(descriptor)
     except (ValueError, OSError):
         return None
-    ours = (
-        pid == os.getpid()
-        and (found.st_dev, found.st_ino) == (device, inode)
-        and stat.S_ISREG(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and not found.st_nlink
-        and not found.st_mode & 0o077
-    )
-    if not ours:
+    same = pid == os.getpid() and (found.st_dev, found.st_ino) == (device, inode)
+    if not same or not _is_private(found):
         return None
     os.set_inheritable(descriptor, False)
     file = os.fdopen(descriptor, "r+b")
     file.seek(0)
     return file
+
+
+def _is_private(found: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and not found.st_nlink
+        and not found.st_mode & 0o077
+    )

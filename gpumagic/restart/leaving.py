@@ -44,9 +44,17 @@ def flush_files() -> None:
             with suppress(OSError, ValueError):  # closed, or nobody reads it any more
                 each.flush()
     ctypes.CDLL(None).fflush(None)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
+    for stream in (*_streams_of_kernel(), sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be the user's own
             stream.flush()
+
+
+def _streams_of_kernel() -> list[Any]:
+    """Those that ipykernel has made: ``sys.stdout`` may be the user's own, around one of them."""
+    module = sys.modules.get("ipykernel.iostream")
+    if module is None:
+        return []
+    return [each for each in gc.get_objects() if type(each) is module.OutStream]
 
 
 @contextmanager
@@ -54,10 +62,10 @@ def streams_given_back() -> Iterator[None]:
     """The descriptors 1 and 2 as they were before ipykernel put pipes in their place."""
     replaced: dict[int, int] = {}
     try:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in _streams_of_kernel():
             original: int | None = getattr(stream, "_original_stdstream_copy", None)
-            if original is not None:
-                descriptor: int = stream._original_stdstream_fd  # type: ignore[union-attr]
+            descriptor: int | None = getattr(stream, "_original_stdstream_fd", None)
+            if original is not None and descriptor is not None and descriptor not in replaced:
                 replaced[descriptor] = os.dup(descriptor)
                 os.dup2(original, descriptor)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,15 @@ def save(shell: Any) -> dict[str, Any]:
         "recent": [getattr(history, name) for name in _RECENT],
         "session": history.session_number if history.enabled else None,
         "folders": list(history.dir_hist),
-        "folder": str(Path.cwd()),
+        "folder": _working_folder(),
     }
+
+
+def _working_folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it has been removed
+        return None
 
 
 _RECENT = ("_i00", "_i", "_ii", "_iii")
@@ -40,8 +48,9 @@ def restore(shell: Any, state: dict[str, Any]) -> None:
     latest = dict(zip(_RECENT[1:], state["recent"][1:], strict=True))
     shell.push({**inputs, **latest}, interactive=False)
     _continue_session(history, state["session"])
-    if Path(state["folder"]).is_dir():
-        os.chdir(state["folder"])
+    if state["folder"] is not None:
+        with suppress(OSError):  # it is gone since
+            os.chdir(state["folder"])
 
 
 def finish(shell: Any, state: dict[str, Any], *, counted: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The process as something that can be started again: its command, and what would be lost."""
+"""The process that is to be replaced: what would be lost with it, and its replacement."""
 
 from __future__ import annotations
 
@@ -10,40 +10,12 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpumagic.errors import RestartError
-
-
-def command(app: Any, extra: tuple[str, ...]) -> list[str]:
-    """The command line of this process, with the options ``extra`` of ``app`` added once.
-
-    Raises:
-        RestartError: it cannot be executed again.
-    """
-    if sys.platform == "win32":
-        raise RestartError("Windows cannot replace a running process")
-    if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
-    given = list(app.argv)
-    as_given = sys.orig_argv[len(sys.orig_argv) - len(given) :] == given
-    if not as_given or (not given and not _is_app()):
-        raise RestartError(
-            "this shell is embedded in another program, which would start from its beginning"
-        )
-    arguments = [argument for argument in sys.orig_argv[1:] if argument not in extra]
-    position = len(arguments)
-    if "--" in given:  # behind it come a script's own arguments
-        position -= given[::-1].index("--") + 1
-    return [sys.executable, *arguments[:position], *extra, *arguments[position:]]
-
-
-def _is_app() -> bool:
-    """Whether the command is IPython's or ipykernel's own."""
-    names = ("ipython", "ipython3", "IPython", "ipykernel", "ipykernel_launcher", "jupyter-kernel")
-    return Path(sys.orig_argv[-1]).stem in names
+from gpumagic.restart import signals
 
 
 def is_fork(shell: Any) -> bool:
@@ -119,14 +91,14 @@ _HELPERS = (
 )
 
 
-def children() -> dict[int, str]:
-    """The child processes of this one, helpers apart: their pids and commands."""
+def children(*, helpers: bool = False) -> dict[int, str]:
+    """The child processes of this one, helpers apart, or too: their pids and commands."""
     found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
     found.update(_children_of_system())
     return {
         pid: command
         for pid, command in found.items()
-        if not any(helper in command for helper in _HELPERS)
+        if helpers or not any(helper in command for helper in _HELPERS)
     }
 
 
@@ -182,40 +154,68 @@ def _reaped(pid: int) -> bool:
 
 
 def replace(
-    command: list[str], environment: Mapping[str, str], folder: str, *, kernel: bool
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    *,
+    hold: bool,
+    stay: Collection[int] = (),
 ) -> NoReturn:
-    """Become ``command``, started in ``folder``.
+    """Become ``command``, started in ``folder``; the descriptors ``stay`` are handed on.
+
+    With ``hold`` an interrupt from now on waits until the new process unblocks SIGINT; otherwise
+    it is ignored until the new process says what it does.
 
     Raises:
-        OSError: the system refuses; the process is as it was.
+        OSError, TypeError, ValueError: the system refuses; the process is as it was.
     """
-    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-        signal.setitimer(timer, 0)  # or it would end the new process
-    close_at_exec()
-    here = Path.cwd() if Path(folder).is_dir() else None
-    interrupts = signal.getsignal(signal.SIGINT)
-    if kernel:
-        # Until ipykernel has set this itself, an interrupt would end the new process.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import posix  # not on Windows
+
+    close_at_exec(stay)
+    blocked = (signal.SIGINT,) if hold else ()
+    with signals.as_at_the_start(blocked), working_in(folder):
+        interrupts = signal.getsignal(signal.SIGINT)
+        if not hold:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            # Of the module itself: debuggers replace os.execve, and theirs starts another process.
+            posix.execve(command[0], list(command), dict(environment))
+        finally:
+            signal.signal(signal.SIGINT, interrupts)
+
+
+@contextmanager
+def working_in(folder: str) -> Iterator[None]:
+    """``folder`` as the working folder, if both it and the present one are there."""
     try:
-        if here is not None:
+        here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # gone, or not to be read
+        here = None
+    try:
+        with suppress(OSError):
             os.chdir(folder)
-        os.execve(command[0], command, dict(environment))
+        yield
     finally:
         if here is not None:
-            os.chdir(here)
-        signal.signal(signal.SIGINT, interrupts)
+            with suppress(OSError):
+                os.fchdir(here)
+            os.close(here)
 
 
-def close_at_exec() -> None:
+def close_at_exec(stay: Collection[int] = ()) -> None:
     """See to it that ``execve`` closes what libraries have opened: GPUs, files, network sockets.
 
     Python's own descriptors are closed anyway. Pipes and Unix sockets stay if whoever started this
-    process made them inheritable, as does the file that `handover` leaves (a file without a name).
+    process made them inheritable, as do the files that `handover` leaves (without a name), and
+    ``stay``.
     """
+    for descriptor in stay:
+        os.set_inheritable(descriptor, True)
     for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         try:
-            if descriptor > 2 and os.get_inheritable(descriptor) and not _stays(descriptor):
+            if descriptor <= 2 or descriptor in stay:
+                continue
+            if os.get_inheritable(descriptor) and not _stays(descriptor):
                 os.set_inheritable(descriptor, False)
         except OSError:
             continue  # closed since

@@ -11,33 +11,19 @@ import concurrent.futures
 import inspect
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import zmq
 
-from gpumagic.restart import clients
-
-#: One request as it came over the wire.
-Message = list[bytes]
+from gpumagic.restart import clients, sockets
+from gpumagic.restart.inbox import Message, inbox, put
 
 #: Seconds without a further request after which a front end is taken to have sent all it has.
 _QUIET = 0.015
 _LONGEST = 1.0
 #: Seconds in which what has arrived at the last moment comes through to the socket.
 _LAST = 0.005
-
-
-def inbox(kernel: Any) -> Any:
-    """The stream on which the kernel's main thread is handed its shell requests.
-
-    Raises:
-        AttributeError: this ipykernel does it in a way that is not known here.
-    """
-    thread = getattr(kernel, "shell_channel_thread", None)
-    if thread is None:
-        return kernel.shell_stream
-    return thread.manager._shell_channel_to_main.to_stream
 
 
 def asking(kernel: Any) -> Message:
@@ -54,8 +40,10 @@ class Waiting:
     stopped by `take`; `give_back` undoes everything.
     """
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, descriptors: Mapping[int, int] | None = None) -> None:
+        """``descriptors`` are those of `sockets.kept`."""
         self._kernel = kernel
+        self._descriptors = descriptors or {}
         self._stream = inbox(kernel)
         self._reader = getattr(kernel, "shell_channel_thread", None)
         self._go_on = threading.Event()
@@ -116,17 +104,8 @@ class Waiting:
         return not clients.connected(self._door)
 
     def _open_door(self, socket: Any) -> None:
-        if self._door is None:
-            return
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                socket.bind(self._door)
-                return
-            except zmq.ZMQError:  # the system has not let go of it yet
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.005)
+        if self._door is not None:
+            sockets.bind_again(socket, self._door, self._descriptors)
 
     def _receive_until_quiet(self, quiet: float, longest: float) -> None:
         started = last = time.monotonic()
@@ -167,24 +146,6 @@ class Waiting:
             raise TimeoutError("the kernel's thread for requests does not answer") from None
         self._receive(self._stream.socket)
         self._received += found
-
-
-def put(kernel: Any, messages: Iterable[Message]) -> None:
-    """Hand requests to the kernel, in order, as if they had just arrived. In its main loop."""
-    callback = inbox(kernel)._recv_callback
-    for message in messages:
-        outcome = callback([zmq.Frame(part) for part in message])
-        if inspect.isawaitable(outcome):
-            _keep(asyncio.ensure_future(outcome))
-
-
-_tasks: set[asyncio.Future[Any]] = set()
-
-
-def _keep(task: asyncio.Future[Any]) -> None:
-    """Loops hold their tasks weakly."""
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
 
 
 def _is_open(kernel: Any, message: Message) -> bool:

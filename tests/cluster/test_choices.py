@@ -112,7 +112,9 @@ def test_a_choice_for_all(two: Cluster, run: Run) -> None:
     run(two, "%gpu 2,3 --cluster -t 1 -q")
     table = run(two, "%gpu cluster -o -q").value
     assert [[d.index for d in each.table if d.visible] for each in table] == [[0, 1, 2, 3], [2, 3]]
-    chosen = run(two, "%gpu 9 --cluster -o -q").value
+    with pytest.raises(UsageError, match="no engine has done it; engine 0: there is no GPU 9"):
+        run(two, "%gpu 9 --cluster -v chosen -q")
+    chosen = run(two, "chosen").value
     assert all("no GPU 9" in str(each.error) for each in chosen), chosen
     with pytest.raises(UsageError, match="did you mean 'off'"):
         run(two, "%gpu offf --cluster")
@@ -227,15 +229,32 @@ def test_the_end_of_a_restarted_engine_is_noticed(
 
 def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
     two.run(0, f"{USE}; import subprocess; child = subprocess.Popen(['sleep', '60'])")
-    chosen = run(two, "%gpu off --cluster -t 0 --restart -o -q").value
-    assert "a restart would lose child process" in str(chosen[0].error)
-    assert "sleep 60" in str(chosen[0].error)
+    with pytest.raises(UsageError, match=r"no engine .* would lose child process.*sleep 60"):
+        run(two, "%gpu off --cluster -t 0 --restart -o -q")
     assert two.value(0, "'child' in globals()") is True
     assert "CUDA_VISIBLE_DEVICES" not in two.value(0, "dict(__import__('os').environ)")
     child = two.value(0, "child.pid")
     chosen = run(two, "%gpu off --cluster -t 0 --restart --force -o -q").value
     assert chosen[0].selection.status == "restarted"
     assert not psutil.pid_exists(child)
+
+
+def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
+    two: Cluster, run: Run, busy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds later it would have restarted, and lost its variables."""
+    two.run(0, f"{USE}; weights = 5")
+    run(two, "%gpu cluster -q")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with busy(two, 0), monkeypatch.context() as patch:
+        patch.setattr("gpumagic.cluster.asking.concurrent.futures.wait", interrupted)
+        with pytest.raises(UsageError, match="interrupted: engines that had not begun"):
+            run(two, "%gpu off --cluster -t 0 --restart -q")
+    assert two.value(0, "weights") == 5
+    assert two.value(0, COUNT) == 4
 
 
 def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run, busy: Any) -> None:

@@ -178,3 +178,17 @@ def test_a_hidden_device_cannot_be_let_through(kernel: Callable[..., Kernel]) ->
     reply = late.run("%gpu 1 --soft", raising=False)
     assert "GPU 1 is hidden from this kernel" in reply.stderr
     assert late.value("torch.cuda.is_available()") is True
+
+
+def test_the_current_device_after_a_gate_under_which_cuda_has_started(
+    kernel: Callable[..., Kernel],
+) -> None:
+    k = kernel()
+    k.run("import torch")
+    k.run("%gpu 1 --soft -q")
+    assert k.value("torch.empty(1, device='cuda').device.index") == 1
+    k.run("%gpu on -q")
+    assert k.value("(torch.empty(1, device='cuda').device.index, torch.cuda.current_device())") == (
+        0,
+        0,
+    )

@@ -207,7 +207,7 @@ def test_when_the_system_refuses(kernel: Callable[..., Kernel]) -> None:
     """At the last moment: the kernel goes on as it was, its clients too."""
     k = kernel()
     k.run(FREEZE)
-    k.run("import os\ndef refuse(*_): raise OSError('no memory')\nos.execve = refuse")
+    k.run("import posix\ndef refuse(*_): raise OSError('no memory')\nposix.execve = refuse")
     asking, rest = k.submit("%gpu off --restart"), [k.submit("1") for _ in range(5)]
     refused = k.wait(asking)
     assert refused.status == "error"

@@ -1,0 +1,82 @@
+"""The sockets that a kernel listens on, kept open while the process is replaced.
+
+So its ports are never free for somebody else, and clients that connect meanwhile only wait.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+@contextmanager
+def kept(app: Any) -> Iterator[dict[int, int]]:
+    """Copies of the descriptors on which a kernel listens, by their TCP ports.
+
+    With another transport there are none: the path of a Unix socket belongs to the user's folder.
+    """
+    ports = {getattr(app, f"{name}_port") for name in CHANNELS} if app.transport == "tcp" else set()
+    found: dict[int, int] = {}
+    try:
+        for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
+            port = _listens_on(descriptor)
+            if port is not None and port in ports and port not in found:
+                found[port] = os.dup(descriptor)
+        yield found
+    finally:
+        for copy in found.values():
+            os.close(copy)
+
+
+def _listens_on(descriptor: int) -> int | None:
+    """The TCP port on which a descriptor listens."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        return None  # closed since
+    try:
+        looked_at = socket.socket(fileno=copy)
+    except OSError:  # no socket
+        os.close(copy)
+        return None
+    with looked_at:
+        try:
+            if looked_at.family not in (socket.AF_INET, socket.AF_INET6):
+                return None
+            if not looked_at.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return None
+            port: int = looked_at.getsockname()[1]
+            return port
+        except OSError:
+            return None
+
+
+def bind_again(bound: Any, endpoint: str, descriptors: Mapping[int, int]) -> None:
+    """Have a zmq socket listen again where it has before; on its thread."""
+    port = endpoint.rpartition(":")[2]
+    descriptor = descriptors.get(int(port)) if port.isdigit() else None
+    if descriptor is not None:
+        bound.setsockopt(zmq.USE_FD, os.dup(descriptor))
+        try:
+            bound.bind(endpoint)
+        finally:
+            bound.setsockopt(zmq.USE_FD, -1)
+        return
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            bound.bind(endpoint)
+            return
+        except zmq.ZMQError:  # the system has not let go of it yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)

@@ -1,0 +1,287 @@
+"""There is no way back past ``execve``: whatever happens there, the cell that asked is answered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.restart import FREEZE
+from tests.support.kernels import ROOT, Kernel
+
+
+def wait_for(path: Path, timeout: float = 120) -> None:
+    deadline = time.monotonic() + timeout
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} has not come"
+        time.sleep(0.01)
+
+
+class Gate:
+    """An IPython profile whose startup file waits at a gate, which holds up the new process."""
+
+    def __init__(self, folder: Path) -> None:
+        startup = folder / "ipython" / "profile_default" / "startup"
+        startup.mkdir(parents=True)
+        self.profile = startup.parent
+        self.env = {"IPYTHONDIR": str(folder / "ipython")}
+        self._opened, self.reached = folder / "opened", folder / "reached"
+        (startup / "00.py").write_text(
+            "import os, time\n"
+            f"open({str(self.reached)!r}, 'w').close()\n"
+            f"while not os.path.exists({str(self._opened)!r}): time.sleep(0.01)\n"
+        )
+        self.open()
+
+    def open(self) -> None:
+        self._opened.touch()
+
+    def close(self) -> None:
+        self._opened.unlink()
+        self.reached.unlink()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+def test_an_interrupt_of_the_new_process_waits_for_the_reply(
+    kernel: Callable[..., Kernel], gate: Gate
+) -> None:
+    """What was kept is back, the cells behind do not run: that is what an interrupt is for."""
+    k = kernel(env=gate.env)
+    k.run(f"{FREEZE}; x = [1]")
+    gate.close()
+    asking, rest = k.submit("%gpu 1 --restart --keep x"), k.submit("print('run')")
+    wait_for(gate.reached)
+    k.interrupt()
+    gate.open()
+    reply = k.wait(asking)
+    assert reply.status == "error"
+    assert reply.text.startswith("restarted: this kernel sees 1 GPU")
+    assert reply.error is not None
+    assert reply.error["ename"] == "KeyboardInterrupt"
+    assert k.wait(rest).status == "aborted"
+    assert k.run("x").value == "[1]"
+    assert k.run("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [])").value == "set()"
+    running = k.submit("print('begun')\nimport time; time.sleep(600)")
+    k.until(running, "begun")
+    k.interrupt()
+    assert k.wait(running).status == "error"
+
+
+HANGS = """
+import os, sys, time
+
+def is_new():
+    return getattr(sys.modules.get("gpumagic.restart.loader"), "state", None) is not None
+
+class Hangs:
+    def __setstate__(self, state):
+        if is_new():
+            open({reached!r}, "w").close()
+            while True:
+                time.sleep(0.01)
+
+    def __getstate__(self):
+        return {{"a": 1}}
+
+class Exits(Hangs):
+    def __setstate__(self, state):
+        if is_new():
+            sys.exit("no further")
+"""
+
+
+def test_an_interrupt_that_is_repeated_ends_what_hangs(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGS.format(reached=str(tmp_path / "reached")))
+    k = kernel()
+    k.run(f"{FREEZE}; from hanging import Hangs, Exits; hangs = Hangs()")
+    count = k.run("1").execution_count
+    asking = k.submit("%gpu 1 --restart --keep hangs")
+    wait_for(tmp_path / "reached")
+    deadline = time.monotonic() + 60
+    while not k.client.shell_channel.socket.poll(20):
+        assert time.monotonic() < deadline
+        k.interrupt()
+    assert k.wait(asking).status == "error"
+    after = k.run("1 + 1")
+    assert (after.value, after.execution_count) == ("2", (count or 0) + 2)
+    # An end of the process is answered too.
+    k.run(f"{FREEZE}; from hanging import Exits; exits = Exits()")
+    k.run("%gpu 0 --restart --keep exits", raising=False)
+    assert k.run("1 + 1").value == "2"
+
+
+def test_an_interrupt_before_withdraws_the_restart(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """Until the last moment; here the child that tries the environment out is held up."""
+    k = kernel()
+    k.run(f"{FREEZE}; kept = 1")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        f"import time\nopen({str(tmp_path / 'tried')!r}, 'w').close()\ntime.sleep(600)\n"
+    )
+    k.run(f"import os; path = os.environ['PYTHONPATH']\n"
+          f"os.environ['PYTHONPATH'] = {str(tmp_path / 'site')!r} + ':' + path")  # fmt: skip
+    asking, rest = k.submit("%gpu 1 --restart"), k.submit("1")
+    wait_for(tmp_path / "tried")
+    k.interrupt()
+    reply = k.wait(asking)
+    assert reply.shown == "UsageError: interrupted; this kernel goes on as it was\n"
+    assert k.wait(rest).status == "aborted"
+    assert k.run("kept, os.environ.get('CUDA_VISIBLE_DEVICES')").value == "(1, None)"
+
+
+@pytest.mark.parametrize("off_again", [False, True], ids=["on", "off again"])
+def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> None:
+    """It replaces os.execve by a function that starts another process."""
+    pytest.importorskip("debugpy")
+    k = kernel()
+    k.run(f"{FREEZE}; x = 5")
+    control, session = k.client.control_channel, k.client.session
+    commands: list[tuple[str, dict[str, Any]]] = [
+        ("initialize", {"clientID": "t", "adapterID": "", "pathFormat": "path"}),
+        ("attach", {}),
+    ]
+    if off_again:
+        commands.append(("disconnect", {"restart": False, "terminateDebuggee": False}))
+    for number, (command, arguments) in enumerate(commands):
+        content = {"type": "request", "seq": number, "command": command, "arguments": arguments}
+        message = session.msg("debug_request", content)
+        control.send(message)
+        k._next(control.get_msg, message["header"]["msg_id"], time.monotonic() + 60)
+    assert "pydev" in k.run("import os; os.execve.__module__ + os.execve.__name__").shown or True
+    reply = k.run("%gpu 1 --restart --keep x")
+    assert reply.text.startswith("restarted: this kernel sees 1 GPU")
+    assert k.run("x").value == "5"
+
+
+def test_found_only_through_the_path_of_the_notebook(kernel: Callable[..., Kernel]) -> None:
+    """The new process finds the gpumagic of the old one all the same."""
+    without = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join(entry for entry in without if entry and Path(entry) != ROOT)
+    k = kernel(load=False)
+    # As if the kernel had been started without.
+    k.run(f"import os, sys; os.environ['PYTHONPATH'] = {path!r}; sys.path.insert(0, {str(ROOT)!r})")
+    k.run(f"%load_ext gpumagic\n{FREEZE}; x = 5")
+    asking, rest = k.submit("%gpu 1 --restart --keep x"), k.submit("x")
+    assert k.wait(asking).text.startswith("restarted: this kernel sees 1 GPU")
+    assert k.wait(rest).value == "5"
+    assert "sees 1 GPU" in k.run("%gpu 1").text
+
+
+def test_where_gpumagic_fails_in_the_new_process(kernel: Callable[..., Kernel], gate: Gate) -> None:
+    """The loader answers by itself: the cell that asked, and those behind it."""
+    k = kernel(env=gate.env)
+    k.run(FREEZE)
+    (gate.profile / "startup" / "01.py").write_text(
+        "import sys; sys.modules['gpumagic.magics'] = None"
+    )
+    count = k.run("1").execution_count or 0
+    asking, rest = k.submit("%gpu 1 --restart"), [k.submit(f"print({n})") for n in range(3)]
+    reply = k.wait(asking)
+    assert (reply.status, reply.execution_count) == ("error", count + 1)
+    assert reply.shown.startswith("UsageError: the restart failed: ")
+    assert reply.shown.count("\n") == 1
+    assert [k.wait(message).status for message in rest] == ["aborted"] * 3
+    after = k.run("import os; os.environ.get('CUDA_VISIBLE_DEVICES') is not None")
+    assert (after.value, after.execution_count) == ("True", count + 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("os.environ['PYTHONHOME'] = '/nowhere'", "the new process would not start: "),
+        ("os.environ['PYTHONPATH'] = os.getcwd()", "the new process would not start: "),
+        ("os.environ['LARGE'] = 'x' * (1 << 20)", "cannot be started again: "),
+    ],
+    ids=["no Python", "a broken module", "too large"],
+)
+def test_what_would_not_start_is_found_out_before(
+    kernel: Callable[..., Kernel], tmp_path: Path, change: str, said: str
+) -> None:
+    (tmp_path / "traitlets.py").write_text("1 / 0")
+    k = kernel()
+    k.run(f"{FREEZE}; kept = 1; import os")
+    k.run(f"before = dict(os.environ)\n{change}")
+    refused = k.run("%gpu 1 --restart", raising=False)
+    assert refused.shown.startswith("UsageError: ")
+    assert said in refused.shown
+    assert refused.shown.count("\n") == 1
+    assert k.run("kept").value == "1"
+
+
+def test_the_ports_are_never_free(kernel: Callable[..., Kernel]) -> None:
+    """A neighbour who waits for them would get the next cells: the listening sockets stay open."""
+
+    def listening() -> dict[int, str]:
+        ports = k.client.get_connection_info()
+        found = {}
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            words = line.split()
+            port = int(words[1].partition(":")[2], 16)
+            if words[3] == "0A" and port in ports.values():
+                found[port] = words[9]
+        return found
+
+    k = kernel()
+    pid = k.value("__import__('os').getpid()")
+    before = listening()
+    assert len(before) == 5
+    k.run(FREEZE)
+    assert k.run("%gpu 1 --restart").status == "ok"
+    assert listening() == before  # their inodes
+
+
+def test_a_file_that_keeps_its_name_is_refused_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS: the new process would not take it for what the old one has left."""
+    from gpumagic.restart import handover
+
+    def named(**_: Any) -> Any:
+        (file := tmp_path / ".nfs0001").touch(mode=0o600)
+        return file.open("w+b")
+
+    monkeypatch.setattr(handover.tempfile, "TemporaryFile", named)
+    with pytest.raises(OSError, match="set TMPDIR"):
+        handover.create(str(tmp_path))
+
+
+def test_the_loader_runs_commands_as_python_does(tmp_path: Path) -> None:
+    from gpumagic.restart import command
+
+    (tmp_path / "script.py").write_text("import sys; print(__name__, sys.argv, sys.path[0])")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text("import sys; print(__name__, sys.argv)")
+    (tmp_path / "module.py").write_text("import sys; print(__name__, sys.argv[1:], sys.orig_argv)")
+    for words in (
+        ["script.py", "a", "-b"],
+        ["-B", "-X", "utf8", "-m", "package", "--", "-c"],
+        ["-W", "ignore", "-Bm", "module", "x"],
+        ["-c", "import sys; print(__name__, sys.argv, sys.path[0])", "-x"],
+    ):
+        options, program = command.split(words)
+        shown = [
+            subprocess.run(
+                [sys.executable, *options, *between, *program],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for between in ([], [command.LOADER])
+        ]
+        assert shown[0] == shown[1]
+        assert shown[0].startswith("__main__")
