@@ -19,7 +19,7 @@ import zmq
 
 from gpumagic import choice
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, leaving, process, requests
+from gpumagic.restart import handover, leaving, losses, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
@@ -104,7 +104,9 @@ def _check(shell: Any, force: bool) -> Any:
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
     if not force:
-        lost = [f"thread {name}" for name in process.threads()]
+        values = [*leaving.variables(shell).values()]
+        lost = [f"thread {name}" for name in losses.threads(values)]
+        lost += [f"asyncio task {name}" for name in losses.tasks(values)]
         lost += [f"child process {pid} ({name[:60]})" for pid, name in _children(app).items()]
         if lost:
             raise RestartError(f"a restart would lose {', '.join(lost)}; or add --force")
@@ -114,7 +116,7 @@ def _check(shell: Any, force: bool) -> Any:
 def _children(app: Any) -> dict[int, str]:
     """The child processes, without the one that ipyparallel has beside each engine."""
     nanny = getattr(getattr(app, "nanny_pipe", None), "pid", None)
-    return {pid: name for pid, name in process.children().items() if pid != nanny}
+    return {pid: name for pid, name in losses.children().items() if pid != nanny}
 
 
 def main() -> None:

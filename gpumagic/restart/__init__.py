@@ -14,12 +14,12 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
-from gpumagic.restart import clients, handover, leaving, numbering, process, requests
+from gpumagic.restart import clients, handover, leaving, losses, numbering, process, requests
 
 #: Loads gpumagic at the start of a kernel or of IPython.
 LOAD = "--InteractiveShellApp.extra_extensions=gpumagic"
@@ -35,8 +35,10 @@ class Resumed:
     asked: float
     #: The files that `restart` was given, at their beginning; closed after the report.
     files: list[IO[bytes]]
-    #: What was lost, a phrase each.
+    #: What was lost beside variables, a phrase each.
     lost: list[str]
+    #: The names of the variables that there were.
+    variables: list[str]
 
     @property
     def seconds(self) -> float:
@@ -81,17 +83,11 @@ def check(shell: Any, *, force: bool = False) -> None:
         if not known:
             raise RestartError("this kernel keeps its requests where gpumagic cannot carry them on")
     if not force:
-        _check_losses()
+        _check_losses(shell)
 
 
-def _check_losses() -> None:
-    threads, children = process.threads(), process.children()
-    what = []
-    if threads:
-        what.append(f"running thread{'s' * (len(threads) > 1)} {', '.join(threads)}")
-    if children:
-        named = ", ".join(f"{pid} ({command[:60]})" for pid, command in children.items())
-        what.append(f"child process{'es' * (len(children) > 1)} {named}")
+def _check_losses(shell: Any) -> None:
+    what = losses.named(leaving.variables(shell))
     if what:
         raise RestartError(
             f"a restart would lose the {' and the '.join(what)}; end them, or add --force"
@@ -111,13 +107,11 @@ def restart(
     payload: dict[str, Any],
     *,
     files: Sequence[IO[bytes]] = (),
-    kept: Collection[str] = (),
     force: bool = False,
 ) -> NoReturn:
     """Replace this process by a fresh one with ``environment``; see `resume` for what follows.
 
-    ``payload`` is pickled; ``files`` (of `handover.create`) are handed on as they are; ``kept`` are
-    the variables that will not be lost.
+    ``payload`` is pickled; ``files`` (of `handover.create`) are handed on as they are.
 
     Raises:
         RestartError: it was not possible; everything is as it was.
@@ -128,14 +122,15 @@ def restart(
     state: dict[str, Any] = {
         "payload": payload,
         "asked": asked,
-        "lost": leaving.lost(shell, kept),
+        "lost": leaving.lost(shell),
+        "variables": [*leaving.variables(shell)],
         "numbering": numbering.save(shell),
         "files": [handover.address(file) for file in files],
     }
     with contextlib.ExitStack() as undo:
         letter = undo.enter_context(handover.create())
         if force:
-            process.end(process.children())
+            process.end(losses.children())
         leaving.flush_files()
         if kernel is not None:
             state["channels"] = clients.channels(app)

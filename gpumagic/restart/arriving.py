@@ -16,7 +16,8 @@ def resume(shell: Any, state: dict[str, Any], report: Report) -> None:
     """Go on where the old process stopped."""
     from gpumagic.restart import Resumed
 
-    resumed = Resumed(state["payload"], state["asked"], state["files"], state["lost"])
+    inherited = [state[name] for name in ("payload", "asked", "files", "lost", "variables")]
+    resumed = Resumed(*inherited)
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         numbering.restore(shell, state["numbering"])

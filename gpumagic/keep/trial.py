@@ -1,0 +1,158 @@
+"""Whether kept variables load in a fresh process, tried in a child before anything is given up.
+
+The child has the environment and the import path that the new process will have. It does not read
+the tensors: empty ones of the same shapes stand for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import IO, Any
+
+from gpumagic import torch_cuda
+from gpumagic.keep.planning import why
+
+#: Seconds after which a child that does not answer is given up.
+_PATIENCE = 120.0
+
+#: Nothing is imported before the import path is the notebook's: a child that runs ``-c`` would find
+#: modules in the working folder first, whatever the notebook's path says.
+_START = """\
+import sys
+given = eval(sys.argv.pop())
+sys.path[:] = given["path"]
+from gpumagic.keep import trial
+trial.main(given)
+"""
+
+
+class Trial:
+    """A child that loads what is in a file of `gpumagic.keep.save`."""
+
+    def __init__(self, file: IO[bytes], environment: Mapping[str, str]) -> None:
+        file.flush()
+        self._reader, writer = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
+        given = {
+            "path": [entry for entry in sys.path if isinstance(entry, str)],
+            "file": file.fileno(),
+            "answers": writer,
+        }
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", _START, repr(given)],
+                env=dict(environment),
+                pass_fds=(file.fileno(), writer),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+            )
+        except BaseException:
+            os.close(self._reader)
+            self._errors.close()
+            raise
+        finally:
+            os.close(writer)
+
+    def failures(self, waiting: Callable[[], None]) -> dict[str, str]:
+        """The variables that do not load, and why; "" for all of them.
+
+        ``waiting`` is called now and then.
+        """
+        ends = time.monotonic() + _PATIENCE
+        answers = b""
+        while True:
+            if select.select([self._reader], [], [], 0.1)[0]:
+                part = os.read(self._reader, 1 << 16)
+                if not part:
+                    break
+                answers += part
+            elif time.monotonic() > ends:
+                return {"": f"a trial in a fresh process has not ended after {_PATIENCE:.0f} s"}
+            waiting()
+        return self._judged([json.loads(line) for line in answers.splitlines()])
+
+    def _judged(self, answers: list[tuple[str, str | None]]) -> dict[str, str]:
+        code = self._child.wait()
+        if answers and answers[-1] == ["", None]:
+            return {name: reason for name, reason in answers if reason is not None}
+        if answers:  # the last line says what it was about to load
+            ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return {answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        return {"": f"a fresh process cannot load gpumagic: {said[-1] if said else code}"}
+
+    def close(self) -> None:
+        """End the child."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+        self._child.wait()
+        os.close(self._reader)
+        self._errors.close()
+
+
+# --- in the child --------------------------------------------------------------------------------
+
+
+def main(given: Mapping[str, Any]) -> None:
+    """Load everything, and say what does not load; the end of this process."""
+    with os.fdopen(given["answers"], "w", buffering=1) as answers:
+
+        def say(name: str, reason: str | None) -> None:
+            answers.write(json.dumps([name, reason]) + "\n")
+
+        with os.fdopen(given["file"], "rb", closefd=False) as file:
+            _try(file, say)
+        say("", None)
+    os._exit(0)
+
+
+def _try(file: IO[bytes], say: Callable[[str, str | None], None]) -> None:
+    from gpumagic.keep.reading import Reader
+
+    home = vars(sys.modules["__main__"])
+    home.clear()
+    home.update(__name__="__main__", __builtins__=__builtins__)
+    reader = _reader(Reader, file, home)
+    names: Collection[str] = reader.index.singles
+    for name in names:
+        say(name, None)
+        try:
+            reader.single(name)
+        except BaseException as error:
+            say(name, why(error))
+    if len(names) < len(reader.index.names):
+        say("", None)
+        reader.graph()
+
+
+def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
+    class Trying(base):  # type: ignore[misc]
+        """Reads no data but what is in the pickles."""
+
+        def _saved_tensor(self, number: int) -> Any:
+            torch, kind = torch_cuda.require(), self.index.tensors[number]
+            if kind.plain:
+                return torch.zeros((), dtype=kind.dtype).expand(kind.shape)
+            return torch.zeros(kind.shape, dtype=kind.dtype)
+
+    return Trying([file], home, _Anything(), "cpu", _device)
+
+
+class _Anything(dict[str, Any]):
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+def _device(ordinal: int | None) -> str:
+    return "cuda" if torch_cuda.require().cuda.is_available() else "cpu"
