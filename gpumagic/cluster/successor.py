@@ -116,7 +116,7 @@ def _check(shell: Any, force: bool) -> Any:
 def _children(app: Any) -> dict[int, str]:
     """The child processes, without the one that ipyparallel has beside each engine."""
     nanny = getattr(getattr(app, "nanny_pipe", None), "pid", None)
-    return {pid: name for pid, name in losses.children().items() if pid != nanny}
+    return {pid: name for pid, name in process.children().items() if pid != nanny}
 
 
 def main() -> None:

@@ -130,7 +130,7 @@ def restart(
     with contextlib.ExitStack() as undo:
         letter = undo.enter_context(handover.create())
         if force:
-            process.end(losses.children())
+            process.end(process.children())
         leaving.flush_files()
         if kernel is not None:
             state["channels"] = clients.channels(app)

@@ -8,8 +8,6 @@ A library's own daemon thread is none: the library has declared that it may die 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -18,6 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gpumagic import frames
+from gpumagic.restart import process
 
 _THREADING = threading.__file__
 #: What Python's own pools and queues start; these end by themselves.
@@ -27,7 +26,7 @@ _POOL = ("concurrent", "futures", "thread.py")
 def named(variables: Mapping[str, Any]) -> list[str]:
     """Phrases for all that would be lost: ``running thread busy``. ``variables`` are the user's."""
     values = [*variables.values()]
-    running, awaited, processes = threads(values), tasks(values), children()
+    running, awaited, processes = threads(values), tasks(values), process.children()
     found = []
     if running:
         found.append(f"running thread{'s' * (len(running) > 1)} {', '.join(running)}")
@@ -139,52 +138,3 @@ def _awaited(coroutine: Any) -> Iterator[FrameType]:
             return
         yield frame
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-
-
-# --- children ------------------------------------------------------------------------------------
-
-#: Helpers of Python and torch that end by themselves when their master does.
-_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.forkserver",
-    "torch_shm_manager",
-    "torch/_inductor/compile_worker",
-    "torch._inductor.compile_worker",
-)
-
-
-def children() -> dict[int, str]:
-    """The child processes of this one, helpers apart: their pids and commands."""
-    found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
-    found.update(_children_of_system())
-    return {
-        pid: command
-        for pid, command in found.items()
-        if not any(helper in command for helper in _HELPERS)
-    }
-
-
-def _children_of_system() -> Iterator[tuple[int, str]]:
-    """Living children with their command lines, by psutil or /proc; nothing where there is none."""
-    try:
-        import psutil
-    except ImportError:
-        yield from _children_in_proc()
-        return
-    for child in psutil.Process().children():
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE:
-                yield child.pid, " ".join(child.cmdline()) or child.name()
-        except psutil.Error:
-            continue
-
-
-def _children_in_proc() -> Iterator[tuple[int, str]]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                yield int(folder.name), os.fsdecode(b" ".join(words).strip())
-        except OSError:
-            continue

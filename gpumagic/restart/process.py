@@ -1,14 +1,15 @@
-"""The process as something that can be started again: its command, its children, its files."""
+"""The process as something that can be started again: its command, and what would be lost."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,7 +51,53 @@ def is_fork(shell: Any) -> bool:
     return extension is not None and bool(extension.pid != os.getpid())
 
 
-# --- children that must go -----------------------------------------------------------------------
+# --- what would be lost --------------------------------------------------------------------------
+
+#: Helpers of Python and torch that end by themselves when their master does.
+_HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "torch_shm_manager",
+    "torch/_inductor/compile_worker",
+    "torch._inductor.compile_worker",
+)
+
+
+def children() -> dict[int, str]:
+    """The child processes of this one, helpers apart: their pids and commands."""
+    found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
+    found.update(_children_of_system())
+    return {
+        pid: command
+        for pid, command in found.items()
+        if not any(helper in command for helper in _HELPERS)
+    }
+
+
+def _children_of_system() -> Iterator[tuple[int, str]]:
+    """Living children with their command lines, by psutil or /proc; nothing where there is none."""
+    try:
+        import psutil
+    except ImportError:
+        yield from _children_in_proc()
+        return
+    for child in psutil.Process().children():
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                yield child.pid, " ".join(child.cmdline()) or child.name()
+        except psutil.Error:
+            continue
+
+
+def _children_in_proc() -> Iterator[tuple[int, str]]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                yield int(folder.name), os.fsdecode(b" ".join(words).strip())
+        except OSError:
+            continue
 
 
 def end(pids: Mapping[int, str], patience: float = 1.0) -> None:
