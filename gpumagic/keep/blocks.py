@@ -45,16 +45,62 @@ def extent(array: Any) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def storage_of(tensor: Any) -> tuple[int, int] | None:
-    """The addresses of a tensor's memory on the host; None where it is not plain host memory."""
-    plain = tensor.device.type == "cpu" and str(tensor.layout) == "torch.strided"
-    if not plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-        return None
+@dataclass(frozen=True)
+class Shown:
+    """How a tensor shows the memory of a storage."""
+
+    #: The storage's number.
+    storage: int
+    dtype: Any
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conjugated: bool
+    negated: bool
+
+    def over(self, storage: Any) -> Any:
+        """The tensor over a storage."""
+        torch = torch_cuda.require()
+        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+        tensor.set_(storage, self.offset, self.size, self.stride)
+        tensor = torch._neg_view(tensor) if self.negated else tensor
+        return tensor.conj() if self.conjugated else tensor
+
+
+def has_storage(tensor: Any) -> bool:
+    """Whether a tensor is plain: a view of a storage with data."""
+    torch = torch_cuda.require()
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    if tensor.device.type not in ("cpu", "cuda"):
+        return False
     try:
         storage = tensor.untyped_storage()
-        start = int(storage.data_ptr())
-    except (RuntimeError, NotImplementedError):  # a wrapper of other tensors
+        # A wrapper of other tensors has none; nor have those that functional transforms track.
+        return bool(storage.nbytes() == 0 or storage.data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def shown(tensor: Any, storage: int) -> Shown:
+    """How ``tensor`` shows its storage, which has that number."""
+    return Shown(
+        storage,
+        tensor.dtype,
+        tuple(tensor.size()),
+        tuple(tensor.stride()),
+        tensor.storage_offset(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def storage_of(tensor: Any) -> tuple[int, int] | None:
+    """The addresses of a tensor's memory on the host; None where it is not plain host memory."""
+    if tensor.device.type != "cpu" or not has_storage(tensor):
         return None
+    storage = tensor.untyped_storage()
+    start = int(storage.data_ptr())
     return (start, start + int(storage.nbytes())) if start else None
 
 
@@ -94,8 +140,8 @@ class Written:
     start: int
     #: number → (dtype, shape, strides, offset within the block, writeable)
     arrays: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]]
-    #: number → (dtype, size, stride, storage offset, offset and bytes of the storage in the block)
-    tensors: dict[int, tuple[Any, Any, Any, int, int, int]]
+    #: number → (how it shows its storage, offset and bytes of the storage in the block)
+    tensors: dict[int, tuple[Shown, int, int]]
 
 
 def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]) -> Written:
@@ -109,8 +155,7 @@ def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequenc
     for number in block.tensors:
         tensor, span = tensors[number], storage_of(tensors[number])
         assert span is not None
-        shown = (tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.storage_offset())
-        written.tensors[number] = (*shown, span[0] - block.start, span[1] - span[0])
+        written.tensors[number] = (shown(tensor, -1), span[0] - block.start, span[1] - span[0])
     return written
 
 
@@ -149,8 +194,10 @@ def brought_back(written: Written, flat: Any, alone: Any) -> tuple[dict[int, Any
 
 
 def _tensors(written: Written, flat: Any) -> Iterator[tuple[int, Any]]:
-    for number, (dtype, size, stride, within, offset, length) in written.tensors.items():
+    storages: dict[tuple[int, int], Any] = {}
+    for number, (how, offset, length) in written.tensors.items():
         torch = torch_cuda.require()
-        storage = torch.from_numpy(flat[offset : offset + length]).untyped_storage()
-        tensor = torch.empty(0, dtype=dtype)
-        yield number, tensor.set_(storage, within, size, stride)  # type: ignore[call-overload]
+        if (offset, length) not in storages:
+            memory = torch.from_numpy(flat[offset : offset + length])
+            storages[offset, length] = memory.untyped_storage()
+        yield number, how.over(storages[offset, length])

@@ -42,7 +42,8 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
     """The names among ``variables`` that an import statement can bind again.
 
     Modules, and classes and functions of modules; other objects of libraries if one of the
-    ``sources`` imports them.
+    ``sources`` imports them. A name with a dot is a module that a package shows only when it has
+    been imported.
     """
     found: dict[str, Import] = {}
     for name, value in variables.items():
@@ -54,6 +55,8 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
             if _is_attribute(value, module, attribute):
                 found[name] = (module, attribute)
     for name, (module, attribute) in _imported(sources):
+        if "." in name and name.partition(".")[0] in found and importable(name):
+            found[name] = (name, None)
         if name in found or name not in variables or attribute is None:
             continue
         file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
@@ -84,7 +87,7 @@ _NOTHING = object()
 
 
 def _imported(sources: Iterable[str]) -> Iterator[tuple[str, Import]]:
-    """Every name that a ``from … import`` in one of the sources binds."""
+    """Every name that a ``from … import`` in one of the sources binds; ``import a.b`` as it is."""
     for source in sources:
         if "import" not in source:
             continue
@@ -93,6 +96,9 @@ def _imported(sources: Iterable[str]) -> Iterator[tuple[str, Import]]:
         except (SyntaxError, ValueError):  # of another language, or never run
             continue
         for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                dotted = [alias.name for alias in node.names if "." in alias.name]
+                yield from ((name, (name, None)) for name in dotted)
             if not isinstance(node, ast.ImportFrom) or not node.module or node.level:
                 continue
             for alias in node.names:

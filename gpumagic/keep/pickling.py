@@ -15,6 +15,7 @@ import logging
 import pickle
 import sys
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -122,6 +123,10 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 {"attrname": value.attrname, "__doc__": value.__doc__},
             ),
             memoryview: _view,
+            types.MappingProxyType: _proxy,
+            weakref.ref: _reference,
+            weakref.WeakKeyDictionary: lambda value: (type(value), (dict(value),)),
+            weakref.WeakValueDictionary: lambda value: (type(value), (dict(value),)),
             logging.Logger: self._logger,
             **dict.fromkeys(_VIEWS, _dict_view),
             **dict.fromkeys(_LOCKS, _lock),
@@ -211,10 +216,21 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         self.seen.used |= naming.used(value.__code__)
         self.seen.files.add(value.__code__.co_filename)
-        # cloudpickle's copy of a function has globals of its own, a copy of what it uses.
-        _, (code, *_, closure), (attributes, slots), *_, set_state = reduced
-        slots = {**slots, "__globals__": {}}
-        return rebuilding.function, (code, closure), (attributes, slots), None, None, set_state
+        # cloudpickle's copy of a function has globals of its own, a copy of what it uses, and cells
+        # that it shares with no other function.
+        (attributes, slots) = reduced[2]
+        cells = value.__closure__ or ()
+        contents = [_content(cell) for cell in cells]
+        state = (attributes, {**slots, "__globals__": {}, "__closure__": None}, contents)
+        arguments = (value.__code__, tuple(map(self._cell, cells)))
+        return rebuilding.function, arguments, state, None, None, rebuilding.set_function
+
+    def _cell(self, cell: Any) -> Any:
+        return self._cells.setdefault(id(cell), _Cell())
+
+    @functools.cached_property
+    def _cells(self) -> dict[int, _Cell]:
+        return {}
 
     def _class(self, value: type) -> Any:
         reduced = super().reducer_override(value)
@@ -302,6 +318,20 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return {}
 
 
+class _Cell:
+    """A closure's cell, which stays empty until all that may refer to it is there."""
+
+    def __reduce__(self) -> Any:
+        return types.CellType, ()
+
+
+def _content(cell: Any) -> tuple[Any, ...]:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not assigned yet
+        return ()
+
+
 class _Mapped:
     """A map of a file, the same one for all arrays in it."""
 
@@ -353,6 +383,17 @@ def _dict_view(value: Any) -> Any:
     return rebuilding.dict_view, (_VIEWS[type(value)], found[0])
 
 
+def _proxy(value: Any) -> Any:
+    found = [each for each in gc.get_referents(value) if isinstance(each, dict)]
+    return NotImplemented if len(found) != 1 else (types.MappingProxyType, (found[0],))
+
+
+def _reference(value: Any) -> Any:
+    if value() is None or value.__callback__ is not None:
+        raise pickle.PicklingError("a weak reference with a callback, or to what is gone")
+    return weakref.ref, (value(),)
+
+
 #: What looks an object's attributes up in a class is asked by pickle for ``__setstate__`` before
 #: the object has any attribute: a ``__getattr__`` that passes on to one never ends.
 _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__")
@@ -384,7 +425,7 @@ def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return attributes, slots
 
 
-_PLAIN = {*_LOCKS, *_VIEWS, memoryview, _Mapped, types.ModuleType, io.BytesIO, io.StringIO}
+_PLAIN = {*_LOCKS, *_VIEWS, memoryview, _Cell, _Mapped, types.ModuleType, io.BytesIO, io.StringIO}
 
 
 class Loader(pickle.Unpickler):

@@ -51,14 +51,14 @@ class Plan:
             arrays[block.arrays[0]].nbytes if blocks.is_sparse(block, arrays) else block.size
             for block in blocks.found_in(arrays, tensors)
         )
-        storages: dict[Any, int] = {}
-        for number, tensor in enumerate(tensors):
-            try:
+        storages: dict[int, int] = {}
+        for tensor in tensors:
+            if blocks.has_storage(tensor):
                 storage = tensor.untyped_storage()
-                storages[storage.data_ptr(), tensor.device] = storage.nbytes()
-            except (RuntimeError, NotImplementedError):  # a sparse tensor, or one without data
-                storages[number] = int(tensor.element_size() * tensor._values().numel()
-                                       if tensor.is_sparse else 0)  # fmt: skip
+                storages[storage._cdata] = storage.nbytes()
+            elif tensor.is_sparse:
+                values = tensor.detach()._values()
+                storages[-id(tensor)] = values.element_size() * values.numel() * 2
         raw = sum(memoryview(value).nbytes for value, _ in self.tables.raw)
         return self.pickled + memory + sum(storages.values()) + raw
 

@@ -127,7 +127,10 @@ class Reader:
             self._saved = torch.load(
                 self._files[1], map_location=self._location, weights_only=False
             )
-        return self._saved[number]
+        kind = self.index.tensors[number]
+        if kind.shown is None:
+            return self._saved[0][number]
+        return kind.shown.over(self._saved[1][kind.shown.storage].untyped_storage())
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]
@@ -168,10 +171,13 @@ def restore(
     sys.path[:] = [*index.path, *(entry for entry in sys.path if entry not in index.path)]
     for name, (module, attribute) in index.imports.items():
         try:
-            home[name] = imported(module, attribute)
-            outcome.imported.append(name)
+            value = imported(module, attribute)
         except Exception as error:
             outcome.not_imported[name] = why(error)
+            continue
+        if "." not in name:  # of `import a.b` only `a` is bound
+            home[name] = value
+            outcome.imported.append(name)
     try:
         values = reader.graph()
     except Exception as error:

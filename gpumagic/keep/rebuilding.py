@@ -23,7 +23,18 @@ def same(value: Any) -> Any:
 
 def function(code: types.CodeType, closure: Any) -> types.FunctionType:
     """Make a function that lives in the notebook."""
-    return types.FunctionType(code, home, None, None, closure)
+    return types.FunctionType(code, home, None, None, closure or None)
+
+
+def set_function(made: types.FunctionType, state: tuple[Any, Any, Any]) -> None:
+    """Set what a function carries, and fill the cells of its closure."""
+    from cloudpickle import cloudpickle
+
+    attributes, slots, contents = state
+    for cell, content in zip(made.__closure__ or (), contents, strict=True):
+        if content:
+            cell.cell_contents = content[0]
+    cloudpickle._function_setstate(made, (attributes, slots))
 
 
 def cached(wrapped: Any, maxsize: int | None, typed: bool) -> Any:
@@ -41,7 +52,9 @@ def skeleton(
     """
     from cloudpickle import cloudpickle
 
-    definer = next((c for b in bases for c in b.__mro__ if "__init_subclass__" in vars(c)), object)
+    lines = [base.__mro__ for base in types.resolve_bases(bases) if isinstance(base, type)]
+    definers = (each for line in lines for each in line if "__init_subclass__" in vars(each))
+    definer = next(definers, object)
     make = functools.partial(
         cloudpickle._make_skeleton_class, metaclass, name, bases, kwargs, tracker, extra
     )

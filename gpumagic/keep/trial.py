@@ -142,9 +142,9 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
 
         def _saved_tensor(self, number: int) -> Any:
             torch, kind = torch_cuda.require(), self.index.tensors[number]
-            if kind.plain:
-                return torch.zeros((), dtype=kind.dtype).expand(kind.shape)
-            return torch.zeros(kind.shape, dtype=kind.dtype)
+            # One element stands for all.
+            size = () if kind.shown is None else kind.shown.size
+            return torch.zeros((), dtype=kind.dtype).expand(size)
 
     return Trying([file], home, _Anything(), "cpu", _device)
 

@@ -33,13 +33,13 @@ _CHUNK = 64 << 20
 
 @dataclass(frozen=True)
 class TensorKind:
-    """A tensor in the second file, and what its data do not say."""
+    """A tensor, and what its data do not say."""
 
     parameter: bool
     requires_grad: bool
-    shape: tuple[int, ...]
+    #: None for those that torch pickles by itself: sparse, quantized, nested.
+    shown: blocks.Shown | None
     dtype: Any
-    plain: bool
 
 
 @dataclass
@@ -114,7 +114,9 @@ def _write(chosen: Plan, out: _Counted) -> None:
         index.raw.append((*_part(out, value), kind))
     for block in blocks.found_in(tables.arrays, tables.tensors):
         index.blocks.append(_block(out, block, tables.arrays, tables.tensors))
-    index.tensors = [_kind(tensor) for tensor in tables.tensors]
+    if tables.tensors:
+        with torch_cuda.plain_functions():
+            index.tensors, _ = _kinds(tables.tensors)
     for name in chosen.files:
         entry = linecache.cache.get(name, ())
         if len(entry) == 4 and entry[1] is None:  # no file on the disk, but a cell
@@ -146,31 +148,48 @@ def _block(
     return written
 
 
-def _kind(tensor: Any) -> TensorKind:
-    torch = torch_cuda.require()
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
-    return TensorKind(
-        parameter=type(tensor) is torch.nn.Parameter,
-        # What was computed from others comes back without the graph of how.
-        requires_grad=tensor.requires_grad and tensor.is_leaf,
-        shape=tuple(tensor.shape) if plain else (),
-        dtype=tensor.dtype,
-        plain=plain,
-    )
+def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
+    """What the tensors are, and one of each storage."""
+    torch, numbers = torch_cuda.require(), dict[int, int]()
+    kinds, storages = [], []
+    for tensor in tensors:
+        how = None
+        if blocks.has_storage(tensor):
+            identity = tensor.untyped_storage()._cdata
+            if identity not in numbers:
+                numbers[identity] = len(storages)
+                storages.append(tensor)
+            how = blocks.shown(tensor, numbers[identity])
+        kinds.append(
+            TensorKind(
+                parameter=type(tensor) is torch.nn.Parameter,
+                # What was computed from others comes back without the graph of how.
+                requires_grad=tensor.requires_grad and tensor.is_leaf,
+                shown=how,
+                dtype=tensor.dtype,
+            )
+        )
+    return kinds, storages
 
 
 def _write_tensors(chosen: Plan, out: _Counted) -> None:
-    """All but those that lie in a block: bare, since what hangs on them is in the pickles."""
+    """Each storage as bytes, and bare what has none; what hangs on tensors is in the pickles."""
     torch, tables = torch_cuda.require(), chosen.tables
     in_blocks: set[int] = set()
     for block in blocks.found_in(tables.arrays, tables.tensors):
-        in_blocks.update(block.tensors)
+        in_blocks.update(tables.tensors[n].untyped_storage()._cdata for n in block.tensors)
     with torch.no_grad(), torch_cuda.plain_functions():
+        kinds, shown = _kinds(tables.tensors)
         bare = [
-            None if number in in_blocks else tensor.detach()
-            for number, tensor in enumerate(tables.tensors)
+            tensor.detach() if kind.shown is None else None
+            for kind, tensor in zip(kinds, tables.tensors, strict=True)
         ]
-    torch.save(bare, out)
+        storages = []
+        for tensor in shown:
+            storage = tensor.untyped_storage()
+            as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+            storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
+    torch.save((bare, storages), out)
 
 
 def folder_for(size: int) -> str:

@@ -96,7 +96,7 @@ def _holds(check: str, home: dict[str, Any]) -> bool:
     """The value of the last line, an expression; those before it are run."""
     *before, last = check.split("\n")
     exec("\n".join(before), home)
-    return eval(last, home) is True
+    return bool(eval(last, home))
 
 
 def run_all(folder: Path, only: list[str]) -> None:
