@@ -206,7 +206,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)
         if self.seen.sure:
-            where = value.__module__ if callable(value) else kind.__module__
+            where = value.__module__ if isinstance(value, _NAMED) else kind.__module__
             self.seen.sure = str(where).startswith(_TRUSTED) or kind in _PLAIN
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
@@ -425,6 +425,7 @@ def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return attributes, slots
 
 
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 _PLAIN = {*_LOCKS, *_VIEWS, memoryview, _Cell, _Mapped, types.ModuleType, io.BytesIO, io.StringIO}
 
 

@@ -24,6 +24,9 @@ from gpumagic.keep.planning import why
 #: Seconds after which a child that does not answer is given up.
 _PATIENCE = 120.0
 
+#: The last answer of a child that has come to its end.
+_DONE = "."
+
 #: Nothing is imported before the import path is the notebook's: a child that runs ``-c`` would find
 #: modules in the working folder first, whatever the notebook's path says.
 _START = """\
@@ -83,11 +86,12 @@ class Trial:
 
     def _judged(self, answers: list[tuple[str, str | None]]) -> dict[str, str]:
         code = self._child.wait()
-        if answers and answers[-1] == ["", None]:
-            return {name: reason for name, reason in answers if reason is not None}
+        failures = {name: reason for name, reason in answers if reason is not None}
+        if answers and answers[-1] == [_DONE, None]:
+            return failures
         if answers:  # the last line says what it was about to load
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return {answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
+            return {**failures, answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()
         return {"": f"a fresh process cannot load gpumagic: {said[-1] if said else code}"}
@@ -113,7 +117,7 @@ def main(given: Mapping[str, Any]) -> None:
 
         with os.fdopen(given["file"], "rb", closefd=False) as file:
             _try(file, say)
-        say("", None)
+        say(_DONE, None)
     os._exit(0)
 
 

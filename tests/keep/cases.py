@@ -495,14 +495,14 @@ class Base(abc.ABC):
     @abc.abstractmethod
     def f(self): ...
 class Impl(Base):
-    def f(self): return super().__class__
+    def f(self): return 1
     @property
     def pr(self): return 7
 im = Impl()
 class Proto(typing.Protocol):
     def f(self): ...
 """,
-    "isinstance(gi, G.In) and G[int] and isinstance(im, Base) and im.f() is Impl and im.pr == 7",
+    "isinstance(gi, G.In) and G[int] and isinstance(im, Base) and im.f() == 1 and im.pr == 7",
     "try:\n    Base()\nexcept TypeError:\n    refused = True\nrefused",
     "alias == list[int] and Un == (int | str)",
 )

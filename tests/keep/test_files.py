@@ -114,7 +114,9 @@ f = Fails(); good = 5; ends = Ends(); ends.a = 1
     assert not {"m", "f"} & chosen.sure
     module.unlink()
     failures = tried(files)
-    assert failures == {"ends": "a fresh process that loads it ends with exit code 3"}
+    assert failures.keys() == {"m", "both", "f", "ends"}
+    assert failures["ends"] == "a fresh process that loads it ends with exit code 3"
+    assert failures["f"] == "only there"
 
 
 def test_a_trial_goes_on_behind_a_failure(module: Path) -> None:
