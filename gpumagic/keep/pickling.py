@@ -14,6 +14,7 @@ import io
 import logging
 import pickle
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -38,7 +39,9 @@ _VIEWS: dict[type, str] = {
     for made in (getattr({}, kind)(), getattr(collections.OrderedDict(), kind)())
 }
 _LOCKS = {type(_thread.allocate_lock()): _thread.allocate_lock, _thread.RLock: _thread.RLock}
-_OF_DEVICE = {
+#: Classes of torch and ipywidgets whose objects are but handles on something in the process.
+_OF_PROCESS = {
+    "Widget": "a widget",
     "_CudaStreamBase": "a CUDA stream",
     "_CudaEventBase": "a CUDA event",
     "_CUDAGraph": "a CUDA graph",
@@ -125,6 +128,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             memoryview: _view,
             types.MappingProxyType: _proxy,
             weakref.ref: _reference,
+            weakref.finalize: _finalizer,
             weakref.WeakKeyDictionary: lambda value: (type(value), (dict(value),)),
             weakref.WeakValueDictionary: lambda value: (type(value), (dict(value),)),
             logging.Logger: self._logger,
@@ -193,8 +197,9 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(value, type):
             reduced = self._class(value)
         elif isinstance(value, io.IOBase):
-            if not isinstance(value, (io.StringIO, io.BytesIO)):
-                raise pickle.PicklingError("an open file")  # its content would be copied
+            reduced = _file(value)
+        elif isinstance(value, threading.Thread) and value.is_alive():
+            raise pickle.PicklingError("a running thread")
         elif isinstance(value, BaseException):
             reduced = self._exception(value)
         elif self._torch is not None and kind.__module__.partition(".")[0] == "torch":
@@ -203,6 +208,10 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = self._mapped(value)
         elif _looks_attributes_up(kind):
             reduced = (object.__new__, (kind,), _attributes(value), None, None, _SET)
+        if not isinstance(value, type):
+            for base in kind.__mro__:
+                if base.__name__ in _OF_PROCESS and base.__module__.startswith(("torch", "ipyw")):
+                    raise pickle.PicklingError(_OF_PROCESS[base.__name__])
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)
         if self.seen.sure:
@@ -277,9 +286,6 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             return rebuilding.device, (value.index,)
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
-        for base in kind.__mro__:
-            if base.__name__ in _OF_DEVICE:
-                raise pickle.PicklingError(_OF_DEVICE[base.__name__])
         return NotImplemented
 
     def _other_tensor(self, value: Any) -> None:
@@ -381,6 +387,19 @@ def _dict_view(value: Any) -> Any:
     if len(found) != 1:
         return NotImplemented
     return rebuilding.dict_view, (_VIEWS[type(value)], found[0])
+
+
+def _file(value: io.IOBase) -> Any:
+    for name in ("stdin", "stdout", "stderr"):
+        if value is getattr(sys, name):
+            return getattr, (sys, name)
+    if not isinstance(value, (io.StringIO, io.BytesIO)):
+        raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
+    return NotImplemented
+
+
+def _finalizer(value: weakref.finalize[Any, Any]) -> Any:
+    raise pickle.PicklingError("something that is cleaned up when the process ends")
 
 
 def _proxy(value: Any) -> Any:

@@ -686,6 +686,120 @@ r = torch.view_as_real(c); part = f[1:3]; names = [f] * 5; cc = c.conj(); dd = f
     "c[0] = 1 + 2j\nr[0].tolist() == [1, 2] and cc[0].item() == 1 - 2j",
     "part[0] = 9\nf[1] == 9",
 )
+case(
+    "streams-and-handlers",
+    """
+import io, sys, logging, functools, argparse, configparser
+handler = logging.StreamHandler(sys.stdout); say = functools.partial(print, file=sys.stderr)
+text = io.StringIO('ab'); text.read(1); raw = io.BytesIO(b'abc'); args = argparse.Namespace(lr=0.1)
+cfg = configparser.ConfigParser(); cfg.read_string('[a]\\nb=1')
+""",
+    "import sys\nhandler.stream is sys.stdout and say.keywords['file'] is sys.stderr",
+    "text.read() == 'b' and raw.getvalue() == b'abc' and args.lr == 0.1 and cfg['a']['b'] == '1'",
+)
+case(
+    "what-the-process-holds",
+    """
+import tempfile, threading, asyncio, concurrent.futures, multiprocessing, logging, zipfile, mmap
+folder = tempfile.TemporaryDirectory(); local = threading.local(); end = threading.Event()
+def wait(): end.wait()
+thread = threading.Thread(target=wait, daemon=True); thread.start()
+later = threading.Thread(target=wait); pool = concurrent.futures.ThreadPoolExecutor(1)
+file = logging.FileHandler(folder.name + '/log'); anonymous = mmap.mmap(-1, 10)
+loop = asyncio.new_event_loop(); loop.close(); waiting = asyncio.Queue(); x = 1
+""",
+    "x == 1 and not later.is_alive() and waiting.empty()",
+    failures={
+        "folder": "cleaned up", "local": "local", "thread": "a running thread", "pool": "",
+        "file": "an open file", "anonymous": "mmap", "loop": "",
+    },
+)  # fmt: skip
+case(
+    "iterators",
+    """
+import itertools
+z = zip([1, 2], 'ab'); next(z); e = enumerate('abc'); next(e); r = reversed([1, 2, 3]); s = iter('xyz')
+m = map(str, [1, 2]); f = filter(None, [0, 1]); d = iter(range(5)); next(d)
+""",
+    "next(z) == (2, 'b') and next(e) == (1, 'b') and next(r) == 3 and next(s) == 'x'",
+    "next(m) == '1' and next(f) == 1 and next(d) == 1",
+)
+case(
+    "scripted-and-compiled",
+    """
+import torch
+model = torch.nn.Linear(2, 2); compiled = torch.compile(model, backend='eager'); w = torch.ones(2)
+@torch.jit.script
+def scripted(x: torch.Tensor): return x * 2
+""",
+    "w.tolist() == [1, 1] and compiled._orig_mod is model",
+    failures={"scripted": ""},
+)
+case(
+    "modules-of-torch-with-everything-on-them",
+    """
+import torch, torch.nn as nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import weight_norm
+class Double(nn.Module):
+    def forward(self, w): return w * 2
+wn = weight_norm(nn.Linear(2, 2)); par = nn.Linear(2, 2); parametrize.register_parametrization(par, 'weight', Double())
+drop = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
+lazy = nn.LazyLinear(3); seq = nn.TransformerEncoderLayer(4, 2)
+class Wrap(nn.Module):
+    def __init__(self, act=lambda x: x.relu()):
+        super().__init__(); self.act = act; self.register_buffer('b', torch.ones(1), persistent=False)
+        self.layers = nn.ModuleDict({'a': nn.Linear(1, 1)}); self.extra = {'k': [self.b]}
+wrap = Wrap()
+before = par(torch.ones(1, 2)).tolist()
+""",
+    "par(torch.ones(1, 2)).tolist() == before and not drop.training and lazy(torch.ones(1, 2)).shape",
+    "wrap.act(torch.tensor(-1.0)).item() == 0 and wrap.extra['k'][0] is wrap.b",
+    "wn(torch.ones(1, 2)).shape == (1, 2) and seq(torch.ones(1, 1, 4)).shape == (1, 1, 4)",
+)
+case(
+    "scaler-and-parameter-groups",
+    """
+import torch
+a = torch.nn.Parameter(torch.ones(2)); b = torch.nn.Parameter(torch.ones(3))
+o = torch.optim.SGD([{'params': [a], 'lr': 0.1}, {'params': [b]}], lr=0.2, momentum=0.9)
+(a.sum() + b.sum()).backward(); o.step(); hook = o.register_step_post_hook(lambda *x: None)
+sc = torch.amp.GradScaler('cpu', enabled=False); sw = torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=5)
+best = {'state': {k: v.clone() for k, v in o.state_dict().items() if k == 'x'}, 'loss': float('inf')}
+""",
+    "o.param_groups[1]['params'][0] is b and o.state[a]['momentum_buffer'].tolist() == [1, 1]",
+    "o.step(); sw.step()\nsw.optimizer is o and not sc.is_enabled()",
+)
+case(
+    "training-with-a-class",
+    """
+import torch, dataclasses, typing
+@dataclasses.dataclass
+class Config:
+    lr: float = 0.1
+    layers: list = dataclasses.field(default_factory=lambda: [2, 3])
+    def build(self): return torch.nn.Linear(*self.layers)
+class Trainer:
+    history: typing.ClassVar[list] = []
+    def __init__(self, config):
+        self.config = config; self.model = config.build(); self.callbacks = [self.log, lambda t: t.step]
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=config.lr); self.step = 0
+    def log(self, t): Trainer.history.append(self.step)
+    def train(self):
+        self.opt.zero_grad(); self.model(torch.ones(1, 2)).sum().backward(); self.opt.step(); self.step += 1
+        for callback in self.callbacks: callback(self)
+        return self
+trainer = Trainer(Config()).train(); model = trainer.model
+""",
+    "trainer.model is model and Trainer.history == [1] and trainer.train().step == 2",
+    "Trainer.history == [1, 2] and trainer.callbacks[0].__self__ is trainer",
+    "trainer.opt.param_groups[0]['params'][0] is model.weight and model.weight.grad is not None",
+)
+case(
+    "numbers-strings-and-nothing",
+    "a = 1; b = 2.5; c = 'x'; d = None; e = True; f = (1, [2, {3: {4}}]); g = b'z'; h = a, f\n_under = 5; __two = 6",
+    "(a, b, c, d, e, g) == (1, 2.5, 'x', None, True, b'z') and h[1] is f and _under == 5",
+)
 # --- imports -------------------------------------------------------------------------------------
 
 case(
