@@ -711,7 +711,7 @@ loop = asyncio.new_event_loop(); loop.close(); waiting = asyncio.Queue(); x = 1
     "x == 1 and not later.is_alive() and waiting.empty()",
     failures={
         "folder": "cleaned up", "local": "local", "thread": "a running thread", "pool": "",
-        "file": "an open file", "anonymous": "mmap", "loop": "",
+        "file": "an open file", "anonymous": "mmap", "end": "a lock that is held",
     },
 )  # fmt: skip
 case(
@@ -751,11 +751,11 @@ class Wrap(nn.Module):
         super().__init__(); self.act = act; self.register_buffer('b', torch.ones(1), persistent=False)
         self.layers = nn.ModuleDict({'a': nn.Linear(1, 1)}); self.extra = {'k': [self.b]}
 wrap = Wrap()
-before = par(torch.ones(1, 2)).tolist()
 """,
-    "par(torch.ones(1, 2)).tolist() == before and not drop.training and lazy(torch.ones(1, 2)).shape",
+    "not drop.training and lazy(torch.ones(1, 2)).shape == (1, 3)",
     "wrap.act(torch.tensor(-1.0)).item() == 0 and wrap.extra['k'][0] is wrap.b",
-    "wn(torch.ones(1, 2)).shape == (1, 2) and seq(torch.ones(1, 1, 4)).shape == (1, 1, 4)",
+    "seq(torch.ones(1, 1, 4)).shape == (1, 1, 4)",
+    failures={"wn": "only supported through state_dict()", "par": "only supported through"},
 )
 case(
     "scaler-and-parameter-groups",
