@@ -170,7 +170,8 @@ def room(written: Written) -> tuple[Any, Any]:
     if len(written.arrays) == 1 and not written.tensors:
         ((dtype, shape, strides, offset, _),) = written.arrays.values()
         for order in ("C", "F"):
-            alone = np.empty(shape, dtype, order=order)  # type: ignore[call-overload]
+            make: Any = np.empty
+            alone = make(shape, dtype, order=order)
             if alone.nbytes == written.size and alone.strides == strides and not offset:
                 return alone.ravel(order="K").view(np.uint8), alone
     more = np.empty(written.size + 64, np.uint8)

@@ -19,7 +19,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 import cloudpickle
 
@@ -38,7 +38,10 @@ _VIEWS: dict[type, str] = {
     for kind in ("keys", "values", "items")
     for made in (getattr({}, kind)(), getattr(collections.OrderedDict(), kind)())
 }
-_LOCKS = {type(_thread.allocate_lock()): _thread.allocate_lock, _thread.RLock: _thread.RLock}
+_LOCKS: dict[Any, Any] = {
+    type(_thread.allocate_lock()): _thread.allocate_lock,
+    _thread.RLock: _thread.RLock,
+}
 #: Classes of torch and ipywidgets whose objects are but handles on something in the process.
 _OF_PROCESS = {
     "Widget": "a widget",
@@ -451,7 +454,7 @@ _PLAIN = {*_LOCKS, *_VIEWS, memoryview, _Cell, _Mapped, types.ModuleType, io.Byt
 class Loader(pickle.Unpickler):
     """Loads what a `Keeper` wrote; ``find`` gives what is in the tables."""
 
-    def __init__(self, file: IO[bytes], find: Callable[[tuple[Any, ...]], Any]) -> None:
+    def __init__(self, file: Any, find: Callable[[tuple[Any, ...]], Any]) -> None:
         super().__init__(file)
         self._find = find
 

@@ -60,7 +60,7 @@ class Plan:
                 values = tensor.detach()._values()
                 storages[-id(tensor)] = values.element_size() * values.numel() * 2
         raw = sum(memoryview(value).nbytes for value, _ in self.tables.raw)
-        return self.pickled + memory + sum(storages.values()) + raw
+        return int(self.pickled + memory + sum(storages.values()) + raw)
 
     def drop(self, name: str, reason: str) -> None:
         """Keep ``name`` no more."""

@@ -13,9 +13,9 @@ from gpumagic import torch_cuda
 def save() -> dict[str, Any]:
     """The states of the generators that this process has loaded; plain data."""
     found: dict[str, Any] = {"python": random.getstate()}
-    numpy = sys.modules.get("numpy.random")
+    numpy: Any = sys.modules.get("numpy.random")
     if hasattr(numpy, "get_state"):
-        found["numpy"] = numpy.get_state(legacy=False)  # type: ignore[union-attr]
+        found["numpy"] = numpy.get_state(legacy=False)
     torch: Any = torch_cuda.loaded()
     if torch is not None:
         found["torch"] = bytes(torch.get_rng_state().tolist())

@@ -10,7 +10,7 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -52,23 +52,27 @@ class Reader:
         self._files[0].seek(start)
         return self._files[0].read(size)
 
-    def graph(self) -> dict[str, Any]:
-        """All variables."""
-        found: dict[str, Any] = self._load(*self.index.graph)
-        return found
+    def together(self) -> Iterator[tuple[str, Any]]:
+        """The variables one after the other; what they share is shared."""
+        if self.index.together:
+            with self._opened(0) as memory:
+                loader = Loader(memory, self._find)
+                for name in self.index.together:
+                    yield name, loader.load()
 
     def single(self, name: str) -> Any:
         """One variable by itself."""
         if name not in self.index.singles:
             raise ValueError("it is too big to come back by itself")
-        return self._load(*self.index.singles[name])
+        with self._opened(self.index.singles[name][0]) as memory:
+            return Loader(memory, self._find).load()
 
-    def _load(self, start: int, size: int) -> Any:
+    def _opened(self, start: int) -> mmap.mmap:
+        """The first file from ``start``, in place, since a pickle may be long."""
         rebuilding.home, rebuilding.device_now = self._home, self._device_now
-        # In place, since a pickle may be long.
-        with mmap.mmap(self._files[0].fileno(), start + size, access=mmap.ACCESS_READ) as memory:
-            memory.seek(start)
-            return Loader(memory, self._find).load()  # type: ignore[arg-type]
+        memory = mmap.mmap(self._files[0].fileno(), 0, access=mmap.ACCESS_READ)
+        memory.seek(start)
+        return memory
 
     def _find(self, key: tuple[Any, ...]) -> Any:
         kind, *rest = key
@@ -179,16 +183,17 @@ def restore(
             home[name] = value
             outcome.imported.append(name)
     try:
-        values = reader.graph()
+        for name, value in reader.together():
+            home[name] = value
+            outcome.names.append(name)
     except Exception as error:
-        values, outcome.apart = {}, why(error)
-        for name in index.names:
+        outcome.apart = why(error)
+        for name in index.names[len(outcome.names) :]:
             try:
-                values[name] = reader.single(name)
+                home[name] = reader.single(name)
+                outcome.names.append(name)
             except Exception as reason:
                 outcome.failures[name] = why(reason)
-    home.update(values)
-    outcome.names = [name for name in index.names if name in values]
     random_state.restore(index.random, device_now)
     return outcome
 

@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from gpumagic import torch_cuda
+
 #: The namespace that functions of the notebook, as they are loaded, have as their globals.
 home: dict[str, Any] = {}
 #: Where a CUDA device of the old process is in this one: an ordinal (None for the current device)
@@ -61,11 +63,11 @@ def skeleton(
     if definer.__module__ != "__main__":
         return make()
     own = vars(definer)["__init_subclass__"]
-    definer.__init_subclass__ = classmethod(lambda cls, **_: None)  # type: ignore[assignment]
+    type.__setattr__(definer, "__init_subclass__", classmethod(lambda cls, **_: None))
     try:
         return make()
     finally:
-        definer.__init_subclass__ = own
+        type.__setattr__(definer, "__init_subclass__", own)
 
 
 def exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
@@ -93,8 +95,9 @@ def set_attributes(made: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
 
 def view(of: memoryview | bytes | bytearray, shown: str, shape: Any) -> memoryview:
     """Make a memoryview of an object's whole memory."""
-    flat = memoryview(of).cast("B")
-    return flat.cast(shown, shape) if shape else flat  # type: ignore[call-overload]
+    flat: Any = memoryview(of).cast("B")
+    made: memoryview = flat.cast(shown, shape) if shape else flat
+    return made
 
 
 def dict_view(kind: str, of: dict[Any, Any]) -> Any:
@@ -133,13 +136,11 @@ def set_tensor(tensor: Any, state: dict[str, Any]) -> None:
 
 def device(ordinal: int | None) -> Any:
     """Make the `torch.device` of a GPU, where it is now."""
-    import torch
-
-    return torch.device(device_now(ordinal))
+    return torch_cuda.require().device(device_now(ordinal))
 
 
 def typed_storage(untyped: Any, dtype: Any) -> Any:
     """Make a torch storage with a dtype."""
-    import torch
-
-    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+    return torch_cuda.require().storage.TypedStorage(
+        wrap_storage=untyped, dtype=dtype, _internal=True
+    )

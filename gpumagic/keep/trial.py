@@ -6,6 +6,7 @@ the tensors: empty ones of the same shapes stand for them.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import os
@@ -21,8 +22,8 @@ from typing import IO, Any
 from gpumagic import torch_cuda
 from gpumagic.keep.planning import why
 
-#: Seconds after which a child that does not answer is given up.
-_PATIENCE = 120.0
+#: Seconds after which a child that does not answer is given up; the user may interrupt it earlier.
+_PATIENCE = 600.0
 
 #: The last answer of a child that has come to its end.
 _DONE = "."
@@ -84,7 +85,7 @@ class Trial:
             waiting()
         return self._judged([json.loads(line) for line in answers.splitlines()])
 
-    def _judged(self, answers: list[tuple[str, str | None]]) -> dict[str, str]:
+    def _judged(self, answers: list[list[Any]]) -> dict[str, str]:
         code = self._child.wait()
         failures = {name: reason for name, reason in answers if reason is not None}
         if answers and answers[-1] == [_DONE, None]:
@@ -124,20 +125,19 @@ def main(given: Mapping[str, Any]) -> None:
 def _try(file: IO[bytes], say: Callable[[str, str | None], None]) -> None:
     from gpumagic.keep.reading import Reader
 
-    home = vars(sys.modules["__main__"])
-    home.clear()
-    home.update(__name__="__main__", __builtins__=__builtins__)
+    home = _Home(__name__="__main__", __builtins__=builtins)
     reader = _reader(Reader, file, home)
+    home.imports = reader.index.imports
     names: Collection[str] = reader.index.singles
     for name in names:
         say(name, None)
         try:
-            reader.single(name)
+            home[name] = reader.single(name)
         except BaseException as error:
             say(name, why(error))
     if len(names) < len(reader.index.names):
         say("", None)
-        reader.graph()
+        home.update(reader.together())
 
 
 def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
@@ -151,6 +151,18 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
             return torch.zeros((), dtype=kind.dtype).expand(size)
 
     return Trying([file], home, _Anything(), "cpu", _device)
+
+
+class _Home(dict[str, Any]):
+    """A namespace that imports a name when it is looked up."""
+
+    imports: Mapping[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        from gpumagic.keep.reading import imported
+
+        self[name] = imported(*self.imports[name])
+        return self[name]
 
 
 class _Anything(dict[str, Any]):

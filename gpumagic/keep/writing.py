@@ -1,7 +1,7 @@
 """The file of the kept variables, as it is written.
 
-One file holds a pickle of all variables as one graph of objects, so that what they share stays
-shared; one of each variable by itself, for the case that the graph does not load; arrays and long
+One file holds pickles of all variables that refer to each other, so that what they share stays
+shared; one of each variable by itself, for the case that those do not load; arrays and long
 byte strings; and at its end what lies where. A second one holds the tensors, by `torch.save`.
 """
 
@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,9 @@ class Index:
     names: list[str]
     imports: dict[str, Import]
     path: list[str]
-    graph: tuple[int, int] = (0, 0)
+    #: Pickles that refer to each other, to be loaded by one loader in this order.
+    together: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: Pickles that are loaded each by itself.
     singles: dict[str, tuple[int, int]] = field(default_factory=dict)
     raw: list[tuple[int, int, str]] = field(default_factory=list)
     blocks: list[blocks.Written] = field(default_factory=list)
@@ -102,11 +105,16 @@ def close(files: Iterable[IO[bytes]]) -> None:
 
 
 def _write(chosen: Plan, out: _Counted) -> None:
-    tables, names = chosen.tables, [*chosen.names, *chosen.needed]
+    tables = chosen.tables
+    # What is loaded later may call what is loaded earlier, in a `__setstate__` for example.
+    names = [*chosen.names, *chosen.needed]
+    names.sort(key=lambda name: not _is_first(chosen.home[name]))
     index = Index(names, chosen.imports, [p for p in sys.path if isinstance(p, str)])
     keeper = Keeper(out, tables, chosen.home, chosen.stand_ins)
-    keeper.dump({name: chosen.home[name] for name in names})
-    index.graph = (0, out.file.tell())
+    for name in names:
+        start = out.file.tell()
+        keeper.dump(chosen.home[name])
+        index.together[name] = (start, out.file.tell() - start)
     for name in names:
         if name in chosen.pickles:
             index.singles[name] = _part(out, chosen.pickles[name])
@@ -124,6 +132,10 @@ def _write(chosen: Plan, out: _Counted) -> None:
     index.random = random_state.save()
     start, _ = _part(out, pickle.dumps(index))
     out.write(start.to_bytes(8, "little"))
+
+
+def _is_first(value: Any) -> bool:
+    return isinstance(value, (type, types.FunctionType, int, float, complex, str, bytes))
 
 
 def _part(out: _Counted, data: Any) -> tuple[int, int]:
@@ -151,7 +163,8 @@ def _block(
 def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
     """What the tensors are, and one of each storage."""
     torch, numbers = torch_cuda.require(), dict[int, int]()
-    kinds, storages = [], []
+    kinds: list[TensorKind] = []
+    storages: list[Any] = []
     for tensor in tensors:
         how = None
         if blocks.has_storage(tensor):

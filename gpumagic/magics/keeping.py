@@ -126,7 +126,7 @@ class _Progress:
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
         self._live = LiveDisplay(shell, quiet=quiet)
-        self._told = time.monotonic() + PATIENCE - _PACE
+        self._told, self._shown = time.monotonic() + PATIENCE - _PACE, ""
 
     def __enter__(self) -> _Progress:
         self._live.__enter__()
@@ -141,8 +141,8 @@ class _Progress:
         self._live.__exit__(kind, error, traceback)
 
     def _tell(self, text: str) -> None:
-        if time.monotonic() - self._told >= _PACE:
-            self._told = time.monotonic()
+        if text != self._shown and time.monotonic() - self._told >= _PACE:
+            self._told, self._shown = time.monotonic(), text
             self._live.text(text)
 
     def pickled(self, size: int) -> None:

@@ -111,7 +111,7 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     choice.start_from(payload["started_with"])
     chosen = selection.restarted(payload["spec"])
     began = time.monotonic()
-    brought = []
+    brought: list[str] = []
     if resumed.files:
         from gpumagic.magics import keeping
 

@@ -101,7 +101,8 @@ def _is_library(file: str | None) -> bool:
 
 def _file_of(kind: type) -> str | None:
     module = sys.modules.get(kind.__module__)
-    return getattr(module, "__dict__", {}).get("__file__")
+    file: str | None = getattr(module, "__dict__", {}).get("__file__")
+    return file
 
 
 def _is_idle(stack: list[FrameType]) -> bool:

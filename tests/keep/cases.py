@@ -800,6 +800,23 @@ case(
     "a = 1; b = 2.5; c = 'x'; d = None; e = True; f = (1, [2, {3: {4}}]); g = b'z'; h = a, f\n_under = 5; __two = 6",
     "(a, b, c, d, e, g) == (1, 2.5, 'x', None, True, b'z') and h[1] is f and _under == 5",
 )
+case(
+    "loading-that-needs-globals",
+    """
+import math
+LIMIT = 3
+def check(v): return min(v, LIMIT)
+class Bounded:
+    def __init__(self, v): self.v = v
+    def __setstate__(self, state): self.v = math.floor(check(state['v']))
+class Meta(type):
+    def __new__(m, n, b, d): check(1); return super().__new__(m, n, b, d)
+class Made(metaclass=Meta): pass
+bounded = Bounded(9); made = Made()
+""",
+    "bounded.v == 3 and isinstance(made, Made)",
+    keep="bounded made",
+)
 # --- imports -------------------------------------------------------------------------------------
 
 case(
