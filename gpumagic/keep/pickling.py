@@ -287,6 +287,9 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             return rebuilding.same, (_Numbered(self._tensor(value)),), state, None, None, set_state
         if kind is torch.device and value.type == "cuda":
             return rebuilding.device, (value.index,)
+        if kind is torch.Generator:
+            # As bytes: a trial does not read tensors.
+            return rebuilding.generator, (value.device, value.device.type, _state(value))
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented
@@ -365,6 +368,10 @@ def _map_of(array: Any, numpy: Any) -> Any:
             found = array
         array = getattr(array, "base", None) if isinstance(array, numpy.ndarray) else None
     return found
+
+
+def _state(generator: Any) -> bytes:
+    return bytes(generator.get_state().tolist())
 
 
 def _lock(value: Any) -> Any:

@@ -139,6 +139,16 @@ def device(ordinal: int | None) -> Any:
     return torch_cuda.require().device(device_now(ordinal))
 
 
+def generator(where: Any, kind: str, state: bytes) -> Any:
+    """Make a random generator that goes on where the old one stopped."""
+    torch = torch_cuda.require()
+    if where.type != kind:
+        raise RuntimeError("a random generator of a GPU that is hidden")
+    made = torch.Generator(where)
+    made.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return made
+
+
 def typed_storage(untyped: Any, dtype: Any) -> Any:
     """Make a torch storage with a dtype."""
     return torch_cuda.require().storage.TypedStorage(

@@ -814,7 +814,7 @@ class Meta(type):
 class Made(metaclass=Meta): pass
 bounded = Bounded(9); made = Made()
 """,
-    "bounded.v == 3 and isinstance(made, Made)",
+    "bounded.v == 3 and type(made).__name__ == 'Made'",
     keep="bounded made",
 )
 # --- imports -------------------------------------------------------------------------------------

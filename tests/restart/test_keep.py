@@ -135,7 +135,7 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
     shown = k.run("%gpu off --restart --keep all --force").text
     assert "Not kept: z (No module named 'made')." in shown
     assert "Lost: 2 variables." in shown  # z and made
-    assert "Imported again: sys, types, M." in shown
+    assert "Imported again: ctypes, sys, types, M." in shown
     assert k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())") == (
         *(1, True, {"a": 1}, 7, True),
     )
@@ -158,10 +158,14 @@ def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> 
 
 
 def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
+    """Another job takes the GPU's memory while the kernel restarts."""
     k = kernel()
-    k.run("import torch, os; torch.cuda.init(); small = {'epoch': 7}; w = torch.zeros(100 << 18)")
-    k.run("w = w.cuda(); os.environ['VGPU_MEM_MIB'] = '64'")
+    k.run("import torch; torch.cuda.init(); small = {'epoch': 7}")
+    k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
     k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
+    # Behind what the process gives back itself there is room for its context only.
+    k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
+    k.run("World.current().add_process(0, 4321, free); del World")
     shown = k.run("%gpu 0 --restart --keep w small state").text
     assert "Tensors moved: cuda:0 → cpu." in shown
     assert "On the CPU, since cuda:0 has no room for it: 100 MiB." in shown
@@ -169,5 +173,7 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
     k.run("generator = torch.Generator('cuda')")
     refused = k.run("%gpu off --restart --keep generator small", raising=False)
-    assert "cannot keep generator (" in refused.shown
+    assert "cannot keep generator (a random generator of a GPU that is hidden)" in refused.shown
     assert k.value("small") == {"epoch": 7}
+    assert "Kept: generator, small." in k.run("%gpu 1 --restart --keep generator small").text
+    assert k.value("generator.device.type") == "cuda"
