@@ -8,6 +8,7 @@ notebook's namespace afterwards too, and brings the globals that it uses.
 `naming`           the globals that a function uses; the names that imports bind
 `planning`         what can be kept
 `pickling`         pickles, and what is left out of them: tensors, arrays, long byte strings
+`reducing`         objects that cloudpickle refuses, or brings back otherwise than they were
 `blocks`           memory that arrays and tensors share
 `rebuilding`       what the pickles call as they are loaded
 `random_state`     the random generators

@@ -6,12 +6,10 @@ byte strings, each once, by number.
 
 from __future__ import annotations
 
-import _thread
-import collections
 import functools
-import gc
 import io
 import logging
+import mmap
 import pickle
 import sys
 import threading
@@ -24,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from gpumagic import torch_cuda
-from gpumagic.keep import naming, rebuilding
+from gpumagic.keep import naming, rebuilding, reducing
 
 #: Byte strings of this length are not written into the pickle.
 _LONG = 1 << 20
@@ -33,15 +31,6 @@ _TRUSTED = (
     *("torch.nn.", "torch.optim.", "torch._utils", "torch.storage", "numpy", "copyreg"),
     *("collections", "datetime", "decimal", "fractions", "pathlib", "functools", "gpumagic.keep"),
 )
-_VIEWS: dict[type, str] = {
-    type(made): kind
-    for kind in ("keys", "values", "items")
-    for made in (getattr({}, kind)(), getattr(collections.OrderedDict(), kind)())
-}
-_LOCKS: dict[Any, Any] = {
-    type(_thread.allocate_lock()): _thread.allocate_lock,
-    _thread.RLock: _thread.RLock,
-}
 #: Classes of torch and ipywidgets whose objects are but handles on something in the process.
 _OF_PROCESS = {
     "Widget": "a widget",
@@ -128,15 +117,15 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 (value.func,),
                 {"attrname": value.attrname, "__doc__": value.__doc__},
             ),
-            memoryview: _view,
-            types.MappingProxyType: _proxy,
-            weakref.ref: _reference,
-            weakref.finalize: _finalizer,
+            memoryview: reducing.view,
+            types.MappingProxyType: reducing.proxy,
+            weakref.ref: reducing.reference,
+            weakref.finalize: reducing.finalizer,
             weakref.WeakKeyDictionary: lambda value: (type(value), (dict(value),)),
             weakref.WeakValueDictionary: lambda value: (type(value), (dict(value),)),
             logging.Logger: self._logger,
-            **dict.fromkeys(_VIEWS, _dict_view),
-            **dict.fromkeys(_LOCKS, _lock),
+            **dict.fromkeys(reducing.VIEWS, reducing.dict_view),
+            **dict.fromkeys(reducing.LOCKS, reducing.lock),
         }
 
     # --- what is left out of the pickle ----------------------------------------------------------
@@ -159,7 +148,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return ("raw", self._tables.number("raw", memory.obj, lambda: (memory, kind)))
 
     def _array(self, value: Any) -> Any:
-        if value.dtype.hasobject or _map_of(value, self._numpy) is not None:
+        if value.dtype.hasobject or reducing.map_of(value, self._numpy) is not None:
             return None
         return ("array", self._tables.number("arrays", value, lambda: value))
 
@@ -200,7 +189,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(value, type):
             reduced = self._class(value)
         elif isinstance(value, io.IOBase):
-            reduced = _file(value)
+            reduced = reducing.file(value)
         elif isinstance(value, threading.Thread) and value.is_alive():
             raise pickle.PicklingError("a running thread")
         elif isinstance(value, BaseException):
@@ -209,8 +198,15 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = self._torchs(value)
         elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
             reduced = self._mapped(value)
-        elif _looks_attributes_up(kind):
-            reduced = (object.__new__, (kind,), _attributes(value), None, None, _SET)
+        elif reducing.looks_attributes_up(kind):
+            reduced = (
+                object.__new__,
+                (kind,),
+                reducing.attributes(value),
+                None,
+                None,
+                rebuilding.set_attributes,
+            )
         if not isinstance(value, type):
             for base in kind.__mro__:
                 if base.__name__ in _OF_PROCESS and base.__module__.startswith(("torch", "ipyw")):
@@ -219,7 +215,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             self._other_tensor(value)
         if self.seen.sure:
             where = value.__module__ if isinstance(value, _NAMED) else kind.__module__
-            self.seen.sure = str(where).startswith(_TRUSTED) or kind in _PLAIN
+            self.seen.sure = str(where).startswith(_TRUSTED) or kind in reducing.PLAIN
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     def _function(self, value: types.FunctionType) -> Any:
@@ -232,16 +228,16 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         # that it shares with no other function.
         (attributes, slots) = reduced[2]
         cells = value.__closure__ or ()
-        contents = [_content(cell) for cell in cells]
+        contents = [reducing.content(cell) for cell in cells]
         state = (attributes, {**slots, "__globals__": {}, "__closure__": None}, contents)
         arguments = (value.__code__, tuple(map(self._cell, cells)))
         return rebuilding.function, arguments, state, None, None, rebuilding.set_function
 
     def _cell(self, cell: Any) -> Any:
-        return self._cells.setdefault(id(cell), _Cell())
+        return self._cells.setdefault(id(cell), reducing.Cell())
 
     @functools.cached_property
-    def _cells(self) -> dict[int, _Cell]:
+    def _cells(self) -> dict[int, reducing.Cell]:
         return {}
 
     def _class(self, value: type) -> Any:
@@ -289,7 +285,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             return rebuilding.device, (value.index,)
         if kind is torch.Generator:
             # As bytes: a trial does not read tensors.
-            return rebuilding.generator, (value.device, value.device.type, _state(value))
+            return rebuilding.generator, (value.device, value.device.type, reducing.state(value))
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented
@@ -306,7 +302,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _mapped(self, value: Any) -> Any:
         """An array in a mapped file is mapped again, and not copied."""
-        mapping = _map_of(value, self._numpy)
+        mapping = reducing.map_of(value, self._numpy)
         if mapping is None:
             return NotImplemented
         if mapping.filename is None or mapping.mode == "c":
@@ -315,12 +311,12 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         bounds, size = self._numpy.ndarray, len(mapping.base)
         whole = mapping.view(bounds)
         start = whole.__array_interface__["data"][0]
-        shift = mapping.offset % _granularity()  # the map begins at a page
+        shift = mapping.offset % mmap.ALLOCATIONGRANULARITY  # the map begins at a page
         offset = value.__array_interface__["data"][0] - start
         mode = "r" if mapping.mode == "r" else "r+"
         arguments = (str(mapping.filename), mode, mapping.offset, size - shift)
         key = ("map", *arguments)
-        of = self._maps.setdefault(key, _Mapped(arguments))
+        of = self._maps.setdefault(key, reducing.Mapped(arguments))
         subclass = type(value) is not bounds
         shown = (of, subclass, value.dtype, offset, value.shape, value.strides)
         return rebuilding.map_view, shown
@@ -330,132 +326,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return {}
 
 
-class _Cell:
-    """A closure's cell, which stays empty until all that may refer to it is there."""
-
-    def __reduce__(self) -> Any:
-        return types.CellType, ()
-
-
-def _content(cell: Any) -> tuple[Any, ...]:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # not assigned yet
-        return ()
-
-
-class _Mapped:
-    """A map of a file, the same one for all arrays in it."""
-
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
-        self._arguments = arguments
-
-    def __reduce__(self) -> Any:
-        return rebuilding.mapped, self._arguments
-
-
-def _granularity() -> int:
-    import mmap
-
-    return mmap.ALLOCATIONGRANULARITY
-
-
-def _map_of(array: Any, numpy: Any) -> Any:
-    """The `numpy.memmap` in whose file an array lies, the outermost one; None for others."""
-    found = None
-    while array is not None:
-        if isinstance(array, numpy.memmap):
-            found = array
-        array = getattr(array, "base", None) if isinstance(array, numpy.ndarray) else None
-    return found
-
-
-def _state(generator: Any) -> bytes:
-    return bytes(generator.get_state().tolist())
-
-
-def _lock(value: Any) -> Any:
-    free = value.acquire(blocking=False)
-    if free:
-        value.release()
-    held = not free or (type(value) is _thread.RLock and value._is_owned())
-    if held:
-        raise pickle.PicklingError("a lock that is held")
-    return _LOCKS[type(value)], ()
-
-
-def _view(value: memoryview) -> Any:
-    of = value.obj
-    if not isinstance(of, (bytes, bytearray)) or len(of) != value.nbytes or not value.contiguous:
-        raise pickle.PicklingError("a memoryview of a part of an object")
-    shape = value.shape if value.ndim != 1 or value.format != "B" else None
-    return rebuilding.view, (of, value.format, shape)
-
-
-def _dict_view(value: Any) -> Any:
-    found = [each for each in gc.get_referents(value) if isinstance(each, dict)]
-    if len(found) != 1:
-        return NotImplemented
-    return rebuilding.dict_view, (_VIEWS[type(value)], found[0])
-
-
-def _file(value: io.IOBase) -> Any:
-    for name in ("stdin", "stdout", "stderr"):
-        if value is getattr(sys, name):
-            return getattr, (sys, name)
-    if not isinstance(value, (io.StringIO, io.BytesIO)):
-        raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
-    return NotImplemented
-
-
-def _finalizer(value: weakref.finalize[Any, Any]) -> Any:
-    raise pickle.PicklingError("something that is cleaned up when the process ends")
-
-
-def _proxy(value: Any) -> Any:
-    found = [each for each in gc.get_referents(value) if isinstance(each, dict)]
-    return NotImplemented if len(found) != 1 else (types.MappingProxyType, (found[0],))
-
-
-def _reference(value: Any) -> Any:
-    if value() is None or value.__callback__ is not None:
-        raise pickle.PicklingError("a weak reference with a callback, or to what is gone")
-    return weakref.ref, (value(),)
-
-
-#: What looks an object's attributes up in a class is asked by pickle for ``__setstate__`` before
-#: the object has any attribute: a ``__getattr__`` that passes on to one never ends.
-_OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__")
-_SET = rebuilding.set_attributes
-
-
-def _looks_attributes_up(kind: type) -> bool:
-    names = [name for base in kind.__mro__[:-1] for name in vars(base)]
-    has_own_way = any(name in names for name in (*_OWN_WAYS, "__getnewargs_ex__"))
-    plain = kind.__basicsize__ >= object.__basicsize__ and all(
-        base is object or base.__flags__ & (1 << 9) for base in kind.__mro__
-    )
-    return "__getattr__" in names and not has_own_way and plain
-
-
-def _attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    try:
-        attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        attributes = {}
-    slots = {}
-    for base in type(value).__mro__:
-        for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType):
-                try:
-                    slots[name] = member.__get__(value)
-                except AttributeError:  # a slot that was never set
-                    continue
-    return attributes, slots
-
-
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
-_PLAIN = {*_LOCKS, *_VIEWS, memoryview, _Cell, _Mapped, types.ModuleType, io.BytesIO, io.StringIO}
 
 
 class Loader(pickle.Unpickler):
