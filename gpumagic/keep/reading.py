@@ -188,12 +188,13 @@ def restore(
             outcome.names.append(name)
     except Exception as error:
         outcome.apart = why(error)
-        for name in index.names[len(outcome.names) :]:
+        for name in [*index.together][len(outcome.names) :]:
             try:
                 home[name] = reader.single(name)
                 outcome.names.append(name)
             except Exception as reason:
                 outcome.failures[name] = why(reason)
+    outcome.names.sort(key=index.names.index)
     random_state.restore(index.random, device_now)
     return outcome
 

@@ -107,9 +107,9 @@ def close(files: Iterable[IO[bytes]]) -> None:
 def _write(chosen: Plan, out: _Counted) -> None:
     tables = chosen.tables
     # What is loaded later may call what is loaded earlier, in a `__setstate__` for example.
-    names = [*chosen.names, *chosen.needed]
-    names.sort(key=lambda name: not _is_first(chosen.home[name]))
-    index = Index(names, chosen.imports, [p for p in sys.path if isinstance(p, str)])
+    asked = [*chosen.names, *chosen.needed]
+    names = sorted(asked, key=lambda name: not _is_first(chosen.home[name]))
+    index = Index(asked, chosen.imports, [p for p in sys.path if isinstance(p, str)])
     keeper = Keeper(out, tables, chosen.home, chosen.stand_ins)
     for name in names:
         start = out.file.tell()
