@@ -13,11 +13,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 #: Run first thing in a child: ``-P``, which does the same, came with Python 3.11.
 WITHOUT_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
 
 Done = subprocess.CompletedProcess[str]
+Running = subprocess.Popen[str]
+#: Where a program's output goes.
+PIPE, NOWHERE = subprocess.PIPE, subprocess.DEVNULL
+TimeoutExpired = subprocess.TimeoutExpired
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: float) -> Done:
@@ -43,6 +48,20 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: 
         raw = error.stdout or b""
         output = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
         raise ChildTimeoutError(f"no answer in {timeout:.0f} s", output) from None
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], **options: Any) -> Running:
+    """Start a program that is to be tried where the new process will be: in the working folder.
+
+    What ``command`` runs must itself import nothing from there. ``options`` are those of
+    `subprocess.Popen`.
+
+    Raises:
+        OSError, TypeError, ValueError: it cannot be started.
+    """
+    return subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.DEVNULL, errors="replace", **options
+    )
 
 
 class ChildTimeoutError(Exception):

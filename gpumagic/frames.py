@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -45,9 +46,16 @@ def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
 
 
 @cache
+def _standard() -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    # In a virtual environment one of the two is the environment's, and empty.
+    return tuple(sorted(folder for folder in {*folders, str(Path(os.__file__).parent)} if folder))
+
+
+@cache
 def _libraries() -> tuple[str, ...]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {sysconfig.get_path(name) for name in names} | {str(Path(__file__).parent)}
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    folders |= {*_standard(), str(Path(__file__).parent)}
     return tuple(sorted(folder for folder in folders if folder))
 
 
@@ -60,6 +68,12 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
     if filename.startswith("<") or "site-packages" in filename or "dist-packages" in filename:
         return False
     return not filename.startswith(_libraries())
+
+
+def is_standard(filename: str) -> bool:
+    """Whether a file belongs to Python's standard library."""
+    installed = "site-packages" in filename or "dist-packages" in filename
+    return filename.startswith(("<frozen ", *_standard())) and not installed
 
 
 def users_modules() -> dict[str, Any]:

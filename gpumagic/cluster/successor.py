@@ -20,7 +20,7 @@ import zmq
 
 from gpumagic import child, choice
 from gpumagic.errors import RestartError
-from gpumagic.restart import handover, inbox, leaving, process, requests
+from gpumagic.restart import handover, inbox, leaving, losses, process, requests
 
 #: Whether this process image follows another one, and has not yet answered for it.
 _follows = False
@@ -127,7 +127,9 @@ def _check(shell: Any, force: bool) -> Any:
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
     if not force:
-        lost = [f"thread {name}" for name in process.threads()]
+        values = [*leaving.variables(shell).values()]
+        lost = [f"thread {name}" for name in losses.threads(values)]
+        lost += [f"asyncio task {name}" for name in losses.tasks(values)]
         lost += [f"child process {pid} ({name[:60]})" for pid, name in _children(app).items()]
         if lost:
             raise RestartError(f"a restart would lose {', '.join(lost)}; or add --force")

@@ -112,8 +112,9 @@ def parser() -> Parser:
         nargs="+",
         action="extend",
         metavar="NAME",
-        help="bring these variables back after the restart, or all; CUDA tensors come back on the "
-        "same GPU if it is still visible, else on the CPU (needs cloudpickle)",
+        help="bring these variables back after the restart, or all; with them the globals that "
+        "their functions use, imports and random states; CUDA tensors come back on the same GPU if "
+        "it is still visible and has room, else on the CPU",
     )
     again.add_argument(
         "--save",

@@ -7,16 +7,14 @@ import ast
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
-from gpumagic import choice, driver, keep, restart, selection, threads, torch_cuda
-from gpumagic.display.units import bytes_
+from gpumagic import choice, restart, selection, threads
 from gpumagic.errors import RestartError
-from gpumagic.magics.show import LiveDisplay, hand_over
-from gpumagic.restart import handover
-from gpumagic.restart.leaving import variables
+from gpumagic.magics.show import hand_over
 from gpumagic.results import Selection
 
 
@@ -42,18 +40,12 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
         tried = ending.enter_context(restart.trial(shell, environment))
         files: list[IO[bytes]] = []
         if options.keep:
-            files = _keep(shell, options, payload)
+            from gpumagic.magics import keeping
+
+            files = keeping.write(shell, options, payload, environment)
         for file in files:
             ending.callback(file.close)
-        restart.restart(
-            shell,
-            environment,
-            payload,
-            tried,
-            files=files,
-            kept=payload.get("kept", ()),
-            force=options.force,
-        )
+        restart.restart(shell, environment, payload, tried, files=files, force=options.force)
     raise AssertionError("unreachable")
 
 
@@ -67,34 +59,6 @@ def _environment(shell: Any) -> dict[str, str]:
     for name in shell._gpumagic.own_variables():
         environment.pop(name, None)
     return environment
-
-
-def _keep(shell: Any, options: argparse.Namespace, payload: dict[str, Any]) -> list[IO[bytes]]:
-    """Write the variables that are to be kept; what became of them goes into ``payload``.
-
-    Raises:
-        RestartError: some cannot be kept, and ``--force`` was not given.
-    """
-    present = variables(shell)
-    names = [name for word in options.keep for name in word.split(",") if name]
-    if names == ["all"]:
-        names = list(present)
-    unknown = [name for name in names if name not in shell.user_ns]
-    if unknown:
-        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
-    chosen = keep.plan(shell.user_ns, names)
-    if chosen.failures and not options.force:
-        reasons = "; ".join(f"{name} ({reason})" for name, reason in chosen.failures.items())
-        raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
-    payload["kept"] = [*chosen.names, *chosen.needed]
-    payload["not_kept"] = chosen.failures
-    payload["uuids"] = driver.state().uuids or ()
-    with LiveDisplay(shell, quiet=payload["quiet"]) as live:
-
-        def progress(written: int, expected: int) -> None:
-            live.text(f"keeping variables: {bytes_(written)} of {bytes_(expected)}")
-
-        return keep.save(shell.user_ns, chosen, handover.create, progress)
 
 
 def _target(shell: Any) -> str | None:
@@ -151,9 +115,13 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     payload = resumed.payload
     choice.start_from(payload["started_with"])
     chosen = selection.restarted(payload["spec"])
-    notes = _notes(resumed)
+    began = time.monotonic()
+    brought: list[str] = []
     if resumed.files:
-        notes += _bring_back(shell, resumed)
+        from gpumagic.magics import keeping
+
+        brought = keeping.bring_back(shell, resumed)
+    notes = [*_notes(shell, resumed, time.monotonic() - began), *brought]
     chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
@@ -164,44 +132,18 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     return value
 
 
-def _notes(resumed: restart.Resumed) -> list[str]:
-    lost = ", ".join(resumed.lost)
+def _notes(shell: Any, resumed: restart.Resumed, bringing: float) -> list[str]:
+    """How long it took, and what of the old process is not there now."""
+    missing = sum(name not in shell.user_ns for name in resumed.variables)
+    lost = [f"{missing} variable{'s' * (missing > 1)}"] if missing else []
+    took = f"{resumed.seconds - bringing:.1f} s"
+    if resumed.files:
+        keeping = resumed.payload["keeping"]
+        took += f" ({keeping:.1f} s more to keep variables, {bringing:.1f} s to bring them back)"
     return [
-        f"The kernel was restarted in place in {resumed.seconds:.1f} s; numbering, inputs and "
-        "working folder go on.",
-        f"Lost: {lost}." if lost else "No variable was lost.",
+        f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
+        f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,
     ]
 
 
-def _bring_back(shell: Any, resumed: restart.Resumed) -> list[str]:
-    """Bring the kept variables back, and say what became of them."""
-    payload, moved = resumed.payload, set[str]()
-
-    def location(storage: Any, where: str) -> Any:
-        kind, _, ordinal = where.partition(":")
-        if kind != "cuda":
-            return storage
-        target = _same_device(payload["uuids"], int(ordinal or 0))
-        moved.add(f"{where} → {target}")
-        return storage if target == "cpu" else storage.cuda(int(target[5:]))
-
-    try:
-        failures = keep.restore(shell.user_ns, resumed.files, location)
-    except Exception as error:
-        return [f"The kept variables could not be brought back: {type(error).__name__}: {error}"]
-    back = [name for name in payload["kept"] if name not in failures]
-    notes = [f"Kept: {', '.join(back)}."] if back else []
-    notes += [f"Tensors moved: {', '.join(sorted(moved))}."] if moved else []
-    for name, reason in {**payload["not_kept"], **failures}.items():
-        notes.append(f"Not kept: {name} ({reason}).")
-    return notes
-
-
-def _same_device(uuids: Sequence[str], ordinal: int) -> str:
-    """Where the old process's ``cuda:ordinal`` is now: ``cuda:N``, or ``cpu`` if it is hidden."""
-    torch = torch_cuda.require()
-    if not torch.cuda.is_available() or ordinal >= len(uuids):
-        return "cpu"
-    torch.cuda.init()
-    now = driver.state().uuids or ()
-    return f"cuda:{now.index(uuids[ordinal])}" if uuids[ordinal] in now else "cpu"
+_NOTHING_LOST = "No variable was lost."

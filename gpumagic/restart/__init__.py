@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
@@ -28,6 +28,7 @@ from gpumagic.restart import (
     handover,
     inbox,
     leaving,
+    losses,
     numbering,
     process,
     requests,
@@ -46,8 +47,10 @@ class Resumed:
     asked: float
     #: The files that `restart` was given, at their beginning; closed after the report.
     files: list[IO[bytes]]
-    #: What was lost, a phrase each.
+    #: What was lost beside variables, a phrase each.
     lost: list[str]
+    #: The names of the variables that there were.
+    variables: list[str]
 
     @property
     def seconds(self) -> float:
@@ -92,17 +95,11 @@ def check(shell: Any, *, force: bool = False) -> None:
         if not known:
             raise RestartError("this kernel keeps its requests where gpumagic cannot carry them on")
     if not force:
-        _check_losses()
+        _check_losses(shell)
 
 
-def _check_losses() -> None:
-    threads, children = process.threads(), process.children()
-    what = []
-    if threads:
-        what.append(f"running thread{'s' * (len(threads) > 1)} {', '.join(threads)}")
-    if children:
-        named = ", ".join(f"{pid} ({command[:60]})" for pid, command in children.items())
-        what.append(f"child process{'es' * (len(children) > 1)} {named}")
+def _check_losses(shell: Any) -> None:
+    what = losses.named(leaving.variables(shell))
     if what:
         raise RestartError(
             f"a restart would lose the {' and the '.join(what)}; end them, or add --force"
@@ -133,13 +130,12 @@ def restart(
     tried: command.Trial,
     *,
     files: Sequence[IO[bytes]] = (),
-    kept: Collection[str] = (),
     force: bool = False,
 ) -> NoReturn:
     """Replace this process by a fresh one with ``environment``; see `resume` for what follows.
 
     ``payload`` is pickled; ``tried`` is the `trial` of that environment; ``files`` (of
-    `handover.create`) are handed on as they are; ``kept`` are the variables that will not be lost.
+    `handover.create`) are handed on as they are.
 
     Raises:
         RestartError: it was not possible, or interrupted; everything is as it was.
@@ -153,7 +149,8 @@ def restart(
         "kernel": kernel is not None,
         "payload": pickle.dumps(payload),
         "asked": asked,
-        "lost": leaving.lost(shell, kept),
+        "lost": leaving.lost(shell),
+        "variables": [*leaving.variables(shell)],
         "numbering": numbering.save(shell),
         "files": [handover.address(file) for file in files],
         "removes_connection_file": kernel is not None and exits.removes_connection_file(app),

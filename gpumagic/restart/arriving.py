@@ -20,8 +20,8 @@ def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
     """Go on where the old process stopped."""
     from gpumagic.restart import Resumed
 
-    payload = pickle.loads(state["payload"])
-    resumed = Resumed(payload, state["asked"], state["files"], state["lost"])
+    inherited = [state[name] for name in ("asked", "files", "lost", "variables")]
+    resumed = Resumed(pickle.loads(state["payload"]), *inherited)
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         _reap_before_cells(shell, state["children"])

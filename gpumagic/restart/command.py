@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from gpumagic import __version__
+from gpumagic import __version__, child
 from gpumagic.errors import RestartError
 
 LOADER = str(Path(__file__).with_name("loader.py"))
@@ -87,14 +86,11 @@ class Trial:
         position = command.index(LOADER) + 1
         try:
             with _not_debugged():
-                self._child = subprocess.Popen(
+                self._child = child.start(
                     [*command[:position], "--check", what],
-                    env=dict(environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    errors="replace",
+                    environment,
+                    stdout=child.PIPE,
+                    stderr=child.PIPE,
                     # An interrupt from the terminal is not for it.
                     start_new_session=True,
                 )
@@ -117,7 +113,7 @@ class Trial:
         """
         try:
             printed, errors = self._child.communicate(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
+        except child.TimeoutExpired:
             raise RestartError(
                 "a Python with the new environment does not start within a minute"
             ) from None

@@ -6,27 +6,31 @@ import ctypes
 import gc
 import io
 import os
+import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 
-def lost(shell: Any, kept: Collection[str] = ()) -> list[str]:
-    """What the new process will not have, a phrase each: ``3 variables``."""
-    found = [_number(len(variables(shell).keys() - {*kept}), "variable")]
+def lost(shell: Any) -> list[str]:
+    """What the new process will not have beside variables, a phrase each."""
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", {})
-    found.append(_number(len(comms), "widget or its comm", "widgets and their comms"))
+    found = [_number(len(comms), "widget or its comm", "widgets and their comms")]
     return [phrase for phrase in found if phrase]
 
 
+#: Names that IPython, a front end or a debugger binds in the user's namespace.
+_OTHERS = re.compile(r"_+|_i+|_i?\d+|_i?h|_oh|_dh|_exit_code|__.*__|_VSCODE_.*|__pydevd.*")
+
+
 def variables(shell: Any) -> dict[str, Any]:
-    """The user's own variables: what ``%who`` lists, modules and functions included."""
+    """The user's own variables, modules, functions and names with an underscore included."""
     hidden = shell.user_ns_hidden
     return {
         name: value
         for name, value in shell.user_ns.items()
-        if not name.startswith("_") and not (name in hidden and hidden[name] is value)
+        if not _OTHERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
     }
 
 

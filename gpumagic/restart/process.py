@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import stat
-import sys
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,61 +23,6 @@ def is_fork(shell: Any) -> bool:
 
 
 # --- what would be lost --------------------------------------------------------------------------
-
-#: Threads of ipykernel, IPython, debugpy and tqdm, by their names.
-_OTHERS_THREADS = (
-    "IOPub",
-    "Control",
-    "Shell channel",
-    "Heartbeat",
-    "IPythonHistorySavingThread",
-    "HistorySavingThread",
-    "pydevd.",
-    "Tornado selector",
-)
-#: Threads without a name of their own, by the function that they run.
-_OTHERS_FUNCTIONS = ("_watch_pipe_fd",)
-_OTHERS_CLASSES = ("ParentPollerUnix", "HistorySavingThread", "Heartbeat", "TMonitor")
-
-
-def threads() -> list[str]:
-    """The names of the threads that run code of the user, or of a library for the user."""
-    frames = sys._current_frames()
-    return [
-        thread.name
-        for thread in threading.enumerate()
-        if thread is not threading.main_thread()
-        and not _is_infrastructure(thread)
-        and not _is_idle(thread, frames.get(thread.ident or 0))
-        and not _is_heart(frames.get(thread.ident or 0))
-    ]
-
-
-def _is_infrastructure(thread: threading.Thread) -> bool:
-    return (
-        thread.name.startswith(_OTHERS_THREADS)
-        or any(function in thread.name for function in _OTHERS_FUNCTIONS)
-        or type(thread).__name__ in _OTHERS_CLASSES
-        or getattr(thread, "is_pydev_daemon_thread", False)
-    )
-
-
-def _is_idle(thread: threading.Thread, frame: Any) -> bool:
-    """Whether a pool's worker, or a subshell of ipykernel, waits for something to do."""
-    while frame is not None and frame.f_code.co_name in ("wait", "get", "select", "_run_once"):
-        frame = frame.f_back
-    if frame is None:
-        return False
-    file, function = Path(frame.f_code.co_filename), frame.f_code.co_name
-    if thread.name.startswith("subshell-"):
-        return file.parts[-2:] == ("asyncio", "base_events.py") and function == "run_forever"
-    return file.parts[-3:] == ("concurrent", "futures", "thread.py") and function == "_worker"
-
-
-def _is_heart(frame: Any) -> bool:
-    """Whether a thread passes messages on between sockets, as the heart of an engine does."""
-    return frame is not None and Path(frame.f_code.co_filename).parts[-3:-1] == ("zmq", "devices")
-
 
 #: Helpers of Python and torch that end by themselves when their master does.
 _HELPERS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_everything_comes_back(kernel: Callable[..., Kernel]) -> None:
     shown = k.run("%gpu 1 --restart --keep all").text
     assert "No variable was lost." in shown
     assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown  # by UUID
+    assert "Imported again: math, np, torch, t, dataclass." in shown
     assert k.value("(str(model.weight.device), str(x.device))") == ("cuda:0", "cpu")
     assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
     assert k.value("optimizer.state[model.weight]['exp_avg'].tolist() == before")
@@ -115,10 +117,63 @@ def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kerne
     assert k.value("int(array.sum())") == 2**20
 
 
-def test_without_cloudpickle(kernel: Callable[..., Kernel]) -> None:
+def test_what_a_fresh_process_cannot_load_is_refused_by_name(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    """Before anything is given up; and everything else is kept."""
+    (tmp_path / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
     k = kernel()
-    k.run(f"{FREEZE}\nimport sys; sys.modules['cloudpickle'] = None; x = 1")
-    refused = k.run("%gpu off --restart --keep x", raising=False)
-    assert refused.shown == (
-        "UsageError: --keep needs cloudpickle: %pip install cloudpickle (or gpumagic[keep])\n"
+    k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(tmp_path)!r})")
+    k.run("from inserted_path_model import M\nm = M(); important = {'a': 1}; _mine = 7")
+    k.run("made = sys.modules['made'] = types.ModuleType('made')")
+    k.run("exec('class Z: pass', vars(made)); z = made.Z(); ip = get_ipython()")
+    refused = k.run("%gpu off --restart --keep all", raising=False)
+    assert refused.shown.startswith("UsageError: cannot keep ")
+    assert "z (No module named 'made')" in refused.shown
+    assert "important" not in refused.shown
+    assert k.value("important") == {"a": 1}
+    shown = k.run("%gpu off --restart --keep all --force").text
+    assert "Not kept: z (No module named 'made')." in shown
+    assert "Lost: 2 variables." in shown  # z and made
+    assert "Imported again: ctypes, sys, types, M." in shown
+    assert k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())") == (
+        *(1, True, {"a": 1}, 7, True),
     )
+
+
+def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\nfrom gpumagic.magics import keeping; keeping.PATIENCE = 0")
+    first = k.run("def f(): return 1 / 0\n'first'").execution_count
+    k.run("big = list(range(300_000))\ndel keeping")
+    asked = k.run("%gpu off --restart --keep Out f big")
+    assert "keeping variables: " in asked.text
+    assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)
+    later = k.run("'later'").execution_count
+    assert k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)") == (
+        *("first", "later", "first", True),
+    )
+    assert k.value("__import__('inspect').getsource(f)") == "def f(): return 1 / 0\n"
+    assert f"In[{first}]" in k.run("f()", raising=False).shown
+
+
+def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
+    """Another job takes the GPU's memory while the kernel restarts."""
+    k = kernel()
+    k.run("import torch; torch.cuda.init(); small = {'epoch': 7}")
+    k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
+    k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
+    # Behind what the process gives back itself there is room for its context only.
+    k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
+    k.run("World.current().add_process(0, 4321, free); del World")
+    shown = k.run("%gpu 0 --restart --keep w small state").text
+    assert "Tensors moved: cuda:0 → cpu." in shown
+    assert "On the CPU, since cuda:0 has no room for it: 100 MiB." in shown
+    assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
+    assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
+    k.run("generator = torch.Generator('cuda')")
+    refused = k.run("%gpu off --restart --keep generator small", raising=False)
+    assert "cannot keep generator (a random generator of a GPU that is hidden)" in refused.shown
+    assert k.value("small") == {"epoch": 7}
+    assert "Kept: generator, small." in k.run("%gpu 1 --restart --keep generator small").text
+    assert k.value("generator.device.type") == "cuda"

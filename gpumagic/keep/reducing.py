@@ -1,0 +1,157 @@
+"""How objects are reduced that cloudpickle refuses, or that would not come back as they were."""
+
+from __future__ import annotations
+
+import _thread
+import collections
+import gc
+import io
+import pickle
+import sys
+import types
+import weakref
+from typing import Any
+
+from gpumagic.keep import rebuilding
+
+VIEWS: dict[type, str] = {
+    type(made): kind
+    for kind in ("keys", "values", "items")
+    for made in (getattr({}, kind)(), getattr(collections.OrderedDict(), kind)())
+}
+LOCKS: dict[Any, Any] = {
+    type(_thread.allocate_lock()): _thread.allocate_lock,
+    _thread.RLock: _thread.RLock,
+}
+
+
+class Cell:
+    """A closure's cell, which stays empty until all that may refer to it is there."""
+
+    def __reduce__(self) -> Any:
+        return types.CellType, ()
+
+
+def content(cell: Any) -> tuple[Any, ...]:
+    """Give what a cell holds, in a tuple that is empty where it holds nothing yet."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # not assigned yet
+        return ()
+
+
+class Mapped:
+    """A map of a file, the same one for all arrays in it."""
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self._arguments = arguments
+
+    def __reduce__(self) -> Any:
+        return rebuilding.mapped, self._arguments
+
+
+def map_of(array: Any, numpy: Any) -> Any:
+    """The `numpy.memmap` in whose file an array lies, the outermost one; None for others."""
+    found = None
+    while array is not None:
+        if isinstance(array, numpy.memmap):
+            found = array
+        array = getattr(array, "base", None) if isinstance(array, numpy.ndarray) else None
+    return found
+
+
+def state(generator: Any) -> bytes:
+    """Give the state of torch's random generator as bytes."""
+    return bytes(generator.get_state().tolist())
+
+
+def lock(value: Any) -> Any:
+    """Reduce a lock that is free to a new one."""
+    free = value.acquire(blocking=False)
+    if free:
+        value.release()
+    held = not free or (type(value) is _thread.RLock and value._is_owned())
+    if held:
+        raise pickle.PicklingError("a lock that is held")
+    return LOCKS[type(value)], ()
+
+
+def view(value: memoryview) -> Any:
+    """Reduce a memoryview to one of the same object."""
+    of = value.obj
+    if not isinstance(of, (bytes, bytearray)) or len(of) != value.nbytes or not value.contiguous:
+        raise pickle.PicklingError("a memoryview of a part of an object")
+    shape = value.shape if value.ndim != 1 or value.format != "B" else None
+    return rebuilding.view, (of, value.format, shape)
+
+
+def dict_view(value: Any) -> Any:
+    """Reduce the keys, values or items of a dictionary to those of the same dictionary."""
+    found = [each for each in gc.get_referents(value) if isinstance(each, dict)]
+    if len(found) != 1:
+        return NotImplemented
+    return rebuilding.dict_view, (VIEWS[type(value)], found[0])
+
+
+def file(value: io.IOBase) -> Any:
+    """Reduce a standard stream to that of the new process; refuse what is open."""
+    for name in ("stdin", "stdout", "stderr"):
+        if value is getattr(sys, name):
+            return getattr, (sys, name)
+    if not isinstance(value, (io.StringIO, io.BytesIO)):
+        raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
+    return NotImplemented
+
+
+def finalizer(value: weakref.finalize[Any, Any]) -> Any:
+    """Refuse what owns a finalizer, a temporary folder for example."""
+    raise pickle.PicklingError("something that is cleaned up when the process ends")
+
+
+def proxy(value: Any) -> Any:
+    """Reduce a mappingproxy to one of the same dictionary."""
+    found = [each for each in gc.get_referents(value) if isinstance(each, dict)]
+    return NotImplemented if len(found) != 1 else (types.MappingProxyType, (found[0],))
+
+
+def reference(value: Any) -> Any:
+    """Reduce a weak reference to one of the same object."""
+    if value() is None or value.__callback__ is not None:
+        raise pickle.PicklingError("a weak reference with a callback, or to what is gone")
+    return weakref.ref, (value(),)
+
+
+#: What looks an object's attributes up in a class is asked by pickle for ``__setstate__`` before
+#: the object has any attribute: a ``__getattr__`` that passes on to one never ends.
+_OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__")
+
+
+def looks_attributes_up(kind: type) -> bool:
+    """Whether a class of plain objects has a ``__getattr__`` and no way of pickling of its own."""
+    names = [name for base in kind.__mro__[:-1] for name in vars(base)]
+    has_own_way = any(name in names for name in (*_OWN_WAYS, "__getnewargs_ex__"))
+    plain = kind.__basicsize__ >= object.__basicsize__ and all(
+        base is object or base.__flags__ & (1 << 9) for base in kind.__mro__
+    )
+    return "__getattr__" in names and not has_own_way and plain
+
+
+def attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give an object's attributes and slots, past its ``__getattr__``."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        attributes = {}
+    slots = {}
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType):
+                try:
+                    slots[name] = member.__get__(value)
+                except AttributeError:  # a slot that was never set
+                    continue
+    return attributes, slots
+
+
+#: Classes whose objects load in any process.
+PLAIN = {*LOCKS, *VIEWS, memoryview, Cell, Mapped, types.ModuleType, io.BytesIO, io.StringIO}

@@ -1,0 +1,141 @@
+"""What a restart would end and cannot bring back: the user's threads, asyncio tasks and children.
+
+A thread is the user's if its stack holds the user's code, if it is bound to one of the notebook's
+variables, or if nothing but the standard library made it (``Thread(target=event.wait)`` in a cell).
+A library's own daemon thread is none: the library has declared that it may die at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from gpumagic import frames
+from gpumagic.restart import process
+
+_THREADING = threading.__file__
+#: What Python's own pools and queues start; these end by themselves.
+_POOL = ("concurrent", "futures", "thread.py")
+
+
+def named(variables: Mapping[str, Any]) -> list[str]:
+    """Phrases for all that would be lost: ``running thread busy``. ``variables`` are the user's."""
+    values = [*variables.values()]
+    running, awaited, processes = threads(values), tasks(values), process.children()
+    found = []
+    if running:
+        found.append(f"running thread{'s' * (len(running) > 1)} {', '.join(running)}")
+    if awaited:
+        found.append(f"asyncio task{'s' * (len(awaited) > 1)} {', '.join(awaited)}")
+    if processes:
+        pids = ", ".join(f"{pid} ({command[:60]})" for pid, command in processes.items())
+        found.append(f"child process{'es' * (len(processes) > 1)} {pids}")
+    return found
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def threads(values: Collection[Any] = ()) -> list[str]:
+    """The names of the user's threads; ``values`` are those of the user's variables."""
+    stacks = sys._current_frames()
+    mine = {id(value) for value in values}
+    found = []
+    for thread in threading.enumerate():
+        # A thread without a frame has ended, or belongs to C code that calls Python now and then.
+        frame = stacks.get(thread.ident or 0)
+        if thread is threading.main_thread() or frame is None:
+            continue
+        if _is_users(thread, [*_stack(frame)], mine):
+            found.append(thread.name)
+    return found
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_users(thread: threading.Thread, stack: list[FrameType], mine: set[int]) -> bool:
+    if any(map(_runs_users_code, stack)) or not mine.isdisjoint(_bound_to(thread)):
+        return True
+    if isinstance(thread, threading._DummyThread):
+        return False  # not started by Python
+    # From the outside in: threading's own frames, then whoever was to be run.
+    files = [frame.f_code.co_filename for frame in reversed(stack)]
+    first = next((file for file in files if file != _THREADING), _THREADING)
+    if Path(first).parts[-3:] == _POOL:
+        return not _is_idle(stack)
+    if thread.daemon and "multiprocessing" in Path(first).parts:
+        return False  # it feeds a queue
+    libraries = _is_library(_file_of(type(thread))) or _is_library(first)
+    return not (thread.daemon and libraries)
+
+
+def _runs_users_code(frame: FrameType) -> bool:
+    code_is_users = frames.is_users(frame.f_code.co_filename)
+    return code_is_users or frame.f_globals.get("__name__") == "__main__"
+
+
+def _bound_to(thread: threading.Thread) -> Iterator[int]:
+    """What ties a thread to a variable: itself, or the object whose method it runs."""
+    yield id(thread)
+    target = getattr(thread, "_target", None)
+    owner = getattr(target, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        yield id(owner)
+
+
+def _is_library(file: str | None) -> bool:
+    """Whether a file belongs to a package that is installed, not to Python itself."""
+    if file is None or file.startswith("<"):
+        return False
+    return not frames.is_users(file) and not frames.is_standard(file)
+
+
+def _file_of(kind: type) -> str | None:
+    module = sys.modules.get(kind.__module__)
+    file: str | None = getattr(module, "__dict__", {}).get("__file__")
+    return file
+
+
+def _is_idle(stack: list[FrameType]) -> bool:
+    """Whether a pool's worker waits for something to do."""
+    waiting = ("wait", "get")
+    inner = next((f for f in stack if f.f_code.co_name not in waiting), None)
+    return inner is not None and inner.f_code.co_name == "_worker"
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def tasks(values: Collection[Any] = ()) -> list[str]:
+    """The names of the user's asyncio tasks in this thread's loop, without the current one."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # a terminal's loop runs only while a cell waits for it
+        return []
+    mine = {id(value) for value in values}
+    current = asyncio.current_task(loop)
+    return [
+        getattr(task.get_coro(), "__qualname__", task.get_name())
+        for task in asyncio.all_tasks(loop)
+        if task is not current
+        and (id(task) in mine or any(map(_runs_users_code, _awaited(task.get_coro()))))
+    ]
+
+
+def _awaited(coroutine: Any) -> Iterator[FrameType]:
+    """The frames of a coroutine, and of those that it waits for."""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

@@ -1,0 +1,1 @@
+"""Variables kept in one process and brought back in another."""

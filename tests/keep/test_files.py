@@ -1,0 +1,156 @@
+"""The files of kept variables: tried in a child, read one by one, left behind."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from gpumagic import keep
+from tests.keep.runner import namespace
+
+
+def kept(cell: str, **options: Any) -> tuple[keep.Plan, list[IO[bytes]]]:
+    """The variables of a cell in files, with what was planned."""
+    home = namespace()
+    exec(cell, home)
+    variables = {name: value for name, value in home.items() if not name.startswith("__")}
+    chosen = keep.plan(home, variables, variables, **options)
+    return chosen, keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))
+
+
+def restored(files: list[IO[bytes]]) -> tuple[dict[str, Any], keep.Restored]:
+    """What comes back of it, in a new namespace."""
+    home = namespace()
+    outcome = keep.restore(home, files, own={}, location="cpu", device_now=lambda _: "cpu")
+    return home, outcome
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of a module of the user's; what is restored has its place on the path too."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    file = tmp_path / "users_module_of_keep.py"
+    file.write_text("class M:\n    a = 1\n")
+    importlib.invalidate_caches()
+    yield file
+    sys.modules.pop("users_module_of_keep", None)
+
+
+CELL = """
+from users_module_of_keep import M
+m = M(); shared = [1]; also = shared; both = [m, shared]
+"""
+
+
+def test_one_that_does_not_load_takes_no_other_with_it(module: Path, tmp_path: Path) -> None:
+    _, files = kept(CELL)
+    sys.modules.pop("users_module_of_keep")
+    source = module.read_text()
+    module.write_text("raise ImportError('broken since')")
+    importlib.invalidate_caches()
+    home, outcome = restored(files)
+    assert outcome.names == ["shared", "also"]
+    assert outcome.failures == {"m": "broken since", "both": "broken since"}
+    assert outcome.not_imported == {"M": "broken since"}
+    assert outcome.apart == "broken since"
+    assert home["shared"] == home["also"] == [1]
+    folder = keep.leave(files)
+    assert Path(folder).stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o077 == 0 for path in Path(folder).iterdir())
+    with pytest.raises(ImportError, match="broken since"):
+        keep.load(folder, "m")
+    with pytest.raises(KeyError, match="nothing"):
+        keep.load(folder, "nothing")
+    assert keep.load(folder).keys() == {"shared", "also"}
+    module.write_text(source)
+    os.utime(module, (1, 1))  # another time than the cached bytecode's
+    importlib.invalidate_caches()
+    assert keep.load(folder, "m")["m"].a == 1
+    keep.close(files)
+
+
+def test_an_import_that_fails_is_said(module: Path) -> None:
+    _, files = kept("import users_module_of_keep as u\nx = 1")
+    sys.modules.pop("users_module_of_keep")
+    module.unlink()
+    importlib.invalidate_caches()
+    home, outcome = restored(files)
+    assert outcome.not_imported == {"u": "No module named 'users_module_of_keep'"}
+    assert (home["x"], outcome.names, outcome.apart) == (1, ["x"], None)
+    keep.close(files)
+
+
+def tried(files: list[IO[bytes]], environment: dict[str, str] | None = None) -> dict[str, str]:
+    trial = keep.Trial(files[0], os.environ if environment is None else environment)
+    try:
+        return trial.failures(lambda: None)
+    finally:
+        trial.close()
+        keep.close(files)
+
+
+def test_a_trial_names_what_does_not_load(module: Path) -> None:
+    """Also what ends the process that loads it; and it does not find more than the notebook."""
+    chosen, files = kept(
+        CELL
+        + """
+import os
+class Fails:
+    def __reduce__(self): return (fail, ())
+def fail(): raise RuntimeError('only there')
+class Ends:
+    def __setstate__(self, state): os._exit(3)
+f = Fails(); good = 5; ends = Ends(); ends.a = 1
+"""
+    )
+    assert "good" in chosen.sure
+    assert not {"m", "f"} & chosen.sure
+    module.unlink()
+    failures = tried(files)
+    assert failures.keys() == {"m", "both", "f", "ends"}
+    assert failures["ends"] == "a fresh process that loads it ends with exit code 3"
+    assert failures["f"] == "only there"
+
+
+def test_a_trial_goes_on_behind_a_failure(module: Path) -> None:
+    _, files = kept(
+        CELL + "class Fails:\n    def __reduce__(self): return (int, ('x',))\nf = Fails(); x = 1"
+    )
+    module.unlink()
+    failures = tried(files)
+    assert failures.keys() == {"m", "both", "f"}
+    assert failures["m"] == "No module named 'users_module_of_keep'"
+    assert "invalid literal" in failures["f"]
+
+
+def test_a_trial_in_a_process_that_cannot_load_gpumagic(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, files = kept("x = 1")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "python3" in entry
+                                      and "site-packages" not in entry])  # fmt: skip
+    failures = tried(files)
+    assert failures == {
+        "": "a fresh process cannot load gpumagic: ModuleNotFoundError: No module named 'gpumagic'"
+    }
+
+
+def test_what_is_shared_is_counted_once() -> None:
+    numpy = pytest.importorskip("numpy")
+    home: dict[str, Any] = {"a": numpy.zeros(1 << 20)}
+    home |= {"b": home["a"][::2], "c": {"d": home["a"]}, "e": b"x" * (1 << 20)}
+    home |= {"f": home["e"], "column": numpy.zeros((1 << 10, 1 << 10))[:, 0]}
+    chosen = keep.plan(home, home, home)
+    assert (8 << 20) + (1 << 20) <= chosen.size() < (8 << 20) + (1 << 20) + (1 << 16)
+
+
+def test_the_plan_tells_how_much_it_has_pickled() -> None:
+    told: list[int] = []
+    chosen = keep.plan({"a": list(range(100_000))}, ["a"], {}, told=told.append)
+    assert len(told) > 2
+    assert told[-1] == len(chosen.pickles["a"])
