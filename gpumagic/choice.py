@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def _set(name: str, value: str | None) -> None:
         # torch 2.6 counts devices by the variable when it is first asked, and keeps that: let it
         # count while the variable is still what CUDA has read.
         torch_cuda.require().cuda.device_count()
-    replaced = type(os.environ) is dict  # by the user: what is written to it stays in Python
+    environ: Any = os.environ
+    replaced = type(environ) is dict  # by the user: what is written to it stays in Python
     if value is None:
         os.environ.pop(name, None)
         if replaced:

@@ -51,9 +51,9 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
             if importable(value.__name__):
                 found[name] = (value.__name__, None)
         elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-            module, attribute = value.__module__, value.__qualname__
-            if _is_attribute(value, module, attribute):
-                found[name] = (module, attribute)
+            module, qualified = value.__module__, value.__qualname__
+            if _is_attribute(value, module, qualified):
+                found[name] = (module, qualified)
     for name, (module, attribute) in _imported(sources):
         if "." in name and name.partition(".")[0] in found and importable(name):
             found[name] = (name, None)

@@ -112,7 +112,8 @@ def mapped(file: str, mode: str, offset: int, size: int) -> Any:
     """Map a file into memory again, as bytes."""
     import numpy as np
 
-    return np.memmap(file, np.uint8, mode, offset, (size,))
+    how: Any = mode
+    return np.memmap(file, np.uint8, how, offset, (size,))
 
 
 def map_view(of: Any, subclass: bool, dtype: Any, offset: int, shape: Any, strides: Any) -> Any:

@@ -70,8 +70,8 @@ def lock(value: Any) -> Any:
     free = value.acquire(blocking=False)
     if free:
         value.release()
-    held = not free or (type(value) is _thread.RLock and value._is_owned())
-    if held:
+    kind: Any = type(value)
+    if not free or (kind is _thread.RLock and value._is_owned()):
         raise pickle.PicklingError("a lock that is held")
     return LOCKS[type(value)], ()
 

@@ -107,7 +107,7 @@ def _run(words: list[str]) -> None:
             sys.exit(f"{sys.executable}: No module named {words[1]}")
         main = importlib.util.module_from_spec(spec)
         main.__name__ = "__main__"
-        code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+        code = spec.loader.get_code(spec.name)
         sys.argv[:] = [str(spec.origin), *words[2:]]
     else:
         main = ModuleType("__main__")
