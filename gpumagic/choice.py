@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.mask import MASK, ORDER
