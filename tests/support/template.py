@@ -155,6 +155,7 @@ def become(request: dict[str, Any], hidden: _Hidden) -> None:
     if "VIRTUAL_GPU_STATE" in os.environ:
         remap(Path(old), Path(os.environ["VIRTUAL_GPU_STATE"]))
     os.chdir(request["cwd"])
+    _work_where_started()
     time.tzset()
     tempfile.tempdir = None
     numpy_random = hidden.module("numpy.random")
@@ -162,6 +163,17 @@ def become(request: dict[str, Any], hidden: _Hidden) -> None:
         numpy_random.seed()
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         _reopen(name, fd)
+
+
+def _work_where_started() -> None:
+    """Correct the default of ipyparallel's ``work_dir``: the folder in which it was imported."""
+    module = sys.modules.get("ipyparallel.apps.baseapp")
+    classes = [] if module is None else [module.BaseParallelApplication]
+    for each in classes:
+        classes.extend(each.__subclasses__())
+        each.work_dir.default_value = each._static_immutable_initial_values["work_dir"] = str(
+            Path.cwd()
+        )
 
 
 def _reopen(name: str, fd: int) -> None:
