@@ -105,6 +105,11 @@ def is_initialized() -> bool:
     return library.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) in (_SUCCESS, _NO_DEVICE)
 
 
+def known_initialized() -> bool:
+    """`is_initialized` without a look for the library: False until that was seen loaded."""
+    return _library is not None and is_initialized()
+
+
 def state() -> DriverState:
     """The state of the driver in this process. Loads and initialises nothing, makes no context."""
     library = loaded_library()

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from gpumagic import driver, runtime, torch_cuda, visibility
+from gpumagic import driver, nvml_check, runtime, torch_cuda, visibility
 from gpumagic.results import DeviceTable
 
 #: The part of a cell's time that a question at its end may take.
@@ -67,6 +67,8 @@ def ask() -> runtime.Start:
     if _start.count is not None:
         driver.runtime_failed = _start.count == 0
         _suspected = driver.runtime_failed
+        if driver.runtime_failed:
+            nvml_check.withdraw()  # NVML does not know of it, and torch would say what NVML says
     return _start
 
 

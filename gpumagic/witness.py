@@ -1,27 +1,34 @@
 """Who initialised CUDA: the statement, and the import within it, after which the driver was up.
 
-From the moment the extension loads until CUDA is initialised, the driver is asked after every
-statement of a cell and after every import of a new top-level package; a question costs some
-microseconds. Then the hooks go: there is nothing left to see.
+From the moment the extension loads until CUDA is initialised, the driver is asked between any two
+statements of a cell and around every import of a new top-level package; a question costs some
+microseconds. Nothing of ours is on the stack while the user's code runs. Once CUDA is initialised
+all hooks go: there is nothing left to see.
 """
 
 from __future__ import annotations
 
-import builtins
 import linecache
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import import_module
 from types import CodeType
 from typing import Any, NamedTuple
+
+from gpumagic import nvml_check
+from gpumagic.import_notes import ImportNotes
 
 
 class Culprit(NamedTuple):
     """What was running when CUDA was initialised.
 
-    ``statement`` is the first line of the statement as the user wrote it, or None if CUDA was
-    initialised before anything was watched; ``cell`` its cell's execution number, ``line`` its line
-    there; ``package`` the imported package during whose import it happened.
+    ``statement`` is the first line of the statement as the user wrote it, ``cell`` its cell's
+    execution number, ``line`` its line there; ``package`` the imported package during whose import
+    it happened. ``statement`` is None if none was running: after ``cell`` had ended or, where that
+    is None too, before anything was watched.
     """
 
     statement: str | None
@@ -31,6 +38,8 @@ class Culprit(NamedTuple):
 
     def __str__(self) -> str:
         if self.statement is None:
+            if self.cell is not None:
+                return f"CUDA was initialised between two cells, after cell [{self.cell}] had ended"
             return "CUDA had been initialised before gpumagic was loaded"
         place = f" (line {self.line})" if self.line is not None else ""
         text = f"CUDA was initialised while cell [{self.cell}] ran `{self.statement}`{place}"
@@ -42,15 +51,30 @@ class Culprit(NamedTuple):
 _LONGEST = 80
 
 
+class _Running(NamedTuple):
+    """A statement that has begun."""
+
+    #: Refers weakly to its cell's result, which holds objects of the user's.
+    result: Callable[[], Any]
+    code: CodeType
+    cell: int | None
+
+
 class Witness:
     """Watches one shell. `attach` and `detach` are exact opposites."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        #: `gpumagic.driver`, once a statement has begun.
+        self._driver: Any = None
+        self._noted_run: Callable[..., Any] | None = None
+        self._imports = ImportNotes(self._import_begins, self._import_ended)
+        #: The innermost last: a statement may run a cell of its own.
+        self._running: list[_Running] = []
+        self._last_cell: int | None = None
+        #: By whose import CUDA was initialised, if that was seen; and whether that is settled.
         self._package: str | None = None
-        self._import: Callable[..., Any] | None = None
-        self._watched_import: Callable[..., Any] | None = None
-        self._watched_run: Callable[..., Any] | None = None
+        self._settled = False
         self.culprit: Culprit | None = None
         #: The environment right after CUDA was initialised, if that was seen.
         self.environment: dict[str, str] | None = None
@@ -58,84 +82,96 @@ class Witness:
     def attach(self) -> None:
         """Start watching, unless CUDA is initialised already."""
         # Whatever uses CUDA from Python has imported ctypes; without it nothing need be asked.
-        if "ctypes" in sys.modules and _driver_is_up():
+        if "ctypes" in sys.modules and self._ready().is_initialized():
             self.culprit = Culprit(None)
+            nvml_check.withdraw()
             return
         run_code = self._shell.run_code
 
-        async def watched_run(code: CodeType, result: Any = None, **options: Any) -> Any:
-            outcome = await run_code(code, result, **options)
-            self._after(code, getattr(result, "execution_count", None))
-            return outcome
-
-        self._watched_run = self._shell.run_code = watched_run
-        self._import, self._watched_import = builtins.__import__, self._importing()
-        builtins.__import__ = self._watched_import
-
-    def _importing(self) -> Callable[..., Any]:
-        original, modules = builtins.__import__, sys.modules
-
-        def watched_import(
-            name: str,
-            globals: Any = None,
-            locals: Any = None,
-            fromlist: Any = (),
-            level: int = 0,
-        ) -> Any:
-            if level or name.partition(".")[0] in modules:
-                return original(name, globals, locals, fromlist, level)
+        def noted_run(code: CodeType, result: Any = None, **options: Any) -> Any:
+            # Returns the shell's own coroutine: when that is awaited, this frame is gone.
             try:
-                return original(name, globals, locals, fromlist, level)
-            finally:
-                # The innermost import ends first, so the first to see it is the nearest.
-                if self._package is None and _driver_is_up():
-                    self._package = name.partition(".")[0]
+                self._statement_begins(code, result)
+            except Exception:  # the user's statement comes first
+                self.detach()
+            return run_code(code, result, **options)
 
-        return watched_import
-
-    def _after(self, code: CodeType, cell: int | None) -> None:
-        if not _driver_is_up():
-            self._package = None
-            return
-        # Not co_firstlineno, which is 1 for every module.
-        line = min((line for _, _, line in code.co_lines() if line), default=1)
-        text = linecache.getline(code.co_filename, line).strip()
-        if len(text) > _LONGEST:
-            text = text[: _LONGEST - 1] + "…"
-        self.culprit = Culprit(text or "a statement", cell, line, self._package)
-        self.environment = dict(os.environ)
-        self.detach()
+        self._noted_run = self._shell.run_code = noted_run
+        self._shell.events.register("post_run_cell", self._cell_ended)
 
     def detach(self) -> None:
         """Stop watching and put back what was replaced."""
-        if self._watched_import is not None and builtins.__import__ is self._watched_import:
-            assert self._import is not None
-            builtins.__import__ = self._import
-        if (
-            self._watched_run is not None
-            and self._shell.__dict__.get("run_code") is self._watched_run
-        ):
+        self._imports.detach()
+        noted, self._noted_run = self._noted_run, None
+        self._running.clear()
+        if noted is None:
+            return
+        if self._shell.__dict__.get("run_code") is noted:
             del self._shell.run_code
-        self._watched_import = self._watched_run = None
+        with suppress(ValueError):  # somebody has emptied the list
+            self._shell.events.unregister("post_run_cell", self._cell_ended)
 
+    def look(self) -> None:
+        """Ask the driver; if it is up, what ran since the last question has initialised CUDA."""
+        if self._noted_run is None or not self._ready().is_initialized():
+            return
+        if self._running:
+            _, code, cell = self._running[-1]
+            # Not co_firstlineno, which is 1 for every module.
+            line = min((line for _, _, line in code.co_lines() if line), default=1)
+            text = linecache.getline(code.co_filename, line).strip()
+            if len(text) > _LONGEST:
+                text = text[: _LONGEST - 1] + "…"
+            self.culprit = Culprit(text or "a statement", cell, line, self._package)
+        else:
+            self.culprit = Culprit(None, self._last_cell)
+        self.environment = dict(os.environ)
+        nvml_check.withdraw()
+        self.detach()
 
-_asking = False
+    def _ready(self) -> Any:
+        """The driver's module; imported late, since loading an extension is to cost nothing."""
+        if self._driver is None:
+            self._driver = import_module("gpumagic.driver")
+        return self._driver
 
+    # --- what is noted -----------------------------------------------------------------------
 
-def _driver_is_up() -> bool:
-    global _asking
-    half = (("ctypes", "CDLL"), ("gpumagic.driver", "is_initialized"))
-    if _asking or any(m in sys.modules and not hasattr(sys.modules[m], name) for m, name in half):
-        # The question's own imports are watched too, and one of these may be the half imported.
-        return False
-    _asking = True
-    try:
-        # Imported late: loading an extension is to cost nothing that can wait.
-        from gpumagic.driver import is_initialized
+    def _statement_begins(self, code: CodeType, result: Any) -> None:
+        self.look()  # at what the statement before it did
+        if self._noted_run is None:
+            return
+        if not self._imports.attached:
+            self._imports.attach()
+            nvml_check.withdraw_if_useless()
+        self._leave(result)
+        held = (lambda: None) if result is None else weakref.ref(result)
+        self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
+        self._package, self._settled = None, False
 
-        return is_initialized()
-    finally:
-        _asking = False
+    def _cell_ended(self, result: Any) -> None:
+        if self._driver is None:
+            return  # the cell that has loaded us, and nothing else
+        self.look()
+        if result is None:  # cancelled, and all that it ran
+            self._running.clear()
+            return
+        self._leave(result)
+        self._last_cell = getattr(result, "execution_count", None) or self._last_cell
+
+    def _leave(self, result: Any) -> None:
+        """Forget the statement of this cell, and those of cells that ended without a word."""
+        left = [(r, r.result()) for r in self._running]
+        self._running = [r for r, of in left if of is not None and of is not result]
+
+    def _import_begins(self) -> None:
+        if not self._settled and self._driver.known_initialized():
+            self._settled = True  # by the statement, before this import
+
+    def _import_ended(self, name: str) -> None:
+        # The innermost import ends first, so the first to see it is the nearest.
+        if not self._settled and self._driver.is_initialized():
+            self._settled, self._package = True, name
 
 
 _witness: Witness | None = None
@@ -159,7 +195,10 @@ def detach() -> None:
 
 def culprit() -> Culprit | None:
     """Who initialised CUDA in this process, if it was seen."""
-    return None if _witness is None else _witness.culprit
+    if _witness is None:
+        return None
+    _witness.look()
+    return _witness.culprit
 
 
 def environment_then() -> Mapping[str, str] | None:

@@ -31,7 +31,9 @@ ROOMS: dict[str, set[str]] = {
     "torch_build": set(),
     "runtime": {"errors", "child", "torch_cuda", "torch_build"},
     "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
-    "witness": {"errors", "driver"},
+    "nvml_check": {"system_files"},
+    "import_notes": set(),
+    "witness": {"driver", "nvml_check", "import_notes"},
     "keep": {"errors", "frames", "torch_cuda", "child"},
     "own_file": set(),
     "saved": {"errors", "own_file"},
@@ -45,7 +47,7 @@ ROOMS: dict[str, set[str]] = {
         "processes",
     },
     "choice": {"mask", "torch_cuda"},
-    "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime"},
+    "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime", "nvml_check"},
     "selection": {
         *("results", "errors", "mask", "visibility", "driver", "nvml", "torch_cuda"),
         *("runtime", "inventory", "witness", "failed_start", "choice"),
@@ -236,6 +238,8 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.awaited",
         "gpumagic.cell",
         "gpumagic.errors",
+        "gpumagic.import_notes",
         "gpumagic.loop",
+        "gpumagic.nvml_check",
         "gpumagic.witness",
     }

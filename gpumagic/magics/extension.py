@@ -20,12 +20,8 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Unicode
 
-from gpumagic import witness
+from gpumagic import nvml_check, witness
 from gpumagic.awaited import end_abandoned
-
-#: torch reads this on every ``torch.cuda.is_available()`` and then asks NVML instead of
-#: initialising the driver, so that a later ``%gpu off`` still works.
-NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _NAMES = ("gpu", "cudatime", "gpumem")
 
@@ -134,7 +130,6 @@ class Extension:
         self.shell = shell
         self.magics = GpuMagic(shell=shell)
         self.transformer = MagicCode(shell, _statement)
-        self.set_nvml_check = NVML_CHECK not in os.environ
         #: A process that has this and another pid is a fork.
         self.pid = os.getpid()
         #: Called, last first, by `unload`: each undoes one change made after loading.
@@ -149,8 +144,7 @@ class Extension:
         shell.register_magics(self.magics)
         shell.input_transformers_post.append(self.transformer)
         shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self._format)
-        if self.set_nvml_check:
-            os.environ[NVML_CHECK] = "1"
+        nvml_check.set_variable()
         # In a process that has replaced another one `restart.loader` takes it from here.
         loader = sys.modules.get("gpumagic.restart.loader")
         if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
@@ -179,7 +173,7 @@ class Extension:
 
     def own_variables(self) -> set[str]:
         """The environment variables that were set by loading."""
-        return {NVML_CHECK} if self.set_nvml_check else set()
+        return {nvml_check.VARIABLE} if nvml_check.is_ours() else set()
 
     def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:
         from gpumagic.magics.show import format_result
@@ -189,7 +183,7 @@ class Extension:
     def unload(self) -> None:
         """Undo everything; what fails is said in a line, and the rest is undone all the same."""
         steps = [*reversed(self.undo), self._unregister, _lift_gate, _leave_torch, _close_nvml]
-        steps.append(_take_back)
+        steps += [_take_back, nvml_check.withdraw]
         self.undo.clear()
         for step in steps:
             try:
@@ -197,8 +191,6 @@ class Extension:
             except Exception as error:  # torch may be in pieces
                 what = f"{type(error).__name__}: {error}"
                 print(f"gpumagic: not everything could be undone ({what})", file=sys.stderr)
-        if self.set_nvml_check and os.environ.get(NVML_CHECK) == "1":
-            del os.environ[NVML_CHECK]
 
     def _unregister(self) -> None:
         shell = self.shell

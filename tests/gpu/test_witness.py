@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+import gc
+import importlib
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpumagic import witness
 from tests.support.kernels import Kernel
+from tests.support.shells import Ran, registered
 
 
 def culprit(kernel: Kernel) -> str:
@@ -60,22 +69,164 @@ def test_before_the_extension_was_loaded_is_said_so(kernel: Callable[..., Kernel
     assert "CUDA had been initialised before gpumagic was loaded" in culprit(late)
 
 
+HOOKS = (
+    "('run_code' in vars(get_ipython()), len(get_ipython().events.callbacks['post_run_cell']), "
+    "type(__import__('importlib')._bootstrap._module_locks) is dict)"
+)
+
+
 def test_the_hooks_go_once_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
     fresh = kernel(load=False)
-    hooks = "(__import__('builtins').__import__ is original, 'run_code' in vars(get_ipython()))"
-    fresh.run("original = __import__('builtins').__import__")
+    without, callbacks, plain = fresh.value(HOOKS)
+    assert (without, plain) == (False, True)
     fresh.run("%load_ext gpumagic")
-    assert fresh.value(hooks) == (False, True)
+    assert fresh.value(HOOKS) == (True, callbacks + 2, False)
     fresh.run("import torch; torch.cuda.init()")
-    assert fresh.value(hooks) == (True, False)
+    # What remains says why a cell failed.
+    assert fresh.value(HOOKS) == (False, callbacks + 1, True)
+
+
+class Driver:
+    """Stands in for `gpumagic.driver`: initialised when a test says so, whatever others did."""
+
+    def __init__(self) -> None:
+        self.up = False
+
+    def is_initialized(self) -> bool:
+        return self.up
+
+    known_initialized = is_initialized
+
+    def init(self) -> None:
+        self.up = True
+
+
+@pytest.fixture
+def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[witness.Witness]:
+    """A witness of the shell, and packages that initialise its driver; ``init`` does it, too."""
+    driver = Driver()
+    (tmp_path / "greedy.py").write_text("import builtins\nbuiltins.test_init()\n")
+    (tmp_path / "innocent.py").write_text("import greedy\nimport greedy_not\n")
+    (tmp_path / "greedy_not.py").write_text("")
+    (tmp_path / "failing.py").write_text("import greedy\nimport no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(builtins, "test_init", driver.init, raising=False)
+    ip.user_ns["init"] = driver.init
+    before = registered(ip)
+    watching = witness.Witness(ip)
+    watching._driver = driver
+    watching.attach()
+    yield watching
+    watching.detach()
+    assert registered(ip) == before
+    assert type(importlib._bootstrap._module_locks) is not type(watching._imports._locks)
+    for name in ("greedy", "innocent", "greedy_not", "failing"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        (
+            "def f():\n    init()\n    import innocent\nf()\n1 + 1",
+            "while cell [2] ran `f()` (line 4)",
+        ),
+        ("import innocent", "ran `import innocent` (line 1), by the import of greedy"),
+        (
+            "x = __import__('importlib').import_module('innocent')",
+            "ran `x = __import__('importlib').import_module('innocent')` (line 1), by the import of "
+            "greedy",
+        ),
+        (
+            "try:\n    import failing\nexcept ImportError:\n    pass",
+            "while cell [2] ran `try:` (line 1), by the import of greedy",
+        ),
+        ("get_ipython().run_cell('1 + 1\\ninit()\\n2')\n1 + 1", "ran `init()` (line 2)"),
+        ("get_ipython().run_cell('1 + 1')\ninit()", "while cell [2] ran `init()` (line 2)"),
+        (
+            "for i in range(3):\n    init()\n    get_ipython().run_cell('1')",
+            "ran `for i in range(3):`",
+        ),
+        ("import greedy_not\ninit()\n1 / 0", "while cell [2] ran `init()` (line 2)"),
+    ],
+    ids=[
+        *("before-import", "import", "import_module", "failed-import", "inner-cell", "after-inner"),
+        *("around-inner", "then-fails"),
+    ],
+)
+def test_exactly_who(
+    watched: witness.Witness, run_cell: Callable[..., Ran], cell: str, says: str
+) -> None:
+    run_cell("1 + 1")
+    run_cell(cell, raising=False)
+    assert str(watched.culprit).endswith(says) or f"{says} (line" in str(watched.culprit)
+
+
+def test_between_two_cells(watched: witness.Witness, run_cell: Callable[..., Ran]) -> None:
+    """By a thread, or by a widget."""
+    run_cell("import innocent_not", raising=False)
+    watched._driver.init()
+    run_cell("1 + 1")
+    assert str(watched.culprit).endswith("between two cells, after cell [1] had ended")
+
+
+def test_the_question_within_the_statement_itself(
+    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+) -> None:
+    def ask() -> None:
+        watched._driver.init()
+        watched.look()
+
+    ip.user_ns["ask"] = ask
+    run_cell("1 + 1\nask()")
+    assert str(watched.culprit).endswith("ran `ask()` (line 2)")
+
+
+def test_nothing_of_the_users_is_kept(
+    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+) -> None:
+    """A silent request ends without a word: its result, and the objects in it, go all the same."""
+    result = ip.run_cell("object()", silent=True, store_history=False)
+    gone = weakref.ref(result)
+    del result
+    ip.last_execution_result = None
+    ip.displayhook.exec_result = None
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_defect_of_ours_costs_only_the_answer(
+    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+) -> None:
+    def broken() -> bool:
+        raise OSError("no answer")
+
+    watched._driver.is_initialized = broken
+    assert run_cell("40 + 2").value == 42
+    assert watched._noted_run is None
+
+
+def test_nothing_of_ours_is_on_the_stack(
+    watched: witness.Witness, run_cell: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "failing.py").write_text(
+        "import inspect\nSTACK = [f.filename for f in inspect.stack()]\nimport no_such_package\n"
+    )
+    ran = run_cell(
+        "import inspect\nmine = [f.filename for f in inspect.stack()]\nimport failing",
+        raising=False,
+    )
+    assert isinstance(ran.error, ModuleNotFoundError)
+    assert "gpumagic" not in "".join(traceback.format_exception(ran.error))
+    assert run_cell("[f for f in mine if 'gpumagic/' in f and 'tests' not in f]").value == []
 
 
 def test_an_import_that_fails_fails_as_ever(kernel: Callable[..., Kernel]) -> None:
     fresh = kernel()
-    assert fresh.value("__import__('builtins').__import__.__name__") == "watched_import"
     reply = fresh.run("import no_such_package", raising=False)
     assert reply.error is not None
     assert reply.error["ename"] == "ModuleNotFoundError"
+    assert "gpumagic" not in reply.shown
     reply = fresh.run("from os import no_such_name", raising=False)
     assert reply.error is not None
     assert reply.error["ename"] == "ImportError"

@@ -1,0 +1,81 @@
+"""Note which imports of packages begin and end, without standing on the stack of any.
+
+Python keeps a lock for each module that is being imported, and weak references to these locks in a
+dictionary of its import system. A dictionary of ours in its place sees each lock come; a weak
+reference tells when it goes. So no frame is added to an import, no traceback shows one, and
+``builtins.__import__`` and ``sys.meta_path`` stay as they are.
+"""
+
+from __future__ import annotations
+
+import _imp
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]
+
+
+class _Locks(dict[str, "weakref.ref[Any]"]):
+    """The locks of the modules that are being imported now, by their names."""
+
+    def __init__(self, began: Callable[[], None], ended: Callable[[str], None]) -> None:
+        super().__init__(_bootstrap._module_locks)
+        self._began = began
+        self._ended = ended
+        self._watched: dict[str, weakref.ref[Any]] = {}
+
+    def __setitem__(self, name: str, lock: weakref.ref[Any]) -> None:
+        super().__setitem__(name, lock)
+        held = None if "." in name else lock()
+        if held is not None:
+            self._began()
+            self._watched[name] = weakref.KeyedRef(held, self._gone, name)
+
+    def _gone(self, lock: Any) -> None:
+        # Another thread may have begun the same import anew.
+        if self._watched.get(lock.key) is lock:
+            del self._watched[lock.key]
+            self._ended(lock.key)
+
+    def forget(self) -> None:
+        self._watched.clear()
+
+
+class ImportNotes:
+    """Calls ``began()`` and ``ended(name)`` around each import of a package not imported before.
+
+    ``began`` is called while the import system's own lock is held: it must import nothing and wait
+    for nobody. `attach` and `detach` are exact opposites. Where this Python keeps no such
+    dictionary, nothing is noted.
+    """
+
+    def __init__(self, began: Callable[[], None], ended: Callable[[str], None]) -> None:
+        self._began = began
+        self._ended = ended
+        self._locks: _Locks | None = None
+
+    @property
+    def attached(self) -> bool:
+        return self._locks is not None
+
+    def attach(self) -> None:
+        if type(getattr(_bootstrap, "_module_locks", None)) is dict:
+            _imp.acquire_lock()
+            try:
+                _bootstrap._module_locks = self._locks = _Locks(self._began, self._ended)
+            finally:
+                _imp.release_lock()
+
+    def detach(self) -> None:
+        locks, self._locks = self._locks, None
+        if locks is None:
+            return
+        locks.forget()
+        _imp.acquire_lock()
+        try:
+            if _bootstrap._module_locks is locks:
+                _bootstrap._module_locks = dict(locks)
+        finally:
+            _imp.release_lock()
