@@ -12,6 +12,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from gpumagic import foreign
+
 #: The number of the notebook's cell that a file name stands for, or None.
 CellOf = Callable[[str], "int | None"]
 
@@ -21,21 +23,7 @@ def no_cells(filename: str) -> int | None:
     return None
 
 
-def linked(error: BaseException) -> Iterator[BaseException]:
-    """An exception with its causes and contexts, and those of a group. Each once."""
-    seen: set[int] = set()
-    pending = [error]
-    while pending:
-        current = pending.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield current
-        inner = getattr(current, "exceptions", ())  # of an exception group
-        group = inner if isinstance(inner, (tuple, list)) else ()
-        for other in (current.__context__, current.__cause__, *group):
-            if isinstance(other, BaseException):
-                pending.append(other)
+linked = foreign.linked
 
 
 def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
@@ -77,11 +65,11 @@ def is_standard(filename: str) -> bool:
 
 
 def users_modules() -> dict[str, Any]:
-    """The modules that are the user's own files, by name."""
+    """The modules that are the user's own files, by name. Loads none that waits to be loaded."""
     return {
         name: module
         for name, module in list(sys.modules.items())
-        if name == "__main__" or is_users(getattr(module, "__dict__", {}).get("__file__"))
+        if name == "__main__" or is_users(foreign.module_file(module))
     }
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -175,13 +175,23 @@ def storage_address() -> Callable[[Any], int]:
     private = getattr(cast(Any, loaded())._C, "_data_address", None)
     if private is not None:
         return cast("Callable[[Any], int]", private)
-    return lambda tensor: int(tensor.untyped_storage().data_ptr())
+    return lambda tensor: int(tensor_base().untyped_storage(tensor).data_ptr())
 
 
-def plain_functions() -> AbstractContextManager[Any]:
+def tensor_base() -> Any:
+    """The class of torch's C++ that all tensors inherit from, with its own methods."""
+    return cast(Any, loaded())._C.TensorBase
+
+
+@contextmanager
+def plain_functions() -> Iterator[None]:
     """A scope in which torch's functions are its own, without modes and subclasses' overrides."""
     torch = loaded()
-    return nullcontext() if torch is None else torch._C.DisableTorchFunction()
+    if torch is None:
+        yield
+        return
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield
 
 
 def empty_cache() -> None:

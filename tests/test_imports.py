@@ -25,7 +25,8 @@ ROOMS: dict[str, set[str]] = {
     "visibility": {"results", "errors", "mask"},
     "child": set(),
     "driver": {"errors", "child"},
-    "frames": {"errors"},
+    "foreign": set(),
+    "frames": {"errors", "foreign"},
     "restart": {"errors", "frames", "child"},
     "torch_cuda": {"errors", "driver"},
     "torch_build": set(),
@@ -56,7 +57,7 @@ ROOMS: dict[str, set[str]] = {
     "kernelspec": {"errors", "visibility", "inventory"},
     "cell_hooks": set(),
     "timing": {"results", "errors", "nvml", "driver", "torch_cuda", "loop", "cell_hooks"},
-    "memory": {"results", "errors", "torch_cuda", "inventory", "cell_hooks", "frames"},
+    "memory": {"results", "errors", "torch_cuda", "inventory", "cell_hooks", "frames", "foreign"},
     "display": {"results", "errors"},
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}

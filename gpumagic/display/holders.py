@@ -15,7 +15,7 @@ _ROWS = 15
 def holders(result: Holders) -> list[Block]:
     """The blocks of `Holders`."""
     if result.error is not None:
-        return [Line.of(f"Nobody holds GPU memory: {result.error}", "dim")]
+        return [Line.of(f"No GPU memory to tell of: {result.error}", "dim")]
     shown = {i: device for i, device in result.devices.items() if device.allocated}
     if not shown:
         return [Line.of("Nothing is allocated on any GPU"), *_notes(result.notes)]

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic import torch_cuda
+from gpumagic.errors import DeviceError
+
+
+class UnreadableError(DeviceError):
+    """The allocator does not tell what it holds."""
 
 
 @dataclass
@@ -65,12 +70,16 @@ class Blocks:
         """The blocks now.
 
         Raises:
-            RuntimeError: a pluggable allocator, which keeps no counters.
+            UnreadableError: a pluggable allocator, which keeps no counters.
         """
         # Another thread may allocate between the list and the counters.
         for _ in range(3):
             blocks = cls()
-            blocks._read()
+            try:
+                blocks._read()
+            except RuntimeError as error:
+                reason = (str(error).splitlines() or ["no reason given"])[0]
+                raise UnreadableError(f"the allocator cannot be asked: {reason}") from None
             if blocks.consistent:
                 break
         return blocks
@@ -125,7 +134,7 @@ class Blocks:
         if storages:
             address_of = _data_ptr
         if not self.exact:
-            return self._by_storage(address_of)
+            return self._by_storage(address_of, storages)
         at, addresses, order, blocks = self._at, self._addresses, self._order, self.all
 
         def find(tensor: Any) -> int | None:
@@ -142,19 +151,26 @@ class Blocks:
 
         return find
 
-    def _by_storage(self, address_of: Callable[[Any], int]) -> Callable[[Any], int | None]:
+    def _by_storage(
+        self, address_of: Callable[[Any], int], storages: bool
+    ) -> Callable[[Any], int | None]:
         def find(tensor: Any) -> int | None:
-            if not tensor.is_cuda:
+            if storages:
+                device, size_of = tensor.device, tensor.nbytes
+            else:
+                plain = torch_cuda.tensor_base()
+                device = plain.device.__get__(tensor)
+                size_of = lambda: plain.untyped_storage(tensor).nbytes()  # noqa: E731
+            if device.type != "cuda":
                 return None
             address = address_of(tensor)
             if not address:
                 return None
             found = self._at.get(address)
             if found is None:
-                storage = tensor if address_of is _data_ptr else tensor.untyped_storage()
-                size = storage.nbytes()
+                size = size_of()
                 found = self._at[address] = len(self.all)
-                self.all.append(Block(tensor.get_device(), address, size, size))
+                self.all.append(Block(device.index or 0, address, size, size))
             return found
 
         return find

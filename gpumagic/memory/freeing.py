@@ -9,6 +9,7 @@ from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
+from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import EXCEPTION, LAST, LOCAL, Pins
 from gpumagic.results import Freed, FreeStep
@@ -32,26 +33,20 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
             shell.del_var(name, by_name=True)
         return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
     try:
-        survey = Survey.make(shell=shell, ask=pins.exceptions())
-    except RuntimeError as error:
-        return Freed(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
+        survey = Survey.make(shell=shell)
+    except UnreadableError as error:
+        return Freed(error=str(error))
     holding = survey.holding(lambda root: root.pinned)
     places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
     labels = (_label("delete", names), _label("forget", list(places)))
     if dry_run:
         return _expected(survey, names, labels)
-    named = sum(1 << i for i, root in enumerate(survey.roots) if not root.pinned)
-    gone = sum(
-        1 << i for i, root in enumerate(survey.roots) if not root.pinned and root.name in names
-    )
-    # Frames that the user can still reach are left as they are.
-    clear = not any(mask & named & ~gone for mask in survey.walked.reached.values())
     del survey
     meter = _Meter()
     for name in names:
         shell.del_var(name, by_name=True)
     meter.step(labels[0])
-    failed = pins.release(holding, clear_frames=clear)
+    failed = pins.release(holding)
     del holding
     meter.step(labels[1])
     gc.collect()

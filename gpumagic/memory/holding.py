@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic import frames, torch_cuda
-from gpumagic.memory.blocks import Block, Blocks
+from gpumagic import foreign, frames, torch_cuda
+from gpumagic.memory.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
 from gpumagic.memory.tensors import Root, Walked, bits, walk
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
@@ -42,8 +42,8 @@ def holders(
         return Holders(error=torch_cuda.no_gpu_reason())
     try:
         survey = Survey.make(namespace, shell)
-    except RuntimeError as error:
-        return Holders(error=f"the allocator cannot be asked: {str(error).splitlines()[0]}")
+    except UnreadableError as error:
+        return Holders(error=str(error))
     return survey.result(scan=gc)
 
 
@@ -68,13 +68,12 @@ class Survey:
         namespace: Mapping[str, Any] | None = None,
         shell: Any = None,
         *,
-        ask: Iterable[Any] = (),
         deadline: float | None = None,
     ) -> Survey:
         """Look around now.
 
         Raises:
-            RuntimeError: a pluggable allocator, which keeps no counters.
+            UnreadableError: a pluggable allocator, which keeps no counters.
         """
         shell = current_shell() if shell is None else shell
         pins = None if shell is None else Pins(shell)
@@ -91,7 +90,6 @@ class Survey:
             roots,
             blocks,
             without=without,
-            ask=ask,
             user_modules=modules,
             deadline=deadline,
         )
@@ -259,13 +257,13 @@ def named_roots(
         for name, value in names
         if not (pins.is_notebooks(name, value) if pins else name.startswith("__"))
     ]
-    users = [m for m in modules.values() if isinstance(m, types.ModuleType)]
+    users = {id(module) for module in modules.values()}
     for name, value in names:
-        if type(value) is types.ModuleType and any(value is module for module in users):
-            inside = vars(value)
+        if id(value) in users and foreign.is_a(value, types.ModuleType):
+            inside = foreign.module_attributes(value)
             if inside is namespace:
                 continue
-            found += [(f"{name}.{k}", v) for k, v in list(inside.items()) if k[:2] != "__"]
+            found += [(f"{name}.{k}", v) for k, v in foreign.names(inside) if k[:2] != "__"]
     ranked = [(*_kind(value), name, value) for name, value in found]
     ranked.sort(key=lambda item: item[0])
     return [Root(name, kind, (value,)) for _, kind, name, value in ranked]
@@ -275,17 +273,24 @@ def _kind(value: Any) -> tuple[int, str]:
     """The rank and the name of a value's kind."""
     kind, torch = type(value), torch_cuda.loaded()
     if torch is not None:
-        if issubclass(kind, torch.nn.Module):
+        if foreign.derives(kind, torch.nn.Module):
             return 0, "module"
-        if issubclass(kind, torch.Tensor):
+        if foreign.derives(kind, torch.Tensor):
             return 2, "tensor"
-        if issubclass(kind, torch.optim.Optimizer):
+        if foreign.derives(kind, torch.optim.Optimizer):
             return 4, "optimizer"
-    if issubclass(kind, (types.FunctionType, types.MethodType, type)):
-        return 5, "class" if issubclass(kind, type) else "function"
+    if foreign.derives(kind, type):
+        return 5, "class"
+    if foreign.derives(kind, *_FUNCTIONS):
+        return 5, "function"
     # A list before a variable that a loop over it has left behind.
-    rank = 1 if kind in (list, tuple, dict, set, frozenset) else 3
-    return rank, str(vars(type)["__name__"].__get__(kind))
+    return 1 if id(kind) in _CONTAINERS else 3, foreign.name_of(kind)
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+#: The ids of types: to compare a type may run a metaclass's code.
+_CONTAINERS = {id(kind) for kind in (list, tuple, dict, set, frozenset)}
+_NAMELESS = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
 
 
 # --- all objects --------------------------------------------------------------------------------
@@ -299,9 +304,10 @@ def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]
     tensors: list[Any] = []
     places: list[int] = []
     for thing in gc.get_objects():
-        if torch is not None and issubclass(type(thing), torch.Tensor):
+        if torch is not None and foreign.is_a(thing, torch.Tensor):
             try:
-                block = find(thing)
+                with torch_cuda.plain_functions():
+                    block = find(thing)
             except Exception:  # no storage of its own
                 continue
             if block is not None and block in wanted:
@@ -317,13 +323,13 @@ def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]
 def _referrers(things: list[Any]) -> dict[int, str]:
     """By `id`, what refers to each of the ``things``: two steps back at most."""
     names: dict[int, str] = {}
-    modules = {id(vars(m)): n for n, m in list(sys.modules.items()) if type(m) is types.ModuleType}
+    modules = {id(foreign.module_attributes(m)): n for n, m in list(sys.modules.items())}
     containers: list[Any] = []
     for holder in _who(things):
         where = _called(holder, things, modules)
         for inner in gc.get_referents(holder):
             names.setdefault(id(inner), where)
-        if type(holder) in (dict, list, tuple, set, types.CellType) and id(holder) not in modules:
+        if id(type(holder)) in _NAMELESS and id(holder) not in modules:
             containers.append(holder)
     inside = {id(holder): gc.get_referents(holder) for holder in containers}
     for above in _who(containers):
@@ -348,5 +354,4 @@ def _called(holder: Any, held: Sequence[Any], modules: Mapping[int, str]) -> str
         wanted = {id(each) for each in held}
         name = next((k for k, v in holder.items() if id(v) in wanted), "?")
         return f"{module}.{name}"
-    kind = vars(type)["__name__"].__get__(type(holder))
-    return f"a {kind}"
+    return f"a {foreign.name_of(type(holder))}"

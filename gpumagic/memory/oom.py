@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from gpumagic import frames, inventory, torch_cuda
+from gpumagic import foreign, frames, inventory, torch_cuda
+from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import Pins
 from gpumagic.memory.remedies import Situation, remedies
@@ -38,7 +39,7 @@ def find(error: BaseException) -> BaseException | None:
     if torch is None:
         return None
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return next((each for each in frames.linked(error) if isinstance(each, kind)), None)
+    return next((each for each in foreign.linked(error) if foreign.is_a(each, kind)), None)
 
 
 def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
@@ -46,7 +47,7 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
     found = find(error)
     if found is None:
         return None
-    text = str(found)
+    text = foreign.message(found)
     device = _device(text)
     where, source = _place(found, error, Pins(shell))
     requested = _size(_REQUESTED, text)
@@ -55,7 +56,7 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
     deadline = time.perf_counter() + WALK
     try:
         survey = Survey.make(shell=shell, deadline=deadline)
-    except RuntimeError:  # a pluggable allocator
+    except UnreadableError:
         return OutOfMemory(device=device, requested=requested, where=where, source=source)
     return _report(survey, device, text, requested, where, source)
 
@@ -158,7 +159,7 @@ def _device(text: str) -> int | None:
 def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str | None, str | None]:
     """The innermost line of the user's that led to it, and its source."""
     for each in (found, error):
-        for frame, line in reversed(list(frames.steps(each.__traceback__))):
+        for frame, line in reversed(list(frames.steps(foreign.traceback(each)))):
             if frames.is_users(frame.f_code.co_filename, pins.cell_of):
                 where = frames.described(frame, line, pins.cell_of)
                 return where, frames.source(frame, line)

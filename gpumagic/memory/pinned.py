@@ -14,11 +14,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterator
-from inspect import CO_OPTIMIZED
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
-from gpumagic import frames
+from gpumagic import foreign, frames
 from gpumagic.memory.tensors import Root
 
 _UNDERSCORES = ("_", "__", "___")
@@ -122,9 +121,9 @@ class Pins:
         """
         found: dict[int, tuple[FrameType, int]] = {}
         for each in self.exceptions():
-            tracebacks = [each]
-            if isinstance(each, BaseException):
-                tracebacks = [error.__traceback__ for error in frames.linked(each)]
+            tracebacks = [each] if type(each) is TracebackType else []
+            if foreign.is_a(each, BaseException):
+                tracebacks = [foreign.traceback(error) for error in foreign.linked(each)]
             for traceback in tracebacks:
                 for frame, line in self._below(traceback):
                     if frame.f_locals is not frame.f_globals:
@@ -146,16 +145,17 @@ class Pins:
         found: dict[str, list[Any]] = {}
         for frame, line in self.failed():
             where = frames.described(frame, line, self.cell_of)
-            for name, value in list(frame.f_locals.items()):
+            for name, value in foreign.local_variables(frame):
                 found.setdefault(f"{name} ({where})", []).append(value)
         return found
 
     # --- letting go ------------------------------------------------------------------------------
 
-    def release(self, holding: Collection[Root], *, clear_frames: bool) -> bool:
+    def release(self, holding: Collection[Root]) -> bool:
         """Let go of what the roots ``holding`` stand for; whether the last exception was there.
 
-        ``clear_frames`` empties the frames of the failed functions too, whoever else may hold them.
+        Frames are let go of and not emptied: a name may lead to one in ways that no walk can see,
+        and to empty a generator's frame ends the generator.
         """
         names = {root.name for root in holding}
         self._forget_outputs(names)
@@ -163,7 +163,7 @@ class Pins:
             self._last.result = None
         failed = any(root.kind in (LOCAL, EXCEPTION) for root in holding)
         if failed:
-            self._forget_exception(clear_frames)
+            self._forget_exception()
         return failed
 
     def _forget_outputs(self, names: Collection[str]) -> None:
@@ -186,8 +186,7 @@ class Pins:
                 hidden[name] = ""
             setattr(hook, name, "")
 
-    def _forget_exception(self, clear_frames: bool) -> None:
-        steps = self.failed() if clear_frames else []
+    def _forget_exception(self) -> None:
         for name in _SYS:
             if hasattr(sys, name):
                 delattr(sys, name)
@@ -197,10 +196,3 @@ class Pins:
             vars(formatter).pop("tb", None)
             if vars(formatter).get("pdb") is not None:
                 formatter.pdb = None  # IPython makes another when it needs one
-        for frame, _ in steps:
-            try:
-                frame.clear()
-            except RuntimeError:  # it is running, or a generator that goes on
-                continue
-            if sys.version_info < (3, 13) and frame.f_code.co_flags & CO_OPTIMIZED:
-                frame.f_locals.clear()  # a copy, made by IPython's traceback

@@ -14,11 +14,11 @@ import gc
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gpumagic import torch_cuda
+from gpumagic import foreign, torch_cuda
 from gpumagic.memory.blocks import Blocks
 
 #: More objects than these are not visited: some seconds.
@@ -27,7 +27,7 @@ LIMIT = 3_000_000
 #: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
 _LEAVES: tuple[type, ...] = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
-    *(type(NotImplemented), types.CodeType, types.BuiltinFunctionType, types.ModuleType),
+    *(type(NotImplemented), types.CodeType, types.ModuleType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
     *(types.WrapperDescriptorType, weakref.ref),
 )
@@ -55,8 +55,6 @@ class Walked:
     owners: dict[int, int] = field(default_factory=dict)
     #: By block: the part that it plays for its first root.
     parts: dict[int, str] = field(default_factory=dict)
-    #: By `id` of an object that was asked for: the roots that lead to it, as a mask.
-    reached: dict[int, int] = field(default_factory=dict)
     #: Why not all was looked at; empty where it was.
     incomplete: tuple[str, ...] = ()
 
@@ -74,7 +72,6 @@ def walk(
     blocks: Blocks,
     *,
     without: Iterable[Any] = (),
-    ask: Iterable[Any] = (),
     user_modules: Iterable[str] = ("__main__",),
     deadline: float | None = None,
 ) -> Walked:
@@ -84,7 +81,6 @@ def walk(
         roots: In the order in which blocks are given to them.
         blocks: Where the storages lie.
         without: Objects that are not entered (the shell, its namespaces).
-        ask: Objects of which is to be known which roots lead to them.
         user_modules: Names of the modules whose classes are entered.
         deadline: A value of `time.perf_counter` after which no more is visited.
     """
@@ -93,7 +89,7 @@ def walk(
     # Whatever mode or subclass of tensors is active, torch's own methods are meant.
     with torch_cuda.plain_functions():
         entries = [graph.enter(root.objects) for root in roots]
-    return graph.result(entries, [id(thing) for thing in ask])
+    return graph.result(entries)
 
 
 class _Graph:
@@ -128,7 +124,8 @@ class _Graph:
             above, part, group = stack.pop()
             for thing in group:
                 kind = type(thing)
-                rule = rule_of.get(kind, _UNKNOWN)
+                # By its id: to hash a type, or to compare it, may run a metaclass's code.
+                rule = rule_of.get(id(kind), _UNKNOWN)
                 if rule is _UNKNOWN:
                     rule = rules.learn(kind)
                 if rule is None:
@@ -156,7 +153,7 @@ class _Graph:
             return True
         return False
 
-    def result(self, entries: Sequence[list[int]], ask: Sequence[int]) -> Walked:
+    def result(self, entries: Sequence[list[int]]) -> Walked:
         masks = self._spread(entries)
         found = Walked(incomplete=tuple(sorted(self._incomplete)))
         best: dict[int, int] = {}
@@ -167,9 +164,6 @@ class _Graph:
             if block not in best or first < best[block]:
                 best[block] = first
                 found.parts[block] = part
-        for identity in ask:
-            number = self._number.get(identity, -1)
-            found.reached[identity] = masks[number] if number >= 0 else 0
         return found
 
     def _spread(self, entries: Sequence[list[int]]) -> list[int]:
@@ -210,49 +204,61 @@ class _Rules:
         found: dict[int, tuple[int, str]],
         incomplete: set[str],
     ) -> None:
-        self.of_type: dict[type, _Rule | None] = dict.fromkeys(_LEAVES)
+        #: By the id of a type.
+        self.of_type: dict[int, _Rule | None] = {id(kind): None for kind in _LEAVES}
+        #: Keeps the types alive whose ids are known.
+        self._kinds: list[type] = []
         self._find = blocks.finder()
         self._find_storage = blocks.finder(storages=True)
         self._user_modules = user_modules
         self._blocks = found
         self._incomplete = incomplete
         self._torch: Any = torch_cuda.loaded()
-        self._saved_names: dict[type, tuple[str, ...]] = {}
-        special: dict[type, _Rule] = {
-            types.FunctionType: _function,
-            types.FrameType: _frame,
-        }
-        self.of_type.update(special)
+        self._saved_names: dict[int, tuple[str, ...]] = {}
+        self.of_type[id(types.FunctionType)] = _function
+        self.of_type[id(types.BuiltinFunctionType)] = _builtin
+        self.of_type[id(types.FrameType)] = _frame
+        if self._torch is not None:
+            plain = torch_cuda.tensor_base()
+            self._grad_fn, self._grad, self._retains_grad, self._layout = (
+                foreign.find(plain, name).__get__
+                for name in ("grad_fn", "_grad", "retains_grad", "layout")
+            )
+            autograd = getattr(self._torch._C, "_autograd", None)
+            self._saved_type = getattr(autograd, "SavedTensor", None)
 
     def learn(self, kind: type) -> _Rule | None:
         rule = self._rule(kind)
-        self.of_type[kind] = rule
+        self._kinds.append(kind)
+        self.of_type[id(kind)] = rule
         return rule
 
     def _rule(self, kind: type) -> _Rule | None:
-        torch = self._torch
-        if issubclass(kind, type):
+        torch, derives = self._torch, foreign.derives
+        if derives(kind, type):
             return self._class
-        if issubclass(kind, (types.ModuleType, int, float, str, bytes)):
+        if derives(kind, types.ModuleType, int, float, str, bytes):
             return None
         if torch is not None:
-            if issubclass(kind, torch.Tensor):
+            if derives(kind, torch.Tensor):
                 return self._tensor
-            if issubclass(kind, torch.UntypedStorage):
+            if derives(kind, torch.UntypedStorage):
                 return self._storage
-            if issubclass(kind, torch.nn.Module):
+            if derives(kind, torch.nn.Module):
                 return self._module
-            if issubclass(kind, torch.optim.Optimizer):
+            if derives(kind, torch.optim.Optimizer):
                 return self._optimizer
             if any(
-                "next_functions" in vars(base) and not _in_python(base) for base in kind.__mro__
+                "next_functions" in foreign.class_attributes(base) and not foreign.in_python(base)
+                for base in foreign.mro(kind)
             ):
                 return self._node
         return _anything
 
     def _class(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        inside = _DICT_OF_TYPE(thing)
-        if inside.get("__module__") in self._user_modules:
+        inside = foreign.class_attributes(thing)
+        module = inside.get("__module__")
+        if type(module) is str and module in self._user_modules:
             yield part, list(inside.values())
 
     # --- torch's ---------------------------------------------------------------------------------
@@ -266,9 +272,9 @@ class _Rules:
         if block is not None:
             self._blocks[here] = (block, part)
         try:
-            node = thing.grad_fn
+            node = self._grad_fn(thing)
             # Only where torch has nothing to warn of.
-            gradient = thing._grad if node is None or thing.retains_grad else None
+            gradient = self._grad(thing) if node is None or self._retains_grad(thing) else None
         except Exception:  # a subclass that stands for no tensor
             gradient = node = None
         if gradient is not None:
@@ -286,55 +292,60 @@ class _Rules:
         return ()
 
     def _components(self, thing: Any) -> list[Any]:
-        torch = self._torch
+        torch, plain = self._torch, torch_cuda.tensor_base()
         try:
-            if thing.layout is torch.sparse_coo:
-                return [thing._indices(), thing._values()]
-            if thing.layout in (torch.sparse_csr, torch.sparse_bsr):
-                return [thing.crow_indices(), thing.col_indices(), thing.values()]
-            if thing.layout in (torch.sparse_csc, torch.sparse_bsc):
-                return [thing.ccol_indices(), thing.row_indices(), thing.values()]
+            layout = self._layout(thing)
+            names: tuple[str, ...] = ()
+            if layout is torch.sparse_coo:
+                names = ("_indices", "_values")
+            elif layout in (torch.sparse_csr, torch.sparse_bsr):
+                names = ("crow_indices", "col_indices", "values")
+            elif layout in (torch.sparse_csc, torch.sparse_bsc):
+                names = ("ccol_indices", "row_indices", "values")
+            return [getattr(plain, name)(thing) for name in names]
         except Exception:  # no tensor to ask
             pass
         return []
 
     def _module(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        inside = _dictionary(self._torch.nn.Module, thing)
-        for name, inner in (("_parameters", "parameters"), ("_buffers", "buffers")):
-            held = inside.get(name)
-            if isinstance(held, dict):
-                yield inner, list(dict.values(held))
-        rest = [value for name, value in inside.items() if name not in ("_parameters", "_buffers")]
+        rest: list[Any] = []
+        for name, value in foreign.entries(foreign.attributes(thing, self._torch.nn.Module)):
+            inner = _OWN.get(name) if type(name) is str else None
+            if inner is None:
+                rest.append(value)
+            else:
+                yield inner, [each for _, each in foreign.entries(value)]
+            if type(value) is self._torch._C.ScriptModule:
+                yield from self._scripted(value)
         yield part, rest
-        # A scripted module keeps its own in C++, behind torch's wrappers of dictionaries.
-        if issubclass(type(thing), self._torch.jit.ScriptModule):
-            for name, inner in (("parameters", "parameters"), ("buffers", "buffers")):
-                try:
-                    yield inner, list(getattr(self._torch.nn.Module, name)(thing))
-                except Exception:  # a script that is being built
-                    continue
+
+    def _scripted(self, module: Any) -> Iterable[_Group]:
+        """What a scripted module keeps in C++."""
+        inside = self._torch._C
+        yield "parameters", [each for _, each in inside.ParameterDict(module).items()]
+        yield "buffers", [each for _, each in inside.BufferDict(module).items()]
+        for _, below in inside.ModuleDict(module).items():
+            yield from self._scripted(below)
 
     def _optimizer(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        inside = dict(_dictionary(self._torch.optim.Optimizer, thing))
-        yield "optimizer state", (inside.pop("state", None),)
-        yield "parameters", (inside.pop("param_groups", None),)
-        yield part, list(inside.values())
+        for name, value in foreign.entries(foreign.attributes(thing, self._torch.optim.Optimizer)):
+            yield _OF_OPTIMIZER.get(name, part) if type(name) is str else part, (value,)
 
     def _node(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
         """A node of autograd's graph: the nodes below it, and what it saved for backward."""
         kind = type(thing)
-        names = self._saved_names.get(kind)
+        names = self._saved_names.get(id(kind))
         if names is None:
-            names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-            if "variable" in dir(kind):  # the leaf whose gradient is summed up here
-                names = (*names, "variable")
-            self._saved_names[kind] = names
+            defined = {n for base in foreign.mro(kind) for n in foreign.class_attributes(base)}
+            # "variable": the leaf whose gradient is summed up here.
+            names = tuple(n for n in defined if n.startswith("_raw_saved_") or n == "variable")
+            self._saved_names[id(kind)] = names
         held: list[Any] = []
         try:
-            held += [below for below, _ in thing.next_functions]
+            held += [below for below, _ in foreign.slot(thing, "next_functions") or ()]
             for name in names:
-                saved = getattr(thing, name)
-                for each in saved if isinstance(saved, (tuple, list)) else (saved,):
+                saved = foreign.slot(thing, name)
+                for each in saved if type(saved) in (tuple, list) else (saved,):
                     held += self._saved(each)
         except RuntimeError:  # freed by a backward pass
             pass
@@ -342,27 +353,18 @@ class _Rules:
         yield part, held
 
     def _saved(self, saved: Any) -> list[Any]:
-        if type(saved).__name__ != "SavedTensor":
+        if type(saved) is not self._saved_type:
             return [saved]
         # Not unpacked: that would run hooks, which may move memory or compute anew.
-        if hasattr(type(saved), "data"):
+        if hasattr(self._saved_type, "data"):
             return [saved.data, saved.unpack_hook]
         self._incomplete.add("this torch does not tell what autograd has saved for backward")
         return []
 
 
-def _in_python(kind: type) -> bool:
-    """Whether a class statement made the type (Py_TPFLAGS_HEAPTYPE)."""
-    return bool(kind.__flags__ & (1 << 9))
-
-
-_DICT_OF_TYPE: Callable[[Any], Mapping[str, Any]] = vars(type)["__dict__"].__get__
-
-
-def _dictionary(base: type, thing: Any) -> Mapping[str, Any]:
-    """An object's attributes, from the slot that ``base`` made, whatever its own class defines."""
-    found: dict[str, Any] = vars(base)["__dict__"].__get__(thing)
-    return found
+#: The parts that the attributes of a module play, and of an optimizer.
+_OWN = {"_parameters": "parameters", "_buffers": "buffers"}
+_OF_OPTIMIZER = {"state": "optimizer state", "param_groups": "parameters"}
 
 
 def _anything(thing: Any, part: str, here: int) -> Iterable[_Group]:
@@ -373,6 +375,11 @@ def _anything(thing: Any, part: str, here: int) -> Iterable[_Group]:
 def _function(thing: Any, part: str, here: int) -> Iterable[_Group]:
     """Not its globals, which are its module's."""
     yield "closure", (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, vars(thing))
+
+
+def _builtin(thing: Any, part: str, here: int) -> Iterable[_Group]:
+    """A method made in C holds its object; a function made in C refers to its module."""
+    return ((part, (thing.__self__,)),)
 
 
 def _frame(thing: Any, part: str, here: int) -> Iterable[_Group]:

@@ -280,3 +280,66 @@ def test_in_a_kernel(kernel: Any, cell: str) -> None:
     assert "forget the last exception" in fresh.run("%gpumem free").shown
     shown = fresh.run("print(torch.cuda.memory_allocated() - before)").shown
     assert shown.strip() == "0"
+
+
+GENERATOR = """
+errors = []
+def batches():
+    batch = new(2 ** 20)
+    for i in range(3):
+        try:
+            if i == 0:
+                raise ValueError("bad batch")
+        except ValueError as error:
+            errors.append(error)
+        yield i
+loader = batches()
+next(loader)
+raise RuntimeError("stopped") from errors[0]
+"""
+
+NAMED = """
+import sys
+saved, tracebacks, running = [], [], []
+def deep():
+    big = new(2 ** 20)
+    running.append(sys._getframe())
+    raise ValueError("deep")
+def middle():
+    also = new(2 ** 20)
+    try:
+        deep()
+    except ValueError as error:
+        saved.append(error)
+        tracebacks.append(error.__traceback__.tb_next)
+        raise KeyError("middle") from error
+middle()
+"""
+
+
+def test_a_generator_goes_on(cells: Any, torch: ModuleType) -> None:
+    """Its frame is among those of the failed functions; to empty it would end it."""
+    cells(GENERATOR, raising=False)
+    cells("%gpumem free -q")
+    assert cells("list(loader)").value == [1, 2]
+    cells("del loader, errors")
+
+
+def test_frames_that_a_name_leads_to_stay_as_they_are(cells: Any, torch: ModuleType) -> None:
+    """By a linked exception, an inner traceback, or the frame itself; and as a dry run says."""
+    cells(NAMED, raising=False)
+    for let_go in ("1", "tracebacks.clear(); running.clear()", "saved.clear()"):
+        cells(let_go)
+        expected = cells("%gpumem free -o -q --dry-run").value
+        freed = cells("%gpumem free -o -q").value
+        assert freed.allocated_after == expected.allocated_after
+    assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize("way", ["saved[0].__traceback__.tb_next", "tracebacks[0]"])
+def test_and_what_is_in_them(cells: Any, torch: ModuleType, way: str) -> None:
+    cells(NAMED, raising=False)
+    cells("%gpumem free -q")
+    assert cells(f"{way}.tb_frame.f_locals['big'].numel()").value == 2**20
+    assert cells("running[0].f_locals['big'].numel()").value == 2**20
+    cells("saved.clear(); tracebacks.clear(); running.clear()")

@@ -1,0 +1,211 @@
+"""Looking for who holds GPU memory runs no code of the user's, and loads no module."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.memory import freeing, oom
+from tests.memory.conftest import MIB
+
+#: Objects that note every question which reaches their own code, in ``ran``.
+ZOO = """
+import importlib.util, sys, types, torch
+ran = []
+
+def noting(name, result=None, raises=None):
+    def method(self, *arguments, **options):
+        ran.append(name)
+        if raises is not None:
+            raise raises(name)
+        return result(self, *arguments) if callable(result) else result
+    return method
+
+class Meta(type):
+    __eq__ = noting("Meta.__eq__", raises=RuntimeError)
+    __hash__ = noting("Meta.__hash__", raises=TypeError)
+    __getattribute__ = noting("Meta.__getattribute__", raises=RuntimeError)
+    __instancecheck__ = noting("Meta.__instancecheck__", raises=RuntimeError)
+    __subclasscheck__ = noting("Meta.__subclasscheck__", raises=RuntimeError)
+    __dir__ = noting("Meta.__dir__", raises=RuntimeError)
+
+class Hostile(metaclass=Meta):
+    __getattribute__ = noting("__getattribute__", raises=RuntimeError)
+    __getattr__ = noting("__getattr__", raises=RuntimeError)
+    __dict__ = property(noting("__dict__", raises=RuntimeError))
+    __class__ = property(noting("__class__", raises=RuntimeError))
+    __eq__ = noting("__eq__", raises=RuntimeError)
+    __hash__ = noting("__hash__", raises=RuntimeError)
+    __bool__ = noting("__bool__", raises=RuntimeError)
+    __len__ = noting("__len__", raises=RuntimeError)
+    __iter__ = noting("__iter__", raises=RuntimeError)
+    __repr__ = noting("__repr__", raises=RuntimeError)
+    __get__ = noting("__get__", raises=RuntimeError)
+    def __init__(self, held):
+        object.__setattr__(self, "held", held)
+
+class Slots(Hostile):
+    pass
+
+class Dictionary(dict):
+    items = values = keys = get = pop = __iter__ = noting("dict", raises=RuntimeError)
+    __getitem__ = __contains__ = __len__ = noting("dict", raises=RuntimeError)
+
+class Sub(torch.Tensor):
+    def __getattribute__(self, name):
+        ran.append(f"Sub.{name}")
+        return super().__getattribute__(name)
+    grad_fn = property(noting("Sub.grad_fn", raises=RuntimeError))
+    @classmethod
+    def __torch_function__(cls, function, kinds, arguments=(), options=None):
+        ran.append("__torch_function__")
+        return super().__torch_function__(function, kinds, arguments, options or {})
+
+class Wrapper(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=inner.device)
+        made.inner = inner
+        return made
+    @classmethod
+    def __torch_dispatch__(cls, function, kinds, arguments=(), options=None):
+        ran.append("__torch_dispatch__")
+        raise RuntimeError("no operation")
+
+class Net(torch.nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.weight = torch.nn.Parameter(held, requires_grad=False)
+    def __getattribute__(self, name):
+        ran.append(f"Net.{name}")
+        return super().__getattribute__(name)
+    parameters = named_parameters = noting("Net.parameters", raises=RuntimeError)
+
+class Failure(Exception):
+    def __getattribute__(self, name):
+        ran.append(f"Failure.{name}")
+        raise RuntimeError(name)
+    __str__ = noting("Failure.__str__", raises=RuntimeError)
+    __eq__ = noting("Failure.__eq__", raises=RuntimeError)
+    __hash__ = noting("Failure.__hash__", raises=RuntimeError)
+
+class Module(types.ModuleType):
+    __getattribute__ = noting("Module.__getattribute__", raises=RuntimeError)
+
+class Space(dict):
+    items = values = keys = __iter__ = noting("Space", raises=RuntimeError)
+
+class Prepared(type):
+    @classmethod
+    def __prepare__(cls, name, bases):
+        return Space()
+
+def new():
+    return torch.empty(2 ** 20, dtype=torch.uint8, device="cuda")
+"""
+
+FILLED = """
+hostile, slots = Hostile(new()), Slots([new()])
+dictionary = Dictionary(); dict.__setitem__(dictionary, "key", new())
+sub, wrapper, net = new().as_subclass(Sub), Wrapper(new()), Net(new().float())
+listed = [Hostile(new()), Failure(new())]
+module = sys.modules["hostile_module"] = Module("hostile_module")
+sys.modules["no_module"] = Hostile(None)
+sys.modules["nothing"] = None
+ran.clear()
+"""
+NAMES = {"hostile", "slots", "dictionary", "sub", "wrapper", "net", "listed"}
+
+FAILING = """
+def fail():
+    local = Hostile(new())
+    class Body(metaclass=Prepared):
+        inside = new()
+        raise Failure(new())
+fail()
+"""
+
+
+@pytest.fixture
+def zoo(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[dict[str, Any]]:
+    run_cell(ZOO)
+    run_cell(FILLED)
+    yield ip.user_ns
+    for name in ("hostile_module", "no_module", "nothing"):
+        sys.modules.pop(name, None)
+
+
+def test_no_code_of_the_users_runs(zoo: dict[str, Any], run_cell: Any) -> None:
+    for verb in ("vars", "free --dry-run", "vars --gc"):
+        ran = run_cell(f"%gpumem {verb} -o -q")
+        assert ran.value.error is None
+        assert zoo["ran"] == [], verb
+    holders = run_cell("%gpumem vars -o -q").value.devices[0]
+    held = {holder.name: holder.bytes for holder in holders.holders if holder.bytes}
+    assert held.keys() == NAMES
+    assert held["listed"] == 2 * MIB
+    assert holders.unattributed == 0
+
+
+def test_nor_where_a_cell_has_failed(zoo: dict[str, Any], ip: Any, run_cell: Any) -> None:
+    """The traceback is IPython's, and asks; the explanation, `vars` and `free` do not."""
+    error = run_cell(FAILING, raising=False).error
+    zoo["ran"].clear()
+    assert oom.find(error) is None
+    del error
+    result = run_cell("%gpumem vars -o -q").value.devices[0]
+    assert zoo["ran"] == []
+    failed = {holder.name for holder in result.holders if holder.kind == "failed function"}
+    assert any(name.startswith("local (") for name in failed)
+    assert result.unattributed == 0
+    freed = freeing.free(ip)
+    assert freed.error is None
+    assert zoo["ran"] == []
+    assert freed.allocated_before[0] - freed.allocated_after[0] == 3 * MIB
+
+
+def test_nor_to_explain_why_memory_ran_out(zoo: dict[str, Any], ip: Any, run_cell: Any) -> None:
+    run_cell("%gpumem explain off")
+    source = "try:\n    torch.empty(2 ** 50, device='cuda')\nexcept Exception as e:\n    late = e\n"
+    run_cell(source + "raise late from Failure()", raising=False)
+    zoo["ran"].clear()
+    found = oom.explain(zoo["late"], ip)
+    assert found is not None
+    assert found.requested
+    assert zoo["ran"] == []
+
+
+def test_an_error_of_the_users_is_no_answer_of_the_allocators(
+    zoo: dict[str, Any], torch: ModuleType
+) -> None:
+    assert gpumagic.holders({"hostile": zoo["hostile"]}).error is None
+    assert zoo["ran"] == []
+
+
+def test_no_lazy_module_is_loaded(
+    torch: ModuleType, ip: Any, run_cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the recipe of Python's documentation; its failure would end `vars`, too."""
+    (tmp_path / "heavy_lazy.py").write_text("raise RuntimeError('loaded')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("heavy_lazy")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "heavy_lazy", module)
+    loader.exec_module(module)
+    ip.user_ns.update(heavy=module, torch=torch)
+    run_cell("x = torch.empty(2 ** 20, dtype=torch.uint8, device='cuda')")
+    for verb in ("vars", "vars --gc", "free --dry-run", "free"):
+        assert run_cell(f"%gpumem {verb} -o -q").value.error is None
+    ip.run_cell("torch.empty(2 ** 50, device='cuda')")
+    assert type(module) is not ModuleType, "it was loaded"
+    del ip.user_ns["x"]
