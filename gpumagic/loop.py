@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -100,8 +99,6 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
 
 def of_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
     """``function()`` as a loop, after ``setup()`` or the source text ``setup``."""
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(setup):
-        raise TypeError("cudatime runs plain callables; await a coroutine function in a cell")
     namespace = {"function": function, "setup": setup}
     return compile_statement(
         "function()", namespace, setup if isinstance(setup, str) else "setup()"

@@ -7,14 +7,12 @@ or empties a cache.
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from gpumagic import torch_cuda
 from gpumagic.errors import SpecError
+from gpumagic.measured import Measured, Scopes, decorated
 from gpumagic.memory.peaks import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport, Result
@@ -24,7 +22,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # --- the change ---------------------------------------------------------------------------------
 
 
-class Measurement(Result):
+class Measurement(Measured["Scope | str", MemoryDelta], Result):
     """A context manager that measures what its body does to GPU memory, also when it raises.
 
     Has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
@@ -34,49 +32,31 @@ class Measurement(Result):
         print(m.devices[0].peak)
     """
 
-    def __init__(self) -> None:
-        self._scope: Scope | None = None
-        self._error: str | None = None
-        self._result: MemoryDelta | None = None
+    unfinished = "the measurement has not ended; use its result after the with block"
 
-    def __enter__(self) -> Measurement:
-        self._result = self._error = None
+    def begin(self) -> Scope | str:
+        """A scope of the ledger, or why there is none."""
         try:
-            self._scope = LEDGER.open()
+            return LEDGER.open()
         except Exception as error:  # a pluggable allocator without counters; told in the result
-            self._error = _one_line(error)
-        return self
+            return _one_line(error)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        scope, self._scope = self._scope, None
+    def end(self, stretch: Scope | str, *, partial: bool) -> MemoryDelta:
         changed: dict[int, DeviceMemoryDelta] = {}
-        if scope is not None:
+        problem: str | None = None
+        if isinstance(stretch, str):
+            problem = stretch
+        else:
             try:
-                changed = LEDGER.close(scope)
+                changed = LEDGER.close(stretch)
             except Exception as failure:
-                self._error = _one_line(failure)
-        self._result = MemoryDelta(
+                problem = _one_line(failure)
+        return MemoryDelta(
             changed,
-            partial=kind is not None,
+            partial=partial,
             notes=allocator_notes() if changed else (),
-            error=self._error or (None if changed else _not_in_use()),
+            error=problem or (None if changed else _not_in_use()),
         )
-
-    @property
-    def result(self) -> MemoryDelta:
-        """What the body did.
-
-        Raises:
-            RuntimeError: the body has not ended.
-        """
-        if self._result is None:
-            raise RuntimeError("the measurement has not ended; use its result after the with block")
-        return self._result
 
     @property
     def devices(self) -> Mapping[int, DeviceMemoryDelta]:
@@ -98,15 +78,15 @@ class Measurement(Result):
         return self.result.to_dict()
 
     def __repr__(self) -> str:
-        return "<Measurement: not ended>" if self._result is None else repr(self._result)
+        return "<Measurement: not ended>" if self.finished is None else repr(self.finished)
 
     def __str__(self) -> str:
-        return repr(self) if self._result is None else str(self._result)
+        return repr(self) if self.finished is None else str(self.finished)
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        if self._result is None:
+        if self.finished is None:
             return {"text/plain": repr(self)}
-        return self._result._repr_mimebundle_(**options)
+        return self.finished._repr_mimebundle_(**options)
 
 
 def _one_line(error: BaseException) -> str:
@@ -131,23 +111,17 @@ def _not_in_use() -> str:
 class EnterableReport(MemoryReport):
     """A report that begins a `Measurement` when it is used in a ``with`` statement."""
 
-    _open: tuple[Measurement, ...] = ()
-
     def __enter__(self) -> Measurement:
         measurement = Measurement().__enter__()
-        self._open = (*self._open, measurement)
+        _MEASURING.enter(self, measurement)
         return measurement
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        *rest, measurement = self._open
-        measurement.__exit__(kind, error, traceback)
-        self._open = tuple(rest)
+    def __exit__(self, *error: Any) -> None:
+        _MEASURING.leave(self).__exit__(*error)
 
+
+#: What reports have begun to measure.
+_MEASURING: Scopes[Measurement] = Scopes()
 
 #: The report before, of the function's callers; every shell keeps its own.
 _previous: MemoryReport | None = None
@@ -185,35 +159,14 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
         with Measurement() as measurement:
             exec(compile(code, "<gpumem>", "exec"), {} if globals is None else globals)
         return measurement.result
-    if callable(code):
+    if callable(code) or isinstance(code, classmethod):
         return _measured(code)
     raise SpecError(f"gpumem measures a statement (a string) or a function, not {code!r}")
 
 
-def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
-    name = getattr(function, "__qualname__", repr(function))
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise SpecError(f"{name} is a generator: measure the loop that uses it, with gpumem()")
+def _measured(function: Any) -> Any:
+    def keep(wrapped: Any, name: str, result: MemoryDelta) -> None:
+        wrapped.memory = result
+        print(f"{name}\n{result}")
 
-    def show(measurement: Measurement) -> None:
-        wrapped.memory = measurement.result  # type: ignore[attr-defined]
-        print(f"{name}\n{measurement}")
-
-    async def run_async(*args: Any, **kwargs: Any) -> Any:
-        measurement = Measurement()
-        try:
-            with measurement:
-                return await function(*args, **kwargs)
-        finally:
-            show(measurement)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        measurement = Measurement()
-        try:
-            with measurement:
-                return function(*args, **kwargs)
-        finally:
-            show(measurement)
-
-    wrapped = functools.wraps(function)(run_async if inspect.iscoroutinefunction(function) else run)
-    return wrapped
+    return decorated(function, Measurement, keep, "with gpumem()")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from gpumagic.errors import SpecError
 from gpumagic.loop import compile_statement, of_callable
+from gpumagic.measured import Measured, decorated, kind_of
 from gpumagic.results import CudaTiming
 from gpumagic.timing.measure import Stopwatch, summarize
 from gpumagic.timing.repetition import Repetition, run
@@ -17,28 +17,29 @@ from gpumagic.timing.repetition import Repetition, run
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Timed:
+class Timed(Measured[Stopwatch, CudaTiming]):
     """What ``cudatime()`` returns: a context manager, and a decorator.
 
     After the block its figures are in ``result`` (a `CudaTiming`), and its attributes are those of
     the result: ``t.gpu``, ``t.wall``, ``t.bound``…
     """
 
+    unfinished = "the cudatime block has not ended yet"
+
     def __init__(self, *, quiet: bool = True) -> None:
+        super().__init__()
         self.quiet = quiet
-        self._result: CudaTiming | None = None
-        self._stopwatch = Stopwatch()
 
-    @property
-    def result(self) -> CudaTiming:
-        """The figures of the block that ended last.
+    def begin(self) -> Stopwatch:
+        stopwatch = Stopwatch()
+        stopwatch.start()
+        return stopwatch
 
-        Raises:
-            RuntimeError: no block has ended yet.
-        """
-        if self._result is None:
-            raise RuntimeError("the cudatime block has not ended yet")
-        return self._result
+    def end(self, stretch: Stopwatch, *, partial: bool) -> CudaTiming:
+        result = summarize([stretch.stop()], partial=partial)
+        if not self.quiet:
+            print(result)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -46,17 +47,7 @@ class Timed:
         return getattr(self.result, name)
 
     def __repr__(self) -> str:
-        return "<cudatime: not ended yet>" if self._result is None else repr(self._result)
-
-    def __enter__(self) -> Timed:
-        self._result = None
-        self._stopwatch.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._result = summarize([self._stopwatch.stop()], partial=kind is not None)
-        if not self.quiet:
-            print(self._result)
+        return "<cudatime: not ended yet>" if self.finished is None else repr(self.finished)
 
     def __call__(self, function: _F) -> _F:
         """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
@@ -64,38 +55,14 @@ class Timed:
 
 
 def _decorated(function: _F, quiet: bool) -> _F:
-    timed: Any
-
-    def keep(scope: Timed) -> None:
-        timed.timing = scope.result
+    def keep(timed: Any, name: str, result: CudaTiming) -> None:
+        timed.timing = result
         if not quiet:
-            print(f"{function.__qualname__}:\n{scope.result}")
+            print(f"{name}:\n{result}")
 
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def timed(*args: Any, **kwargs: Any) -> Any:
-            scope = Timed()
-            try:
-                with scope:
-                    return await function(*args, **kwargs)
-            finally:
-                keep(scope)
-
-    else:
-
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            scope = Timed()
-            try:
-                with scope:
-                    return function(*args, **kwargs)
-            finally:
-                keep(scope)
-
-    timed.timing = None
-    result: _F = timed
-    return result
+    made: Any = decorated(function, Timed, keep, "with cudatime()")
+    getattr(made, "__func__", made).timing = None
+    return cast(_F, made)
 
 
 @overload
@@ -134,8 +101,8 @@ def cudatime(
 
     - ``with cudatime() as t:`` times a block, once; then ``t.gpu``, ``t.wall`` and the rest of a
       `CudaTiming`, also as ``t.result``.
-    - ``@cudatime`` times every call of a function (a coroutine function too), prints the figures
-      (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
+    - ``@cudatime`` times every call of a function (a coroutine function or a module, too), prints
+      the figures (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
     - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
       ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
       warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a
@@ -154,7 +121,8 @@ def cudatime(
     and ``gpu_note`` says why.
 
     Raises:
-        SpecError: a number that means nothing, or options that contradict each other.
+        SpecError: a number that means nothing, options that contradict each other, or a generator
+            function to decorate.
         DeviceError: ``cold``, and a device does not tell its cache's size or has no memory.
         SyntaxError: source text that does not compile.
     """
@@ -165,7 +133,7 @@ def cudatime(
         if repeated:
             raise SpecError("n, r, w and the like need something to run: cudatime(function, n=10)")
         return Timed(quiet=True if quiet is None else quiet)
-    if not (isinstance(target, str) or callable(target)):
+    if not (isinstance(target, (str, classmethod)) or callable(target)):
         raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
     if not isinstance(target, str) and not repeated:
         return _decorated(target, bool(quiet))
@@ -179,6 +147,12 @@ def cudatime(
             raise TypeError("the setup of source text is source text too")
         loop = compile_statement(target, namespace, setup)
     else:
+        for each in (target, setup):
+            if not isinstance(each, str) and kind_of(each) != "plain":
+                raise TypeError(
+                    f"cudatime runs plain callables: of a {kind_of(each)} function only the "
+                    "creation would be timed; await or iterate in a cell, or in a function"
+                )
         loop = of_callable(target, setup)
     compile_time = perf_counter() - started
     run(loop, repetition)

@@ -1,0 +1,260 @@
+"""Blocks and functions of a script, measured: the same for time and for memory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic import measured
+from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.peaks import LEDGER
+from gpumagic.results import CudaTiming, MemoryDelta
+from gpumagic.timing.script import Timed
+from tests.memory.conftest import torch
+
+__all__ = ["torch"]
+
+Decorator = Callable[[Any], Any]
+
+
+@pytest.fixture(params=["cudatime", "gpumem"])
+def decorator(request: pytest.FixtureRequest) -> Decorator:
+    found: Decorator = getattr(gpumagic, request.param)
+    return found
+
+
+def kept(function: Any) -> Any:
+    """The result that a decorated function has kept."""
+    return getattr(function, "timing", None) or getattr(function, "memory", None)
+
+
+class Called:
+    """Is called like a function, as a module of torch is."""
+
+    def __init__(self) -> None:
+        self.parameters = [1]
+
+    def __call__(self, x: int) -> int:
+        return x + 1
+
+
+class CalledLater:
+    async def __call__(self, x: int) -> int:
+        await asyncio.sleep(0)
+        return x + 1
+
+
+def plain(x: int) -> int:
+    """Its own docstring."""
+    return x + 1
+
+
+async def later(x: int) -> int:
+    await asyncio.sleep(0)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (plain, "plain"),
+        (functools.partial(plain), "plain"),
+        (functools.partial(functools.partial(Called())), "Called"),
+        (Called(), "Called"),
+        (Called().__call__, "Called.__call__"),
+        (abs, "abs"),
+        (later, "later"),
+        (functools.partial(later), "later"),
+        (CalledLater(), "CalledLater"),
+        (CalledLater().__call__, "CalledLater.__call__"),
+    ],
+)
+def test_whatever_can_be_called(
+    decorator: Decorator, capsys: pytest.CaptureFixture[str], function: Any, name: str
+) -> None:
+    wrapped = decorator(function)
+    value = wrapped(-2)
+    assert (asyncio.run(value) if asyncio.iscoroutine(value) else value) == function_value(function)
+    assert type(kept(wrapped)) in (CudaTiming, MemoryDelta)
+    assert not kept(wrapped).partial
+    assert capsys.readouterr().out.startswith(name)
+    assert not hasattr(wrapped, "parameters")
+
+
+def function_value(function: Any) -> int:
+    return 2 if function is abs else -1
+
+
+def test_a_function_keeps_its_looks(decorator: Decorator) -> None:
+    assert decorator(plain).__doc__ == "Its own docstring."
+    assert decorator(plain).__wrapped__ is plain
+
+
+def test_methods_of_every_kind(decorator: Decorator) -> None:
+    class Holder:
+        @decorator
+        def method(self, x: int) -> int:
+            return x
+
+        @staticmethod
+        @decorator
+        def inside(x: int) -> int:
+            return x
+
+        @decorator
+        @staticmethod
+        def outside(x: int) -> int:
+            return x
+
+        @decorator
+        @classmethod
+        def of_class(cls, x: int) -> int:
+            return x
+
+    assert (
+        Holder().method(1) == Holder.inside(1) == Holder().outside(1) == Holder().of_class(1) == 1
+    )
+    assert kept(Holder.method) is not None
+    assert kept(Holder.outside) is not None
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def later_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+class CalledGenerator:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+UNITERATED = [generator, functools.partial(generator), later_generator, CalledGenerator()]
+
+
+@pytest.mark.parametrize("function", UNITERATED)
+def test_a_generator_is_refused(decorator: Decorator, function: Any) -> None:
+    with pytest.raises(gpumagic.SpecError, match="is a generator: measure the loop that uses it"):
+        decorator(function)
+
+
+@pytest.mark.parametrize("function", [*UNITERATED, later, CalledLater()])
+def test_nor_is_the_creation_timed_repeatedly(function: Any) -> None:
+    with pytest.raises(TypeError, match="only the creation would be timed"):
+        gpumagic.cudatime(function, n=1, r=1)
+    with pytest.raises(TypeError, match="only the creation would be timed"):
+        gpumagic.cudatime(abs, n=1, r=1, setup=function)
+
+
+def test_what_is_raised_passes_and_is_measured(decorator: Decorator) -> None:
+    def fail() -> None:
+        raise KeyError("mine")
+
+    wrapped = decorator(fail)
+    with pytest.raises(KeyError, match="mine"):
+        wrapped()
+    assert kept(wrapped).partial
+
+
+@pytest.mark.parametrize("make", [Timed, Measurement])
+def test_an_interrupt_of_the_measuring_hides_nothing(
+    make: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any, stretch: Any, *, partial: bool) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make, "end", interrupted)
+    wrapped = measured.decorated(plain, make, lambda *_: None, "")
+    with pytest.raises(KeyboardInterrupt):
+        wrapped(1)
+
+
+def test_one_object_within_itself(torch: ModuleType) -> None:
+    times, memory = gpumagic.cudatime(), Measurement()
+    scopes = len(LEDGER._scopes)
+    with times, memory:
+        outer = torch.empty(4 * 2**20, dtype=torch.uint8, device="cuda")
+        with times, memory:
+            inner = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+        inside, within = times.result, memory.result
+    assert within.devices[0].allocated == len(inner)
+    assert memory.devices[0].allocated == len(outer) + len(inner)
+    assert times.wall.median > inside.wall.median
+    assert len(LEDGER._scopes) == scopes
+    assert len(measured._SCOPES) == 0
+
+
+def test_one_object_in_two_threads() -> None:
+    """Each thread reads its own block's result, whichever ended last."""
+    timed = gpumagic.cudatime()
+    begun, ended = threading.Event(), threading.Event()
+    found: dict[str, CudaTiming] = {}
+
+    def short() -> None:
+        assert begun.wait(60)
+        with timed:
+            pass
+        ended.set()
+        found["short"] = timed.result
+
+    thread = threading.Thread(target=short)
+    thread.start()
+    with timed:
+        begun.set()
+        assert ended.wait(60)
+    thread.join()
+    found["long"] = timed.result
+    assert found["long"].wall.median > found["short"].wall.median
+
+
+def test_one_object_in_two_tasks() -> None:
+    measurement = Measurement()
+
+    async def block(first: asyncio.Event, second: asyncio.Event) -> None:
+        with measurement:
+            first.set()
+            await second.wait()
+            raise KeyError
+
+    async def run() -> list[bool]:
+        one, two, three = (asyncio.Event() for _ in range(3))
+        failing = asyncio.create_task(block(one, three))
+        await one.wait()
+        with measurement:
+            three.set()
+            with pytest.raises(KeyError):
+                await failing
+            partial = [measurement.result.partial]
+        two.set()
+        return [*partial, measurement.result.partial]
+
+    assert asyncio.run(run()) == [True, False]
+    assert len(measured._SCOPES) == 0
+
+
+def test_a_block_that_ends_in_another_task() -> None:
+    measurement = Measurement()
+    measurement.__enter__()
+
+    async def end() -> None:
+        measurement.__exit__(None, None, None)
+
+    asyncio.run(end())
+    assert not measurement.result.partial
+    assert len(measured._SCOPES) == 0
+
+
+def test_one_report_in_itself(torch: ModuleType) -> None:
+    report = gpumagic.gpumem()
+    with report as outer, report as inner:
+        held = torch.empty(2**20, dtype=torch.uint8, device="cuda")
+    assert outer.devices[0].allocated == inner.devices[0].allocated == len(held)
