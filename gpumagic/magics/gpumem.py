@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cell import compile_cell
@@ -171,6 +171,7 @@ class _Reported(Measurement):
         self._magics = magics
         self._options = options
         self._tracer = tracer
+        self._tracing = False
         self._by_line: LineReport | None = None
 
     @property
@@ -180,19 +181,23 @@ class _Reported(Measurement):
 
     def __enter__(self) -> _Reported:
         super().__enter__()
-        if self._tracer is not None and self._error is None:
-            self._tracer.start()
+        if self._tracer is not None:
+            try:
+                self._tracer.start()
+                self._tracing = True
+            except RuntimeError:
+                pass  # a pluggable allocator without counters; the result says so
+            except BaseException:
+                super().__exit__(*sys.exc_info())
+                raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._tracer is not None:
-            self._tracer.stop()
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        try:
+            if self._tracer is not None and self._tracing:
+                self._tracer.stop()
+        finally:
+            super().__exit__(kind, *error)
         try:
             if self._tracer is not None:
                 self._by_line = self._tracer.result(self.result)

@@ -22,6 +22,7 @@ from typing import Any
 from gpumagic import torch_cuda
 from gpumagic.cell_hooks import first_line
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.memory.stayed import recorded_by_others
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 
 #: The events kept on each device, unless told otherwise: up to some 100 MiB of the host's memory.
@@ -133,7 +134,7 @@ class History:
     def state(self, message: str = "") -> HistoryState:
         """Whether the history is recorded now, or will be as soon as CUDA is in use."""
         armed = self._armed is not None
-        recording = torch_cuda.history_is_recorded()
+        recording = recorded_by_others()
         own = armed or (recording and self._own)
         return HistoryState(recording, own, self._max_entries if own else None, message, armed)
 

@@ -98,30 +98,47 @@ class LineTracer:
             RuntimeError: the allocator keeps no counters.
         """
         self._scope = LEDGER.open()
-        self._events = EventLog.begin()
-        self._previous = sys.gettrace()
-        sys.settrace(self._begin_frame)
+        try:
+            self._events = EventLog.begin()
+            self._previous = sys.gettrace()
+            sys.settrace(self._begin_frame)
+        except BaseException:
+            self._leave()
+            raise
 
     def stop(self) -> None:
         """Stop, and put back the trace function that was there before."""
-        scope, self._scope = self._scope, None
         # Not `is`: every mention of a method makes it anew.
         if sys.gettrace() == self._begin_frame:
             sys.settrace(self._previous)
         else:
             self._note("the trace function was replaced while the cell ran: lines are missing")
-        if scope is not None:
-            LEDGER.drop(scope)
         self._levels.clear()
-        if self._events is not None:
-            counts = {ordinal: point.blocks for ordinal, point in self._now.items()}
-            try:
-                self._living = self._events.end(counts)
-            except RuntimeError as error:
-                self._note(f"the allocator's event log cannot be read: {error}")
-        elif self._sums:
+        # What came after the last traced line is in the log, too, by which blocks are counted.
+        self._guarded(self._advance)
+        had_log = self._events is not None
+        self._leave()
+        if not had_log and self._sums:
             self._note(
                 "what stayed is not known: CUDA came up in the cell, or its allocator keeps no log"
+            )
+
+    def _leave(self) -> None:
+        """End the scope and the log, also if an interrupt comes in between."""
+        scope, self._scope = self._scope, None
+        events, self._events = self._events, None
+        try:
+            if events is not None:
+                self._living = events.end({i: point.blocks for i, point in self._now.items()})
+        except RuntimeError as error:
+            self._note(f"the allocator's event log cannot be read: {error}")
+        finally:
+            if scope is not None:
+                LEDGER.drop(scope)
+        if events is not None and events.disturbed:
+            self._note(
+                "what stayed is not known: a recording of the allocator's history was begun or "
+                "ended in the cell"
             )
 
     def result(self, cell: MemoryDelta) -> LineReport:

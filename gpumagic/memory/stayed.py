@@ -7,10 +7,11 @@ already (`%gpumem record on`, or the user), it is used as it is.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpumagic import torch_cuda
 
@@ -36,35 +37,70 @@ class Living:
         return bisect_left(self._numbers, number)
 
 
-class EventLog(NamedTuple):
-    """The allocator's event log, kept from `begin` to `end`."""
+#: The functions of ``torch._C`` by which a recording begins and ends.
+_RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
-    #: Whether it was begun here; otherwise somebody keeps it anyway.
-    own: bool
+
+class EventLog:
+    """The allocator's event log, kept from `begin` to `end`.
+
+    A recording that somebody begins or ends meanwhile is theirs: it is left as it is, and what the
+    log would have told is not known.
+    """
+
+    def __init__(self) -> None:
+        #: Whether it was begun here; otherwise somebody keeps it anyway.
+        self._own = False
+        #: Whether somebody has begun or ended a recording since.
+        self.disturbed = False
+        self._home = torch_cuda.c_functions()
+        #: By name: torch's own function, and ours in its place.
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
 
     @classmethod
     def begin(cls) -> EventLog | None:
         """Begin, or None where there can be no log."""
         if not torch_cuda.initialized():
             return None
-        if torch_cuda.history_is_recorded():
-            return cls(own=False)
-        try:
-            torch_cuda.record_history(_EVENTS, stacks=False)
-        except RuntimeError:  # another allocator than torch's own keeps none
-            return None
-        return cls(own=True)
+        log = cls()
+        if not torch_cuda.history_is_recorded():
+            try:
+                torch_cuda.record_history(_EVENTS, stacks=False)
+            except RuntimeError:  # another allocator than torch's own keeps none
+                return None
+            log._own = True
+            _own_logs.append(log)
+        for name in _RECORD:
+            original = getattr(log._home, name, None)
+            if original is not None:
+                ours = log._noting(original)
+                log._wrapped[name] = original, ours
+                setattr(log._home, name, ours)
+        return log
+
+    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if not self.disturbed:
+                self.disturbed = True
+                if self._own:
+                    torch_cuda.stop_history()  # and empty it: theirs has no event of ours
+            return original(*args, **kwargs)
+
+        return noted
 
     def end(self, counts: Mapping[int, int]) -> dict[int, Living]:
         """What lives, by ordinal, of the last ``counts`` allocations of each device.
 
-        A device is missing whose log does not reach back so far.
+        A device is missing whose log does not reach back so far, or was disturbed.
         """
         try:
-            snapshot = torch_cuda.snapshot() if any(counts.values()) else None
+            wanted = any(counts.values()) and not self.disturbed
+            snapshot = torch_cuda.snapshot() if wanted else None
         finally:
-            if self.own:
-                torch_cuda.stop_history()
+            self._leave()
+        if self.disturbed:
+            return {}
         if snapshot is None:
             return {ordinal: Living({}) for ordinal in counts}
         sizes = block_sizes(snapshot["segments"])
@@ -75,6 +111,27 @@ class EventLog(NamedTuple):
                 held = sizes.get(ordinal, {})
                 found[ordinal] = Living({n: held.get(a, 0) for a, n in numbers.items()})
         return found
+
+    def _leave(self) -> None:
+        for name, (original, ours) in self._wrapped.items():
+            if getattr(self._home, name) is ours:
+                setattr(self._home, name, original)
+        self._wrapped.clear()
+        if self in _own_logs:
+            _own_logs.remove(self)
+            if not self.disturbed:
+                torch_cuda.stop_history()
+
+
+#: Those of the running cells: begun here, and nobody's recording.
+_own_logs: list[EventLog] = []
+
+
+def recorded_by_others() -> bool:
+    """Whether somebody records the allocator's history: the user, or `%gpumem record on`."""
+    if not torch_cuda.history_is_recorded():
+        return False
+    return not any(not log.disturbed for log in _own_logs)
 
 
 def block_sizes(segments: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, int]]:

@@ -39,6 +39,10 @@ class Flush:
                 self._buffers[ordinal] = self._buffer(ordinal)
             self._buffers[ordinal].zero_()
 
+    def release(self) -> None:
+        """Let go of the memory; the sizes stay known."""
+        self._buffers.clear()
+
     def _buffer(self, ordinal: int) -> Any:
         torch = cast(Any, torch_cuda.loaded())
         size = getattr(torch.cuda.get_device_properties(ordinal), "L2_cache_size", 0)

@@ -296,6 +296,11 @@ class Repetition:
         if self._gc_was_on:
             gc.enable()
 
+    def release(self) -> None:
+        """Let go of the GPU memory that was taken to measure."""
+        if self._flush is not None:
+            self._flush.release()
+
     # --- the result ---
 
     def result(self, compile_time: float = 0.0, *, partial: bool = False) -> CudaTiming | None:
@@ -337,12 +342,32 @@ def _round_up(value: float) -> int:
 def run(loop: Loop, repetition: Repetition) -> None:
     """All of a repetition."""
     __tracebackhide__ = True
-    for count in repetition:
-        loop(count, repetition)
+    gc_was_on = gc.isenabled()
+    try:
+        for count in repetition:
+            loop(count, repetition)
+    finally:
+        _leave(repetition, gc_was_on)
 
 
 async def run_async(loop: Loop, repetition: Repetition) -> None:
     """`run` for a loop that awaits."""
     __tracebackhide__ = True
-    for count in repetition:
-        await loop(count, repetition)
+    gc_was_on = gc.isenabled()
+    try:
+        for count in repetition:
+            await loop(count, repetition)
+    finally:
+        _leave(repetition, gc_was_on)
+
+
+def _leave(repetition: Repetition, gc_was_on: bool) -> None:
+    """Leave nothing behind, wherever an interrupt has struck.
+
+    The exception's traceback holds the repetition as long as the notebook holds the exception.
+    """
+    try:
+        repetition.release()
+    finally:
+        if gc_was_on:
+            gc.enable()

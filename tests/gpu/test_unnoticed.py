@@ -45,14 +45,15 @@ CELLS = (
     "%who",
     "import inspect\n[(frame.filename, frame.function) for frame in inspect.stack()]",
     "import traceback\ntraceback.print_stack()",
-    "def down(n):\n    try:\n        return down(n + 1)\n    except RecursionError:\n        return n\n"
-    "down(0)",
+    "def down(n):\n    try:\n        return down(n + 1)\n    except RecursionError:\n"
+    "        return n\ndown(0)",
     "import sys\n[getattr(finder, '__name__', type(finder)) for finder in sys.meta_path], "
     "[type(hook) for hook in sys.path_hooks]",
-    "import builtins\n{n: repr(v) for n, v in vars(builtins).items() if n[0] != '_' or n[1] == '_'}",
+    "import builtins\n{name: repr(value) for name, value in vars(builtins).items() if name != '_'}",
     "import signal\n[signal.getsignal(number) for number in signal.valid_signals()]",
     "import threading\nsorted(thread.name for thread in threading.enumerate())",
-    "import os\n{n for n in {*os.environ, *before} if os.environ.get(n) != before.get(n)} - {VARIABLE}",
+    "import os\n{n for n in {*os.environ, *before} if os.environ.get(n) != before.get(n)} "
+    "- {VARIABLE}",
     "sys.gettrace(), sys.getprofile(), sys.excepthook, sys.displayhook, sys.unraisablehook",
     "warnings.filters",
     "get_ipython().ast_transformers, get_ipython().custom_exceptions, get_ipython().run_cell",

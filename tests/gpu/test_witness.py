@@ -133,9 +133,8 @@ def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         ),
         ("import innocent", "ran `import innocent` (line 1), by the import of greedy"),
         (
-            "x = __import__('importlib').import_module('innocent')",
-            "ran `x = __import__('importlib').import_module('innocent')` (line 1), by the import of "
-            "greedy",
+            "import importlib\nimportlib.import_module('innocent')",
+            "ran `importlib.import_module('innocent')` (line 2), by the import of greedy",
         ),
         (
             "try:\n    import failing\nexcept ImportError:\n    pass",

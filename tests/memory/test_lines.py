@@ -6,12 +6,14 @@ import bdb
 import functools
 import random
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
 from gpumagic.memory.line_sources import find_code, function_source
+from gpumagic.memory.peaks import LEDGER
 from gpumagic.memory.stayed import Living, living_numbers
 from gpumagic.results import LineMemory, LineReport
 from tests.memory.conftest import MIB, clear
@@ -328,6 +330,80 @@ def test_an_error_of_ours_does_not_reach_the_cell(
     assert run_cell("b").value == 42
     assert report.notes[0] == "lines are missing after an error (RuntimeError: ours)"
     assert report.cell.devices[0].allocated == MIB
+
+
+# --- the allocator's history ---------------------------------------------------------------------
+
+RECORD = "torch.cuda.memory._record_memory_history(max_entries=1000)"
+
+
+@pytest.fixture
+def events(torch: ModuleType) -> Iterator[Callable[[], int]]:
+    """How many events the allocator's history has; none, and not recorded, afterwards."""
+    yield lambda: sum(len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"])
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+@pytest.mark.parametrize("magic", ["", "%%gpumem -q --lines\n"])
+def test_a_recording_that_the_cell_begins_goes_on(
+    run_cell: Any, torch: ModuleType, lines: Any, events: Callable[[], int], magic: str
+) -> None:
+    run_cell(f"{magic}a = e(1)\n{RECORD}\nb = e(2)")
+    assert torch._C._cuda_isHistoryEnabled()
+    before = events()
+    run_cell("c = e(3)")
+    assert [before, events() - before] == pytest.approx([2, 2], abs=1)
+    run_cell("del a, b, c")
+
+
+def test_what_stayed_is_not_known_then(
+    lines: Any, torch: ModuleType, events: Callable[[], int]
+) -> None:
+    report = lines(f"a = e(1)\n{RECORD}\nb = e(2)")
+    assert [line.stayed for line in report.sources[0].devices[0].values()] == [None, None]
+    assert "a recording of the allocator's history was begun or ended" in report.notes[0]
+
+
+def test_the_recording_of_gpumem_begins_in_such_a_cell_too(
+    run_cell: Any, lines: Any, torch: ModuleType, events: Callable[[], int]
+) -> None:
+    ran = run_cell("%%gpumem --lines\n%gpumem record on\na = e(1)")
+    assert "Recording begins." in ran.text + ran.stdout
+    assert run_cell("%gpumem record -o -q").value.own
+    run_cell("%gpumem record off -q\ndel a")
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_what_stayed_is_right_where_the_cell_ends_the_tracing(lines: Any) -> None:
+    before = sys.gettrace()
+    try:
+        report = lines("import sys\na = e(1)\nsys.settrace(None)\nb = e(2)\nc = e(3)")
+    finally:
+        sys.settrace(before)
+    traced = report.sources[0].devices[0]
+    assert [(line, found.stayed) for line, found in traced.items()] == [(3, MIB)]
+
+
+@pytest.mark.parametrize("function", ["snapshot", "record_history"])
+def test_an_interrupt_of_ours_leaves_nothing_behind(
+    run_cell: Any, lines: Any, torch: ModuleType, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """While the log is begun, or read after the cell."""
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    scopes, own = len(LEDGER._scopes), torch._C._cuda_record_memory_history
+    trace = sys.gettrace()
+    monkeypatch.setattr(f"gpumagic.torch_cuda.{function}", interrupted)
+    ran = run_cell("%%gpumem -q --lines\na = e(1)", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    monkeypatch.undo()
+    assert len(LEDGER._scopes) == scopes
+    assert torch._C._cuda_record_memory_history is own
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert sys.gettrace() == trace
+    run_cell("a = None")
 
 
 # --- the whole, against a model ----------------------------------------------------------------
