@@ -17,6 +17,7 @@ import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from types import CodeType
 from typing import Any, TypeGuard, cast
 
@@ -52,6 +53,9 @@ class CompiledCell:
     silent: bool
     #: Seconds spent in transforming, parsing and compiling.
     compile_time: float
+    #: The source as it was written; its lines are counted from `first_line` on.
+    source: str = ""
+    first_line: int = 1
 
     @property
     def is_async(self) -> bool:
@@ -137,6 +141,8 @@ def compile_cell(
         locals=shell.user_ns if local_ns is None else local_ns,
         silent=_ends_with_semicolon(source),
         compile_time=time.perf_counter() - started,
+        source=source,
+        first_line=1 if header is None else 2,
     )
     if made.is_async:
         _check_awaited()
@@ -192,11 +198,27 @@ def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str
 def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
     """`_parse` before the user's AST transformers."""
     __tracebackhide__ = True
-    transformed = shell.transform_cell(source)
+    transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
+
+
+def _aligned(source: str, transformed: str) -> str:
+    """``transformed`` with a blank line for each line of ``source`` that has no other any more.
+
+    IPython takes blank lines away from above a cell, and makes one line of a ``!`` or ``%`` line
+    that is continued by a backslash; all below it would be counted wrong.
+    """
+    before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
+    if len(after) >= len(before):
+        return transformed
+    stripped = ([line.strip() for line in lines] for lines in (before, after))
+    lines: list[str] = []
+    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, *stripped, autojunk=False).get_opcodes():
+        lines += after[j:up_to_j] + [""] * ((up_to_i - i) - (up_to_j - j))
+    return "\n".join(lines) + "\n"
 
 
 def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:

@@ -167,33 +167,6 @@ def memory_snapshot() -> list[dict[str, Any]]:
         return list(snapshot())
 
 
-def storage_address() -> Callable[[Any], int]:
-    """A function for the address of a tensor's storage, whatever part of it the tensor shows.
-
-    `torch._C._data_address`, which unlike ``data_ptr()`` leaves a lazily copied storage uncopied.
-    """
-    private = getattr(cast(Any, loaded())._C, "_data_address", None)
-    if private is not None:
-        return cast("Callable[[Any], int]", private)
-    return lambda tensor: int(tensor_base().untyped_storage(tensor).data_ptr())
-
-
-def tensor_base() -> Any:
-    """The class of torch's C++ that all tensors inherit from, with its own methods."""
-    return cast(Any, loaded())._C.TensorBase
-
-
-@contextmanager
-def plain_functions() -> Iterator[None]:
-    """A scope in which torch's functions are its own, without modes and subclasses' overrides."""
-    torch = loaded()
-    if torch is None:
-        yield
-        return
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        yield
-
-
 def empty_cache() -> None:
     """Give the allocator's unused memory back to the devices in use."""
     if initialized():

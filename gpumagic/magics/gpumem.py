@@ -145,10 +145,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
     tracer = None
     if options.lines:
-        first = 1 if cell is None else 2
-        tracer = import_module("gpumagic.magics.memory_lines").tracer(
-            compiled, source, first, options.functions
-        )
+        lines = import_module("gpumagic.magics.memory_lines")
+        tracer = lines.tracer(compiled, options.functions)
     elif options.functions:
         raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
     scope = _Reported(magics, options, tracer)

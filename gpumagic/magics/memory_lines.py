@@ -17,17 +17,16 @@ from gpumagic.memory.line_sources import (
 from gpumagic.memory.lines import LineTracer
 
 
-def tracer(compiled: CompiledCell, text: str, first: int, functions: list[str]) -> LineTracer:
-    """A tracer of the cell, whose ``text`` begins with line ``first``, and of ``functions``.
+def tracer(compiled: CompiledCell, functions: list[str]) -> LineTracer:
+    """A tracer of the cell and of ``functions``.
 
     Raises:
         SpecError: there is no such function.
     """
     codes = [code for code in (compiled.body, compiled.last) if code is not None]
     names = dict.fromkeys(functions)  # one named twice is traced once
-    return LineTracer(
-        [cell_source(codes, text, first), *(_function(n, codes, compiled) for n in names)]
-    )
+    cell = cell_source(codes, compiled.source, compiled.first_line)
+    return LineTracer([cell, *(_function(n, codes, compiled) for n in names)])
 
 
 def _function(name: str, codes: list[Any], compiled: CompiledCell) -> Source:

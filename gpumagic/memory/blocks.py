@@ -13,6 +13,7 @@ from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.memory.plain import storage_address, tensor_base
 
 
 class UnreadableError(DeviceError):
@@ -130,7 +131,7 @@ class Blocks:
 
         With ``storages`` it takes storages themselves.
         """
-        address_of = torch_cuda.storage_address()
+        address_of = storage_address()
         if storages:
             address_of = _data_ptr
         if not self.exact:
@@ -158,7 +159,7 @@ class Blocks:
             if storages:
                 device, size_of = tensor.device, tensor.nbytes
             else:
-                plain = torch_cuda.tensor_base()
+                plain = tensor_base()
                 device = plain.device.__get__(tensor)
                 size_of = lambda: plain.untyped_storage(tensor).nbytes()  # noqa: E731
             if device.type != "cuda":

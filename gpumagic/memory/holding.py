@@ -12,6 +12,8 @@ from typing import Any
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
+from gpumagic.memory.plain import plain_functions
+from gpumagic.memory.report import uncounted
 from gpumagic.memory.tensors import Root, Walked, bits, walk
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
 
@@ -140,7 +142,7 @@ class Survey:
             ordinal: self._device(ordinal, allocated, sites.get(ordinal, ()))
             for ordinal, allocated in self.blocks.allocated.items()
         }
-        notes = list(self.walked.incomplete)
+        notes = [*uncounted(), *self.walked.incomplete]
         if not self.blocks.exact:
             notes.append(INEXACT)
         if not self.blocks.consistent:
@@ -255,14 +257,16 @@ def named_roots(
     found = [
         (name, value)
         for name, value in names
-        if not (pins.is_notebooks(name, value) if pins else name.startswith("__"))
+        if not (pins.is_notebooks(name, value) if pins else name[:2] == "__" == name[-2:])
     ]
-    users = {id(module) for module in modules.values()}
-    for name, value in names:
-        if id(value) in users and foreign.is_a(value, types.ModuleType):
-            inside = foreign.module_attributes(value)
-            if inside is namespace:
-                continue
+    called = {id(value): name for name, value in names if foreign.is_a(value, types.ModuleType)}
+    for module_name, module in modules.items():
+        # A package that has a name leads to its modules.
+        package, _, rest = module_name.partition(".")
+        within = called.get(id(modules.get(package)))
+        name = called.get(id(module)) or (f"{within}.{rest}" if within and rest else None)
+        inside = foreign.module_attributes(module)
+        if name is not None and inside is not namespace:
             found += [(f"{name}.{k}", v) for k, v in foreign.names(inside) if k[:2] != "__"]
     ranked = [(*_kind(value), name, value) for name, value in found]
     ranked.sort(key=lambda item: item[0])
@@ -306,7 +310,7 @@ def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]
     for thing in gc.get_objects():
         if torch is not None and foreign.is_a(thing, torch.Tensor):
             try:
-                with torch_cuda.plain_functions():
+                with plain_functions():
                     block = find(thing)
             except Exception:  # no storage of its own
                 continue

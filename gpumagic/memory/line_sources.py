@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
@@ -21,7 +22,9 @@ class Source(NamedTuple):
 
 def cell_source(codes: Sequence[CodeType], text: str, first: int) -> Source:
     """The cell, whose first line has the number ``first``."""
-    return Source("cell", tuple(codes), first, tuple(text.splitlines()))
+    # As Python counts lines: `splitlines` knows more ends, which may stand in a string.
+    lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
+    return Source("cell", tuple(codes), first, tuple(lines))
 
 
 def function_source(name: str, function: Any) -> Source:

@@ -8,10 +8,11 @@ goes on working, and is put back.
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from gpumagic.memory.line_sources import Source, with_inline
@@ -41,6 +42,22 @@ class _Level:
         #: The highest allocated bytes by ordinal, of the line and of the whole call.
         self.peak: dict[int, int] = {}
         self.highest: dict[int, int] = {}
+        #: What the line had allocated itself before it was suspended, by ordinal.
+        self.carried: dict[int, int] = {}
+
+
+class _Paused(NamedTuple):
+    """A line that was left by ``await`` or ``yield``, and that its frame will come back to."""
+
+    code: CodeType
+    line: int
+    carried: dict[int, int]
+
+
+def _is_suspended(frame: FrameType) -> bool:
+    """Whether a frame that is being left is left by ``await`` or ``yield``."""
+    last = frame.f_lasti
+    return last >= 0 and dis.opname[frame.f_code.co_code[last]].startswith(("YIELD", "SEND"))
 
 
 class _Sum:
@@ -84,6 +101,8 @@ class LineTracer:
         self._sums: dict[tuple[int, int, int], _Sum] = {}
         self._ran: set[int] = set()
         self._now: dict[int, _Point] = {}
+        #: By the id of a frame, which is not kept: it would keep what the frame holds.
+        self._paused: dict[int, _Paused] = {}
         self._scope: Scope | None = None
         self._events: EventLog | None = None
         self._living: dict[int, Living] = {}
@@ -225,6 +244,9 @@ class LineTracer:
         level = _Level(source, frame)
         self._levels.append(level)
         self._begin_line(level)
+        paused = self._paused.pop(id(frame), None)
+        if paused is not None and paused.code is frame.f_code and paused.line == level.line:
+            level.carried = paused.carried
 
     def _to_line(self, frame: FrameType) -> None:
         level = self._unwind_to(frame)
@@ -239,7 +261,7 @@ class LineTracer:
         if level.frames:
             self._go_to(level, line)  # the comprehension's end: back in the line that runs it
         else:
-            self._pop()
+            self._pop(frame if _is_suspended(frame) else None)
 
     def _unwind_to(self, frame: FrameType) -> _Level | None:
         """The level of ``frame``; what ended unseen above it is taken off."""
@@ -255,10 +277,16 @@ class LineTracer:
                 level.frames.pop()
             self._pop()
 
-    def _pop(self) -> None:
+    def _pop(self, suspended: FrameType | None = None) -> None:
         self._advance()
         level = self._levels.pop()
         self._end_line(level)
+        if suspended is not None:
+            carried = {
+                i: level.carried.get(i, 0) + now.allocated - level.start.get(i, _Point()).allocated
+                for i, now in self._now.items()
+            }
+            self._paused[id(suspended)] = _Paused(suspended.f_code, level.line, carried)
         if self._levels:
             below = self._levels[-1]
             for ordinal, peak in level.highest.items():
@@ -292,6 +320,7 @@ class LineTracer:
 
     def _begin_line(self, level: _Level) -> None:
         self._active[level.source, level.line] += 1
+        level.carried = {}
         level.start = dict(self._now)
         level.peak = {ordinal: point.allocated for ordinal, point in self._now.items()}
 
@@ -302,7 +331,7 @@ class LineTracer:
             return  # a recursion: the call further down at the same line counts it all
         for ordinal, end in self._now.items():
             start = level.start.get(ordinal, _Point())
-            peak = level.peak.get(ordinal, end.allocated)
+            peak = level.peak.get(ordinal, end.allocated) + level.carried.get(ordinal, 0)
             # By more than the totals, which another allocator than torch's own does not count.
             if end != start or peak > start.allocated:
                 self._sums.setdefault((*key, ordinal), _Sum()).add(start, end, peak)

@@ -23,7 +23,8 @@ from gpumagic.memory.tensors import Root
 _UNDERSCORES = ("_", "__", "___")
 _SYS = ("last_type", "last_value", "last_traceback", "last_exc")
 _NUMBERED = re.compile(r"_\d+")
-_INPUT = re.compile(r"_i{1,3}|_i\d+|_ih|_oh|_dh|In|Out|exit|quit|get_ipython")
+_INPUT = re.compile(r"_i{1,3}|_i\d+")
+_OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython"}
 
 #: The kinds of places.
 OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
@@ -55,7 +56,11 @@ class Pins:
             return value is getattr(self.shell.displayhook, name, None)
         if _NUMBERED.fullmatch(name):
             return self.shell.user_ns_hidden.get(name) is value
-        return _INPUT.fullmatch(name) is not None or name.startswith("__")
+        if _INPUT.fullmatch(name):
+            return type(value) is str
+        if name.startswith("__") and name.endswith("__"):
+            return True
+        return name in _OWN and self.shell.user_ns_hidden.get(name) is value
 
     def cell_of(self, filename: str) -> int | None:
         """The number of the cell that a code's file name stands for."""

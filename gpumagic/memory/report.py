@@ -5,6 +5,7 @@ Imports no torch and makes no context.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -170,7 +171,16 @@ def _minus(now: int | None, before: int | None) -> int | None:
     return None if now is None else now - (before or 0)
 
 
+def uncounted() -> tuple[str, ...]:
+    """That the allocator counts nothing, where it does not."""
+    if _UNCACHED not in os.environ:
+        return ()
+    return (f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing",)
+
+
 _EXPANDABLE = "expandable_segments is on: torch does not count the fragmentation of such segments"
+#: With this variable torch's allocator keeps no memory, and no count of it.
+_UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"
 
 
@@ -180,6 +190,8 @@ def allocator_notes() -> tuple[str, ...]:
         return ("torch is not imported: these are the driver's figures alone",)
     if not torch_cuda.built_with_cuda():
         return ("this torch has no CUDA support: these are the driver's figures alone",)
+    if uncounted():
+        return uncounted()
     backend = torch_cuda.allocator_backend()
     if backend == "cudaMallocAsync":
         return (

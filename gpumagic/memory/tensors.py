@@ -10,30 +10,17 @@ first holder; then the roots are carried along the edges, which gives each block
 
 from __future__ import annotations
 
-import gc
 import time
-import types
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-from gpumagic import foreign, torch_cuda
 from gpumagic.memory.blocks import Blocks
+from gpumagic.memory.plain import plain_functions
+from gpumagic.memory.referents import UNKNOWN, Part, Rules
 
 #: More objects than these are not visited: some seconds.
 LIMIT = 3_000_000
-
-#: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
-_LEAVES: tuple[type, ...] = (
-    *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
-    *(type(NotImplemented), types.CodeType, types.ModuleType),
-    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
-    *(types.WrapperDescriptorType, weakref.ref),
-)
-
-#: The part that the objects play, and the objects.
-_Group: TypeAlias = "tuple[str, Iterable[Any]]"
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ def walk(
     graph = _Graph(blocks, user_modules, deadline)
     graph.exclude(without)
     # Whatever mode or subclass of tensors is active, torch's own methods are meant.
-    with torch_cuda.plain_functions():
+    with plain_functions():
         entries = [graph.enter(root.objects) for root in roots]
     return graph.result(entries)
 
@@ -106,7 +93,7 @@ class _Graph:
         self._blocks: dict[int, tuple[int, str]] = {}
         self._deadline = deadline
         self._incomplete: set[str] = set()
-        self._rules = _Rules(blocks, frozenset(user_modules), self._blocks, self._incomplete)
+        self._rules = Rules(blocks, frozenset(user_modules), self._blocks, self._incomplete)
 
     def exclude(self, objects: Iterable[Any]) -> None:
         for thing in objects:
@@ -122,11 +109,13 @@ class _Graph:
         rule_of = rules.of_type
         while stack:
             above, part, group = stack.pop()
+            if type(group) is Part and self._stop():
+                return entries
             for thing in group:
                 kind = type(thing)
                 # By its id: to hash a type, or to compare it, may run a metaclass's code.
-                rule = rule_of.get(id(kind), _UNKNOWN)
-                if rule is _UNKNOWN:
+                rule = rule_of.get(id(kind), UNKNOWN)
+                if rule is UNKNOWN:
                     rule = rules.learn(kind)
                 if rule is None:
                     continue
@@ -182,207 +171,3 @@ class _Graph:
                     masks[number] |= mask
                     work.append(number)
         return masks
-
-
-_Rule: TypeAlias = "Callable[[Any, str, int], Iterable[_Group]]"
-
-
-def _unknown(thing: Any, part: str, here: int) -> Iterable[_Group]:
-    raise AssertionError("a rule is learnt before it is used")
-
-
-_UNKNOWN: Any = _unknown
-
-
-class _Rules:
-    """What an object of a type refers to, learnt once for each type. None: a leaf."""
-
-    def __init__(
-        self,
-        blocks: Blocks,
-        user_modules: frozenset[str],
-        found: dict[int, tuple[int, str]],
-        incomplete: set[str],
-    ) -> None:
-        #: By the id of a type.
-        self.of_type: dict[int, _Rule | None] = {id(kind): None for kind in _LEAVES}
-        #: Keeps the types alive whose ids are known.
-        self._kinds: list[type] = []
-        self._find = blocks.finder()
-        self._find_storage = blocks.finder(storages=True)
-        self._user_modules = user_modules
-        self._blocks = found
-        self._incomplete = incomplete
-        self._torch: Any = torch_cuda.loaded()
-        self._saved_names: dict[int, tuple[str, ...]] = {}
-        self.of_type[id(types.FunctionType)] = _function
-        self.of_type[id(types.BuiltinFunctionType)] = _builtin
-        self.of_type[id(types.FrameType)] = _frame
-        if self._torch is not None:
-            plain = torch_cuda.tensor_base()
-            self._grad_fn, self._grad, self._retains_grad, self._layout = (
-                foreign.find(plain, name).__get__
-                for name in ("grad_fn", "_grad", "retains_grad", "layout")
-            )
-            autograd = getattr(self._torch._C, "_autograd", None)
-            self._saved_type = getattr(autograd, "SavedTensor", None)
-
-    def learn(self, kind: type) -> _Rule | None:
-        rule = self._rule(kind)
-        self._kinds.append(kind)
-        self.of_type[id(kind)] = rule
-        return rule
-
-    def _rule(self, kind: type) -> _Rule | None:
-        torch, derives = self._torch, foreign.derives
-        if derives(kind, type):
-            return self._class
-        if derives(kind, types.ModuleType, int, float, str, bytes):
-            return None
-        if torch is not None:
-            if derives(kind, torch.Tensor):
-                return self._tensor
-            if derives(kind, torch.UntypedStorage):
-                return self._storage
-            if derives(kind, torch.nn.Module):
-                return self._module
-            if derives(kind, torch.optim.Optimizer):
-                return self._optimizer
-            if any(
-                "next_functions" in foreign.class_attributes(base) and not foreign.in_python(base)
-                for base in foreign.mro(kind)
-            ):
-                return self._node
-        return _anything
-
-    def _class(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        inside = foreign.class_attributes(thing)
-        module = inside.get("__module__")
-        if type(module) is str and module in self._user_modules:
-            yield part, list(inside.values())
-
-    # --- torch's ---------------------------------------------------------------------------------
-
-    def _tensor(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        try:
-            block = self._find(thing)
-        except Exception:  # sparse: no storage of its own; or a subclass without any
-            yield part, self._components(thing)
-            block = None
-        if block is not None:
-            self._blocks[here] = (block, part)
-        try:
-            node = self._grad_fn(thing)
-            # Only where torch has nothing to warn of.
-            gradient = self._grad(thing) if node is None or self._retains_grad(thing) else None
-        except Exception:  # a subclass that stands for no tensor
-            gradient = node = None
-        if gradient is not None:
-            yield "gradients", (gradient,)
-        if node is not None:
-            yield "autograd graph", (node,)
-        inside = gc.get_referents(thing)
-        if len(inside) > 1:  # always its type; sometimes the node
-            yield part, [each for each in inside if each is not node]
-
-    def _storage(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        block = self._find_storage(thing)
-        if block is not None:
-            self._blocks[here] = (block, part)
-        return ()
-
-    def _components(self, thing: Any) -> list[Any]:
-        torch, plain = self._torch, torch_cuda.tensor_base()
-        try:
-            layout = self._layout(thing)
-            names: tuple[str, ...] = ()
-            if layout is torch.sparse_coo:
-                names = ("_indices", "_values")
-            elif layout in (torch.sparse_csr, torch.sparse_bsr):
-                names = ("crow_indices", "col_indices", "values")
-            elif layout in (torch.sparse_csc, torch.sparse_bsc):
-                names = ("ccol_indices", "row_indices", "values")
-            return [getattr(plain, name)(thing) for name in names]
-        except Exception:  # no tensor to ask
-            pass
-        return []
-
-    def _module(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        rest: list[Any] = []
-        for name, value in foreign.entries(foreign.attributes(thing, self._torch.nn.Module)):
-            inner = _OWN.get(name) if type(name) is str else None
-            if inner is None:
-                rest.append(value)
-            else:
-                yield inner, [each for _, each in foreign.entries(value)]
-            if type(value) is self._torch._C.ScriptModule:
-                yield from self._scripted(value)
-        yield part, rest
-
-    def _scripted(self, module: Any) -> Iterable[_Group]:
-        """What a scripted module keeps in C++."""
-        inside = self._torch._C
-        yield "parameters", [each for _, each in inside.ParameterDict(module).items()]
-        yield "buffers", [each for _, each in inside.BufferDict(module).items()]
-        for _, below in inside.ModuleDict(module).items():
-            yield from self._scripted(below)
-
-    def _optimizer(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        for name, value in foreign.entries(foreign.attributes(thing, self._torch.optim.Optimizer)):
-            yield _OF_OPTIMIZER.get(name, part) if type(name) is str else part, (value,)
-
-    def _node(self, thing: Any, part: str, here: int) -> Iterable[_Group]:
-        """A node of autograd's graph: the nodes below it, and what it saved for backward."""
-        kind = type(thing)
-        names = self._saved_names.get(id(kind))
-        if names is None:
-            defined = {n for base in foreign.mro(kind) for n in foreign.class_attributes(base)}
-            # "variable": the leaf whose gradient is summed up here.
-            names = tuple(n for n in defined if n.startswith("_raw_saved_") or n == "variable")
-            self._saved_names[id(kind)] = names
-        held: list[Any] = []
-        try:
-            held += [below for below, _ in foreign.slot(thing, "next_functions") or ()]
-            for name in names:
-                saved = foreign.slot(thing, name)
-                for each in saved if type(saved) in (tuple, list) else (saved,):
-                    held += self._saved(each)
-        except RuntimeError:  # freed by a backward pass
-            pass
-        held += gc.get_referents(thing)
-        yield part, held
-
-    def _saved(self, saved: Any) -> list[Any]:
-        if type(saved) is not self._saved_type:
-            return [saved]
-        # Not unpacked: that would run hooks, which may move memory or compute anew.
-        if hasattr(self._saved_type, "data"):
-            return [saved.data, saved.unpack_hook]
-        self._incomplete.add("this torch does not tell what autograd has saved for backward")
-        return []
-
-
-#: The parts that the attributes of a module play, and of an optimizer.
-_OWN = {"_parameters": "parameters", "_buffers": "buffers"}
-_OF_OPTIMIZER = {"state": "optimizer state", "param_groups": "parameters"}
-
-
-def _anything(thing: Any, part: str, here: int) -> Iterable[_Group]:
-    # What the collector does not track refers to nothing that it could see.
-    return ((part, gc.get_referents(thing)),) if gc.is_tracked(thing) else ()
-
-
-def _function(thing: Any, part: str, here: int) -> Iterable[_Group]:
-    """Not its globals, which are its module's."""
-    yield "closure", (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, vars(thing))
-
-
-def _builtin(thing: Any, part: str, here: int) -> Iterable[_Group]:
-    """A method made in C holds its object; a function made in C refers to its module."""
-    return ((part, (thing.__self__,)),)
-
-
-def _frame(thing: Any, part: str, here: int) -> Iterable[_Group]:
-    """What a frame holds itself. Not by ``f_locals``, which would hold on to it all once more."""
-    others = {id(thing.f_back), id(thing.f_globals), id(thing.f_builtins)}
-    yield "locals", [inner for inner in gc.get_referents(thing) if id(inner) not in others]

@@ -6,6 +6,7 @@ import bdb
 import functools
 import random
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
@@ -330,6 +331,57 @@ def test_an_error_of_ours_does_not_reach_the_cell(
     assert run_cell("b").value == 42
     assert report.notes[0] == "lines are missing after an error (RuntimeError: ours)"
     assert report.cell.devices[0].allocated == MIB
+
+
+# --- lines as they are written ---
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "text"),
+    [
+        ("\n\nx = e(4)\ny = 0", 4, "x = e(4)"),
+        ("!true \\\n  b\nx = e(4)\ny = 0", 4, "x = e(4)"),
+        ("\n%time 1 + \\\n  1\n\nx = e(4)", 6, "x = e(4)"),
+        ("s = 'a\u2028b'\nx = e(4)", 3, "x = e(4)"),
+        ("    s = 1\n\n    x = e(4)", 4, "    x = e(4)"),
+        ('s = """\n\n%not a magic\n"""\nx = e(4)', 6, "x = e(4)"),
+    ],
+    ids=["blank", "continued", "both", "separator", "indented", "in-a-string"],
+)
+def test_figures_stand_beside_the_line_that_is_written_there(
+    lines: Any, run_cell: Any, cell: str, line: int, text: str
+) -> None:
+    report = lines(cell)
+    source = report.sources[0]
+    assert in_mib(report) == {line: (4, 4, 4)}
+    assert source.lines[line - source.first] == text
+    error = run_cell(f"%%gpumem -q\n{cell.replace('e(4)', '1 / 0')}", raising=False).error
+    assert traceback.extract_tb(error.__traceback__)[-1].lineno == line
+    assert (
+        traceback.extract_tb(error.__traceback__)[-1].line == text.replace("e(4)", "1 / 0").strip()
+    )
+
+
+AWAITS = """
+import asyncio
+async def f():
+    a = e(40)
+    await asyncio.sleep(0)
+    b = e(8)
+    return b
+def g():
+    x = [e(40), (yield 1), e(8)]
+    yield 2
+"""
+
+
+def test_the_peak_of_a_line_that_awaits_or_yields(lines: Any, run_cell: Any) -> None:
+    run_cell(AWAITS)
+    assert in_mib(lines("r = await f()\nz = e(2)")) == {2: (8, 48, 8), 3: (2, 2, 2)}
+    run_cell("del r, z")
+    report = lines("it = g()\nnext(it)\nnext(it)\ndel it", "-f g")
+    (found,) = [m for m in report.sources[1].devices[0].values() if m.peak > 8 * MIB]
+    assert found.peak == 48 * MIB
 
 
 # --- the allocator's history ---------------------------------------------------------------------
