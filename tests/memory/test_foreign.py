@@ -206,6 +206,11 @@ def test_no_lazy_module_is_loaded(
     run_cell("x = torch.empty(2 ** 20, dtype=torch.uint8, device='cuda')")
     for verb in ("vars", "vars --gc", "free --dry-run", "free"):
         assert run_cell(f"%gpumem {verb} -o -q").value.error is None
-    ip.run_cell("torch.empty(2 ** 50, device='cuda')")
+    # IPython's traceback would load it: `inspect` asks every module for its file.
+    source = "try:\n    torch.empty(2 ** 50, device='cuda')\nexcept Exception as e:\n    late = e"
+    run_cell(source)
+    found = oom.explain(ip.user_ns["late"], ip)
+    assert found is not None
+    assert [holder.name for holder in found.holders] == ["x"]
     assert type(module) is not ModuleType, "it was loaded"
     del ip.user_ns["x"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import gpumagic
 from gpumagic.memory.holding import holders
 from gpumagic.results import DeviceHolders, Holders
 from tests.memory.conftest import MIB
@@ -290,6 +291,73 @@ def test_a_module_of_the_users_own(
         assert device["cache.STORE"].bytes == 1000
     finally:
         del sys.modules["my_own_cache"]
+
+
+def test_a_module_of_a_package_that_has_a_name(
+    torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("from . import cache\n")
+    (tmp_path / "my_package" / "cache.py").write_text("STORE = {}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import my_package  # type: ignore[import-not-found]
+
+    my_package.cache.STORE["x"] = new(1000)
+    try:
+        assert of(torch, {"mine": my_package})["mine.cache.STORE"].bytes == 1000
+        assert of(torch, {"c": my_package.cache})["c.STORE"].bytes == 1000
+    finally:
+        del sys.modules["my_package"], sys.modules["my_package.cache"]
+
+
+def test_methods_made_in_c_hold_their_object(torch: ModuleType, new: Any) -> None:
+    import functools
+
+    names = {"item": new(1000).item, "add": functools.partial(new(2000).add, 1)}
+    names["append"] = [new(3000)].append
+    device = of(torch, names)
+    assert {name: device[name].bytes for name in names} == {
+        "item": 1000,
+        "add": 2000,
+        "append": 3000,
+    }
+
+
+@pytest.mark.parametrize("name", ["__model", "Out", "In", "_i", "_i3", "exit"])
+def test_a_name_like_the_notebooks_is_the_users(
+    torch: ModuleType, cells: Any, ip: Any, name: str
+) -> None:
+    before = ip.user_ns.get(name)
+    ip.user_ns[name] = [torch.empty(1000, dtype=torch.uint8, device="cuda")]
+    try:
+        assert holders(shell=ip).devices[0][name].bytes == 1000
+        assert not holders(shell=ip).devices[0][name].pinned
+    finally:
+        ip.user_ns[name] = before
+
+
+def test_where_the_allocator_counts_nothing_that_is_said(
+    torch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not holders({}).notes
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    for found in (holders({}), gpumagic.gpumem(), gpumagic.gpumem("1", {})):
+        assert "PYTORCH_NO_CUDA_MEMORY_CACHING is set" in str(found)
+
+
+def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
+    """The time is looked at within a list, too; without a deadline all of it is looked at."""
+    from gpumagic.memory.blocks import Blocks
+    from gpumagic.memory.tensors import Root, walk
+
+    numbers: list[Any] = [1] * 300_000
+    numbers[200_000] = new(1000)
+    root = Root("numbers", "list", (numbers,))
+    blocks = Blocks.read()
+    assert list(walk([root], blocks).owners.values()) == [1]
+    late = walk([root], blocks, deadline=0.0)
+    assert not late.owners
+    assert late.incomplete
 
 
 def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:

@@ -356,10 +356,8 @@ def test_figures_stand_beside_the_line_that_is_written_there(
     assert in_mib(report) == {line: (4, 4, 4)}
     assert source.lines[line - source.first] == text
     error = run_cell(f"%%gpumem -q\n{cell.replace('e(4)', '1 / 0')}", raising=False).error
-    assert traceback.extract_tb(error.__traceback__)[-1].lineno == line
-    assert (
-        traceback.extract_tb(error.__traceback__)[-1].line == text.replace("e(4)", "1 / 0").strip()
-    )
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    assert (last.lineno, last.line) == (line, text.replace("e(4)", "1 / 0").strip())
 
 
 AWAITS = """
