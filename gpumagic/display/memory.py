@@ -42,7 +42,9 @@ def _kept_apart(result: MemoryReport) -> list[Block]:
     """What has a line of its own where there is any of it."""
     kinds = {
         "CUDA graphs' pools, of reserved": {i: d.graph_pools for i, d in result.devices.items()},
-        "MemPools, of reserved": {i: d.mem_pools for i, d in result.devices.items()},
+        "MemPools and pools shared by graphs, of reserved": {
+            i: d.mem_pools for i, d in result.devices.items()
+        },
         "Fragmentation, free within segments in use": {
             i: d.fragmented for i, d in result.devices.items()
         },

@@ -11,7 +11,7 @@ import difflib
 import keyword
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpumagic.errors import SpecError
@@ -160,7 +160,10 @@ def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
         rest = rest.lstrip()
         if name == "--":
             break
-        if not rest and name.endswith(";"):
+        joined = _joined(name, wants_value)
+        if joined:
+            name, rest = joined, before[len(joined) :].removeprefix("=")
+        elif not rest and name.endswith(";"):
             name, rest = name[:-1], ";"
         word = name
         if wants_value.get(name) and rest:
@@ -169,6 +172,14 @@ def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
             word = name + value if len(name) == 2 else f"{name}={value}"
         taken.append((name, word, before[: len(before) - len(rest)].strip()))
     return taken, rest
+
+
+def _joined(word: str, wants_value: Mapping[str, bool]) -> str | None:
+    """The option's name in ``-s='…'``, ``-s'…'`` or ``--name="…"``; None for a word without."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        name, value = word[:2], word[2:]
+    return name if value[:1] in ("'", '"') and wants_value.get(name) else None
 
 
 def _take_value(text: str) -> tuple[str, str]:

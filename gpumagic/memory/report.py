@@ -84,7 +84,7 @@ def _pools() -> _Pools | None:
     expandable = set()
     for segment in torch_cuda.memory_snapshot():
         ordinal = segment["device"]
-        # The first number is a graph's, the second that of a pool made by the user.
+        # The first number is a graph's; the second that of a MemPool, or of a handle for graphs.
         graph, own = segment["segment_pool_id"]
         graphs[ordinal] += segment["total_size"] if graph else 0
         mem_pools[ordinal] += segment["total_size"] if own and not graph else 0

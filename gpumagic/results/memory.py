@@ -35,7 +35,8 @@ class DeviceMemory:
     #: Of ``reserved``: free, but between live tensors within a segment, so that it can serve only
     #: smaller ones and be given back to nobody.
     fragmented: int | None = None
-    #: Of ``reserved``: held for CUDA graphs, and for `torch.cuda.MemPool`, apart from all else.
+    #: Of ``reserved``: held for CUDA graphs apart from all else, and for `torch.cuda.MemPool` and
+    #: pools that graphs share (`torch.cuda.graph_pool_handle`), which torch does not tell apart.
     graph_pools: int | None = None
     mem_pools: int | None = None
 

@@ -148,6 +148,8 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
     fresh.run("torch.ones(2, requires_grad=True).sum().backward()")
     result = choose(fresh, "on", status="too-late", devices=[])
     assert "failed, and remembers that" in result["stderr"]
+    # NVML, which knows nothing of that, is not asked any more.
+    assert fresh.value("torch.cuda.is_available()") is False
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,24 @@ def test_pools(torch: ModuleType) -> None:
     assert report.devices[0].graph_pools == 30 * MIB
     assert report.devices[1].mem_pools == report.devices[1].graph_pools == 0
     assert "CUDA graphs' pools, of reserved: cuda:0 30.0 MiB" in str(report)
-    assert "MemPools, of reserved: cuda:0 2.00 MiB" in str(report)
+    assert "MemPools and pools shared by graphs, of reserved: cuda:0 2.00 MiB" in str(report)
     del mine, its
     graph.reset()
     del pool, graph
+
+
+def test_a_pool_that_graphs_share(torch: ModuleType) -> None:
+    """torch tells it by a handle that looks like a MemPool's: neither is said to be it alone."""
+    graph = torch.cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the graph is empty
+        with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()):
+            its = empty(torch, 30 * MIB)
+    report = memory_report()
+    assert (report.devices[0].graph_pools, report.devices[0].mem_pools) == (0, 30 * MIB)
+    assert "MemPools and pools shared by graphs, of reserved: cuda:0 30.0 MiB" in str(report)
+    del its
+    graph.reset()
 
 
 def test_pinned_memory(torch: ModuleType) -> None:
