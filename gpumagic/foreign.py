@@ -23,7 +23,7 @@ _DERIVES = type.__subclasscheck__
 _MODULE_DICT = vars(types.ModuleType)["__dict__"].__get__
 _ERROR = {
     name: vars(BaseException)[name].__get__
-    for name in ("__traceback__", "__cause__", "__context__", "args")
+    for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__", "args")
 }
 #: Kinds of attributes that a type made in C has: to read one runs C's code.
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -135,8 +135,11 @@ def message(error: BaseException) -> str:
     return first if type(first) is str else ""
 
 
-def linked(error: BaseException) -> Iterator[BaseException]:
-    """An exception with its causes and contexts, and those of a group. Each once."""
+def linked(error: BaseException, *, shown: bool = False) -> Iterator[BaseException]:
+    """An exception with its causes and contexts, and those of a group. Each once.
+
+    With ``shown`` without the contexts that a traceback does not show, after ``raise … from …``.
+    """
     seen: set[int] = set()
     pending = [error]
     while pending:
@@ -148,8 +151,7 @@ def linked(error: BaseException) -> Iterator[BaseException]:
         inside: Iterable[Any] = ()
         if _GROUP is not None and is_a(current, _GROUP):
             inside = vars(_GROUP)["exceptions"].__get__(current)
-        pending += [
-            other
-            for other in (_ERROR["__context__"](current), _ERROR["__cause__"](current), *inside)
-            if other is not None
-        ]
+        hidden = shown and _ERROR["__suppress_context__"](current)
+        context = None if hidden else _ERROR["__context__"](current)
+        others = (context, _ERROR["__cause__"](current), *inside)
+        pending += [other for other in others if other is not None]

@@ -122,7 +122,7 @@ class LineTracer:
             self._previous = sys.gettrace()
             sys.settrace(self._begin_frame)
         except BaseException:
-            self._leave()
+            self._end_scope()
             raise
 
     def stop(self) -> None:
@@ -136,13 +136,13 @@ class LineTracer:
         # What came after the last traced line is in the log, too, by which blocks are counted.
         self._guarded(self._advance)
         had_log = self._events is not None
-        self._leave()
+        self._end_scope()
         if not had_log and self._sums:
             self._note(
                 "what stayed is not known: CUDA came up in the cell, or its allocator keeps no log"
             )
 
-    def _leave(self) -> None:
+    def _end_scope(self) -> None:
         """End the scope and the log, also if an interrupt comes in between."""
         scope, self._scope = self._scope, None
         events, self._events = self._events, None

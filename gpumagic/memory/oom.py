@@ -34,12 +34,16 @@ _FREE = re.compile(rf"(?:of which {_SIZE} is free|Free \(according to CUDA\): {_
 
 
 def find(error: BaseException) -> BaseException | None:
-    """The out-of-memory error in an exception, its causes and contexts, or its group."""
+    """The out-of-memory error in an exception, its causes and contexts, or its group.
+
+    As far as the traceback shows them: ``raise … from None`` says that it is of no interest.
+    """
     torch = torch_cuda.loaded()
     if torch is None:
         return None
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return next((each for each in foreign.linked(error) if foreign.is_a(each, kind)), None)
+    shown = foreign.linked(error, shown=True)
+    return next((each for each in shown if foreign.is_a(each, kind)), None)
 
 
 def explain(error: BaseException, shell: Any) -> OutOfMemory | None:

@@ -39,8 +39,10 @@ class Situation:
 
 def remedies(now: Situation) -> tuple[Remedy, ...]:
     """The remedies, from what costs nothing to what costs most."""
+    if fits(now, set()):  # it came free when the exception took the place of the one before
+        again = Remedy("run the cell again", "memory has come free since it failed", None, True)
+        return (again, *_free(now), _less(now))
     found = [
-        *_again(now),
         *_free(now),
         *_names(now),
         *_limit(now),
@@ -71,12 +73,6 @@ def _outputs(now: Situation) -> set[int]:
     return now.survey.held_by(lambda root: root.pinned and root.kind == OUTPUT)
 
 
-def _again(now: Situation) -> Iterator[Remedy]:
-    """Memory that came free when the exception took the place of the one before."""
-    if fits(now, set()):
-        yield Remedy("run the cell again", "memory has come free since it failed", None, True)
-
-
 def _free(now: Situation) -> Iterator[Remedy]:
     gives = _given(now, now.survey.held_by(lambda root: root.pinned))
     if not gives:
@@ -94,17 +90,25 @@ def _free(now: Situation) -> Iterator[Remedy]:
 def _names(now: Situation) -> Iterator[Remedy]:
     """The smallest variable that is enough; or else the largest."""
     survey, base = now.survey, _outputs(now)
-    held = survey.alone(lambda root: root.pinned and root.kind == OUTPUT)
-    found: list[tuple[int, str, set[int]]] = []
+    # To free a variable lets go of what is pinned, too; a Future may keep the very exception.
+    held = survey.alone(lambda root: root.pinned)
+    lasting = survey.alone(lambda root: root.pinned and root.kind == OUTPUT)
+    found: list[tuple[int, str, int]] = []
     for place, gone in held.items():
         root, gives = survey.roots[place], _given(now, gone)
         if gives and not root.pinned and root.name.isidentifier():
-            found.append((gives, root.name, gone))
+            found.append((gives, root.name, place))
     found.sort(key=lambda each: -each[0])
-    tried = [(gives, name, fits(now, gone | base)) for gives, name, gone in found[:_TRIED]]
-    enough = [each for each in tried if each[2]]
-    for gives, name, fit in enough[-1:] or tried[:1]:
-        yield Remedy(f"%gpumem free {name}", "if you can do without it", gives, fit)
+    tried = [
+        (gives, name, place, fits(now, lasting.get(place, set()) | base))
+        for gives, name, place in found[:_TRIED]
+    ]
+    enough = [each for each in tried if each[3]]
+    for gives, name, place, fit in enough[-1:] or tried[:1]:
+        why = "if you can do without it"
+        if not fit and held[place] != lasting.get(place):
+            why += "; the failed functions had some of it, and the same cell would need it again"
+        yield Remedy(f"%gpumem free {name}", why, gives, fit)
 
 
 def _limit(now: Situation) -> Iterator[Remedy]:

@@ -258,3 +258,49 @@ def test_the_users_counters_are_as_without_gpumagic(child_environment: Any) -> N
     without, having = (script(source, child_environment(), mode) for mode in ("without", "with"))
     assert without == having
     assert having["num_ooms"] == 1
+
+
+KEEPING = {
+    "a future": """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as pool:
+    kept = pool.submit(forward, None)
+kept.result()
+""",
+    "a list": """
+kept = []
+try:
+    forward(None)
+except Exception as error:
+    kept.append(error)
+    raise
+""",
+}
+
+
+@pytest.mark.parametrize("case", KEEPING)
+def test_a_variable_that_keeps_the_exception(
+    torch: ModuleType, cells: Any, ip: Any, case: str
+) -> None:
+    cells(KEEPING[case], raising=False)
+    by_what = {remedy.what: remedy for remedy in explained(ip).remedies}
+    assert by_what["%gpumem free kept"].gives == 20 * GIB
+    assert "the same cell would need it again" in by_what["%gpumem free kept"].why
+    cells("%gpumem free kept")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_no_panel_where_the_user_has_put_another_exception_in_its_place(cells: Any) -> None:
+    source = "try:\n    forward(None)\nexcept Exception as error:\n    raise ValueError('mine')"
+    assert "Out of memory" in cells(source, raising=False).text
+    assert cells(f"{source} from None", raising=False).text == ""
+
+
+def test_memory_that_came_free_meanwhile_is_the_first_remedy(cells: Any, ip: Any) -> None:
+    cells("small = new(1); big = [new(40)]")
+    cells("new(40)", raising=False)
+    ip.user_ns["big"].clear()
+    assert [r.what for r in explained(ip).remedies] == [
+        "run the cell again",
+        "ask for less at once",
+    ]
