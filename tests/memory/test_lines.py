@@ -402,7 +402,8 @@ def test_a_recording_that_the_cell_begins_goes_on(
     assert torch._C._cuda_isHistoryEnabled()
     before = events()
     run_cell("c = e(3)")
-    assert [before, events() - before] == pytest.approx([2, 2], abs=1)
+    assert before in (1, 2), "none of what came before it began"
+    assert events() > before
     run_cell("del a, b, c")
 
 
