@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import re
 import sys
 import time
@@ -201,6 +202,9 @@ def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
+    kept: Any = linecache.cache.get(name)
+    if kept is not None:  # IPython splits also where a string has a separator of its own
+        kept[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
