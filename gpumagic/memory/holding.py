@@ -307,11 +307,12 @@ def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]
     #: Side by side, so that nothing here refers to a tensor but this one list.
     tensors: list[Any] = []
     places: list[int] = []
-    for thing in gc.get_objects():
-        if torch is not None and foreign.is_a(thing, torch.Tensor):
+    with plain_functions():
+        for thing in gc.get_objects():
+            if torch is None or not foreign.is_a(thing, torch.Tensor):
+                continue
             try:
-                with plain_functions():
-                    block = find(thing)
+                block = find(thing)
             except Exception:  # no storage of its own
                 continue
             if block is not None and block in wanted:
