@@ -218,9 +218,9 @@ def _aligned(source: str, transformed: str) -> str:
     before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
     if len(after) >= len(before):
         return transformed
-    stripped = ([line.strip() for line in lines] for lines in (before, after))
+    a, b = ([line.strip() for line in lines] for lines in (before, after))
     lines: list[str] = []
-    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, *stripped, autojunk=False).get_opcodes():
+    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         lines += after[j:up_to_j] + [""] * ((up_to_i - i) - (up_to_j - j))
     return "\n".join(lines) + "\n"
 

@@ -9,12 +9,12 @@ reference tells when it goes. So no frame is added to an import, no traceback sh
 from __future__ import annotations
 
 import _imp
-import importlib
 import weakref
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-_bootstrap: Any = importlib._bootstrap  # type: ignore[attr-defined]
+_bootstrap: Any = import_module("importlib._bootstrap")
 
 
 class _Locks(dict[str, "weakref.ref[Any]"]):

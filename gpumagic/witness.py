@@ -145,7 +145,7 @@ class Witness:
             self._imports.attach()
             nvml_check.withdraw_if_useless()
         self._leave(result)
-        held = (lambda: None) if result is None else weakref.ref(result)
+        held: Callable[[], Any] = (lambda: None) if result is None else weakref.ref(result)
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
         self._package, self._settled = None, False
 

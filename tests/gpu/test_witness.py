@@ -86,6 +86,10 @@ def test_the_hooks_go_once_cuda_is_initialised(kernel: Callable[..., Kernel]) ->
     assert fresh.value(HOOKS) == (False, callbacks + 1, True)
 
 
+#: Python's import system.
+BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
+
+
 class Driver:
     """Stands in for `gpumagic.driver`: initialised when a test says so, whatever others did."""
 
@@ -119,7 +123,7 @@ def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     yield watching
     watching.detach()
     assert registered(ip) == before
-    assert type(importlib._bootstrap._module_locks) is not type(watching._imports._locks)
+    assert type(BOOTSTRAP._module_locks) is not type(watching._imports._locks)
     for name in ("greedy", "innocent", "greedy_not", "failing"):
         sys.modules.pop(name, None)
 
