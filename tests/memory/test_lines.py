@@ -336,6 +336,8 @@ def test_an_error_of_ours_does_not_reach_the_cell(
 # --- lines as they are written ---
 
 
+# IPython says so of every cell with such a separator.
+@pytest.mark.filterwarnings("ignore:`make_tokens_by_line` received a list of lines")
 @pytest.mark.parametrize(
     ("cell", "line", "text"),
     [
