@@ -16,7 +16,6 @@ from gpumagic import measured
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.peaks import LEDGER
 from gpumagic.results import CudaTiming, MemoryDelta
-from gpumagic.timing.script import Timed
 from tests.memory.conftest import torch
 
 __all__ = ["torch"]
@@ -165,15 +164,16 @@ def test_what_is_raised_passes_and_is_measured(decorator: Decorator) -> None:
     assert kept(wrapped).partial
 
 
-@pytest.mark.parametrize("make", [Timed, Measurement])
-def test_an_interrupt_of_the_measuring_hides_nothing(
-    make: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Any, stretch: Any, *, partial: bool) -> Any:
+class Interrupted(measured.Measured[None, int]):
+    def begin(self) -> None:
+        return None
+
+    def end(self, stretch: None, *, partial: bool) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(make, "end", interrupted)
-    wrapped = measured.decorated(plain, make, lambda *_: None, "")
+
+def test_an_interrupt_of_the_measuring_hides_nothing() -> None:
+    wrapped = measured.decorated(plain, Interrupted, lambda *_: None, "")
     with pytest.raises(KeyboardInterrupt):
         wrapped(1)
 
