@@ -33,7 +33,7 @@ class _Locks(dict[str, "weakref.ref[Any]"]):
             self._began()
             self._watched[name] = weakref.KeyedRef(held, self._gone, name)
 
-    def _gone(self, lock: Any) -> None:
+    def _gone(self, lock: weakref.KeyedRef[str, Any]) -> None:
         # Another thread may have begun the same import anew.
         if self._watched.get(lock.key) is lock:
             del self._watched[lock.key]

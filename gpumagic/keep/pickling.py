@@ -23,6 +23,7 @@ import cloudpickle
 
 from gpumagic import torch_cuda
 from gpumagic.keep import naming, rebuilding, reducing
+from gpumagic.plain_tensors import plain_functions
 
 #: Byte strings of this length are not written into the pickle.
 _LONG = 1 << 20
@@ -294,7 +295,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         """Note what tensors of other classes lose: they are torch's to pickle."""
         if type(value) in (self._torch.Tensor, self._torch.nn.Parameter):
             return
-        with torch_cuda.plain_functions():
+        with plain_functions():
             if value.grad_fn is not None:
                 self.seen.without.add("its autograd graph")
             elif value.grad is not None:

@@ -26,6 +26,7 @@ from gpumagic.keep import blocks, random_state
 from gpumagic.keep.naming import Import
 from gpumagic.keep.pickling import Keeper
 from gpumagic.keep.planning import Plan
+from gpumagic.plain_tensors import plain_functions
 
 #: Called while writing, with the bytes written and the bytes expected.
 Progress = Callable[[int, int], None]
@@ -123,7 +124,7 @@ def _write(chosen: Plan, out: _Counted) -> None:
     for block in blocks.found_in(tables.arrays, tables.tensors):
         index.blocks.append(_block(out, block, tables.arrays, tables.tensors))
     if tables.tensors:
-        with torch_cuda.plain_functions():
+        with plain_functions():
             index.tensors, _ = _kinds(tables.tensors)
     for name in chosen.files:
         entry = linecache.cache.get(name, ())
@@ -191,7 +192,7 @@ def _write_tensors(chosen: Plan, out: _Counted) -> None:
     in_blocks: set[int] = set()
     for block in blocks.found_in(tables.arrays, tables.tensors):
         in_blocks.update(tables.tensors[n].untyped_storage()._cdata for n in block.tensors)
-    with torch.no_grad(), torch_cuda.plain_functions():
+    with torch.no_grad(), plain_functions():
         kinds, shown = _kinds(tables.tensors)
         bare = [
             tensor.detach() if kind.shown is None else None

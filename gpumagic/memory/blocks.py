@@ -13,7 +13,7 @@ from typing import Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.memory.plain import storage_address, tensor_base
+from gpumagic.plain_tensors import storage_address, tensor_base
 
 
 class UnreadableError(DeviceError):

@@ -12,9 +12,9 @@ from typing import Any
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
-from gpumagic.memory.plain import plain_functions
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.tensors import Root, Walked, bits, walk
+from gpumagic.plain_tensors import plain_functions
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
 
 INEXACT = (

@@ -126,7 +126,7 @@ class Pins:
         """
         found: dict[int, tuple[FrameType, int]] = {}
         for each in self.exceptions():
-            tracebacks = [each] if type(each) is TracebackType else []
+            tracebacks: list[Any] = [each] if type(each) is TracebackType else []
             if foreign.is_a(each, BaseException):
                 tracebacks = [foreign.traceback(error) for error in foreign.linked(each)]
             for traceback in tracebacks:

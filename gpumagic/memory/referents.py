@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from gpumagic import foreign, torch_cuda
 from gpumagic.memory.blocks import Blocks
-from gpumagic.memory.plain import tensor_base
+from gpumagic.plain_tensors import tensor_base
 
 #: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
 _LEAVES: tuple[type, ...] = (

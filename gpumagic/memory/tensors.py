@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.memory.blocks import Blocks
-from gpumagic.memory.plain import plain_functions
 from gpumagic.memory.referents import UNKNOWN, Part, Rules
+from gpumagic.plain_tensors import plain_functions
 
 #: More objects than these are not visited: some seconds.
 LIMIT = 3_000_000
