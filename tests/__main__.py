@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.support.device import ROOT
 
+#: Workers on each core: a test waits half of its time, for what other processes do.
+_ON_A_CORE = 2
 #: A worker and its kernels take about 2 GB.
 _MOST = 8
 
@@ -21,7 +23,7 @@ def command(arguments: Sequence[str]) -> list[str]:
     """The command line of pytest for these arguments."""
     whole = [sys.executable, "-m", "pytest"]
     if not any(Path(word.split("::")[0]).exists() for word in arguments):
-        workers = min(len(os.sched_getaffinity(0)), _MOST)
+        workers = min(_ON_A_CORE * len(os.sched_getaffinity(0)), _MOST)
         whole += ["-n", str(workers), "--dist", "loadgroup", "--times"]
     return [*whole, *arguments]
 
