@@ -61,7 +61,7 @@ def test_another_instance_of_the_same_gpu_is_too_late(job: Kernel) -> None:
     assert job.value("selection.status") == "applied"
     assert job.value("__import__('gpumagic').driver.state().uuids") == (SECOND,)
     job.run("import gpumagic.memory.oom as oom")
-    assert job.value("oom._listed(0).memory_total") == 10 * GIB
+    assert job.value("oom._listed(oom.inventory.devices(), 0).memory_total") == 10 * GIB
 
 
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:

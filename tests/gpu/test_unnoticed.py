@@ -103,7 +103,8 @@ def test_no_warning_of_torchs_where_nvml_cannot_be_initialised(
     kernel: Callable[..., Kernel],
 ) -> None:
     """torch asks NVML because of us, and would warn of NVML's answer because of us."""
-    fresh = kernel(Scenario(devices=0, faults={"nvmlInit*": 9, "cuInit": 100}))
+    not_loaded = {"/proc/driver/nvidia/version": None}
+    fresh = kernel(Scenario(devices=0, faults={"nvmlInit*": 9, "cuInit": 100}, files=not_loaded))
     assert fresh.run("import torch\ntorch.cuda.is_available()").stderr == ""
     assert fresh.value(f"__import__('os').environ.get({VARIABLE!r})") is None
 

@@ -27,6 +27,8 @@ from tests.support import device, ports, template
 #: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
 _AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
 _AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
+#: Set by torch's compiler and by gpumagic in the process of the tests, and read when it is used.
+_WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK")
 _ROOM = 32 * 1024
 
 
@@ -125,7 +127,8 @@ class Template:
 
 
 def _compared(whole: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in whole.items() if k.startswith((*_AT_START, *_AT_IMPORT))}
+    read = [k for k in whole if k.startswith((*_AT_START, *_AT_IMPORT))]
+    return {k: whole[k] for k in read if not k.startswith(_WHEN_USED)}
 
 
 _running: list[Template] = []

@@ -232,7 +232,7 @@ def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
     twice = "await pause(.2); seen.append(1); len(seen) == 2 and begun.touch()"
     shown = interrupted(f"%%cudatime -n 1 -r 2000 -w 0 -v many\n{twice}")
     assert "KeyboardInterrupt" in shown
-    assert "of 2000 repeats, 1 loop each, stopped early" in shown
+    assert "of 2,000 repeats, 1 loop each, stopped early" in shown
     assert "CancelledError" not in shown
     assert t.run("gc.isenabled(), many.partial").endswith("(True, True)")
     shown = interrupted("%%cudatime -v one\nbegun.touch(); await pause(90); seen.append(2)")
