@@ -117,6 +117,7 @@ def test_interrupts(kernel: Any) -> None:
     k.manager.interrupt_kernel()
     assert k.wait(message).text == ""
     _ready(k)
+    k.run("torch.cuda.synchronize()")  # what is left of it would be waited for first
     k.run(
         "from gpumagic.timing import bracket\nreal = bracket.wait_for\n"
         "bracket.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
