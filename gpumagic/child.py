@@ -50,17 +50,26 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: 
         raise ChildTimeoutError(f"no answer in {timeout:.0f} s", output) from None
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], **options: Any) -> Running:
-    """Start a program that is to be tried where the new process will be: in the working folder.
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str | None = None,
+    **options: Any,
+) -> Running:
+    """Start a program, outside of the working folder or in the ``folder`` given, if it is there.
 
-    What ``command`` runs must itself import nothing from there. ``options`` are those of
-    `subprocess.Popen`.
+    ``options`` are those of `subprocess.Popen`.
 
     Raises:
         OSError, TypeError, ValueError: it cannot be started.
     """
     return subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, errors="replace", **options
+        command,
+        cwd=folder if folder is not None and Path(folder).is_dir() else sys.prefix,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        errors="replace",
+        **options,
     )
 
 

@@ -23,12 +23,12 @@ def open_own(path: Path, *, private: bool = False, follow: bool = True) -> TextI
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
-    file = os.fdopen(os.open(path, flags), encoding="utf-8")
-    reason = _foreign(os.fstat(file.fileno()), private)
+    descriptor = os.open(path, flags)
+    reason = _foreign(os.fstat(descriptor), private)
     if reason is not None:
-        file.close()
+        os.close(descriptor)
         raise PermissionError(0, reason)
-    return file
+    return os.fdopen(descriptor, encoding="utf-8")
 
 
 def _foreign(found: os.stat_result, private: bool) -> str | None:

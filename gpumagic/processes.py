@@ -7,7 +7,8 @@ program's and the script's name is told; the arguments only of one's own process
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -19,7 +20,8 @@ _MOST = 200
 #: Characters of a name, and of a command line with its arguments.
 _NAME, _COMMAND = 64, 1000
 #: Options of Python that take the next word.
-_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_WITH_VALUE = ("--check-hash-based-pycs",)
+_PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
 
 def looked_up(
@@ -74,19 +76,37 @@ def command_name(words: Sequence[str], name: str) -> str:
     if " " in program:  # a title of its own, which may have everything in one word
         program = (name.split() or [program.split()[0]])[0]
     program = program[:_NAME]
-    if not program.lower().startswith(("python", "pypy")):
+    if not _PYTHON.fullmatch(program.lower()):
         return program
     rest = iter(words[1:])
     for word in rest:
-        if word in _WITH_VALUE:
-            next(rest, None)
-        elif word == "-m":
-            return f"{program} -m {next(rest, '').split(' ')[0][:_NAME]}".rstrip()
-        elif word.startswith("-c"):
-            return f"{program} -c"
+        if word == "-":
+            return f"{program} -"
+        if word.startswith("--"):
+            if word in _WITH_VALUE:
+                next(rest, None)
         elif not word.startswith("-"):
             return f"{program} {_base(word)[:_NAME]}".rstrip()
+        else:
+            found = _short_options(word, rest)
+            if found is not None:
+                return f"{program} {found}".rstrip()
     return program
+
+
+def _short_options(word: str, rest: Iterator[str]) -> str | None:
+    """What short options of Python's, which may be joined, say it runs: ``-c``, ``-m module``."""
+    for place, letter in enumerate(word[1:], 2):
+        if letter == "c":
+            return "-c"
+        if letter == "m":
+            module = word[place:] or next(rest, "")
+            return f"-m {module.split(' ')[0][:_NAME]}"
+        if letter in "XW":  # takes what is left of the word, or the next one
+            if not word[place:]:
+                next(rest, None)
+            return None
+    return None
 
 
 def _base(word: str) -> str:

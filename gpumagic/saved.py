@@ -69,6 +69,7 @@ def forget(connection_file: str) -> None:
 def _remove_orphans(folder: Path) -> None:
     """Remove what was kept for kernels whose connection files are gone."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        with contextlib.suppress(OSError):  # another user's, in a folder for everyone
+        # Another user's, in a folder for everyone; or a name that is nobody's.
+        with contextlib.suppress(OSError, ValueError):
             if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
                 path.unlink(missing_ok=True)

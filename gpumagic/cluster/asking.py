@@ -95,17 +95,19 @@ def _answer(engine: int, question: str, outcome: Any) -> Answer:
     if isinstance(outcome, Exception):
         return Answer(engine, error=_reason(outcome))
     kind, content = outcome if isinstance(outcome, tuple) and len(outcome) == 2 else ("", "")
+    if type(kind) is not str:
+        return Answer(engine, error="its answer is not understood")
     if kind == "ok" and isinstance(content, str) and len(content) <= LARGEST:
         try:
             return Answer(engine, from_json(_expected(question), content))
         except ValueError as error:
             return Answer(engine, error=f"its answer is not understood: {error}")
-    if kind == "version":
+    if kind == "version" and type(content) is str:
         return Answer(
             engine,
             error=f"has gpumagic {content}, this kernel {__version__}: install the same there",
         )
-    if kind == "large" and isinstance(content, int):
+    if kind == "large" and type(content) is int and 0 <= content < 2**63:
         return Answer(engine, error=f"its result is too large to fetch ({bytes_(content)})")
     if kind == "error" and isinstance(content, str):
         return Answer(engine, error=content)

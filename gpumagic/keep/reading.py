@@ -8,6 +8,7 @@ import mmap
 import os
 import pickle
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -220,14 +221,27 @@ def leave(files: Sequence[IO[bytes]]) -> str:
     return folder
 
 
+def _check_own(folder: str) -> None:
+    """Refuse a folder that is not as `leave` makes it: this user's, and closed to all others."""
+    found = Path(folder).lstat()
+    if os.name != "nt" and (
+        not stat.S_ISDIR(found.st_mode)
+        or found.st_uid != os.geteuid()
+        or stat.S_IMODE(found.st_mode) & 0o077
+    ):
+        raise PermissionError(f"{folder} is not a folder of this user's, closed to all others")
+
+
 def load(folder: str, *names: str) -> dict[str, Any]:
     """Load variables that a restart could not bring back, from where it has left them.
 
     Without ``names`` all that load; CUDA tensors come back on the CPU.
 
     Raises:
+        PermissionError: somebody else can write to the folder: what it holds would run as code.
         KeyError: a name that was not kept. What loading one of ``names`` raises is passed on.
     """
+    _check_own(folder)
     home = vars(sys.modules["__main__"])
     paths = [Path(folder, name) for name in ("variables", "tensors")]
     files = [path.open("rb") for path in paths if path.exists()]

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from gpumagic import child, torch_cuda
@@ -35,6 +36,8 @@ given = eval(sys.argv.pop())
 sys.path[:] = [entry for entry in given["path"] if os.path.isabs(entry)]
 from gpumagic.keep import trial
 sys.path[:] = given["path"]
+if given["folder"] is not None:
+    os.chdir(given["folder"])
 trial.main(given)
 """
 
@@ -50,6 +53,7 @@ class Trial:
             "path": [entry for entry in sys.path if isinstance(entry, str)],
             "file": file.fileno(),
             "answers": writer,
+            "folder": _folder(),
         }
         try:
             self._child = child.start(
@@ -103,6 +107,13 @@ class Trial:
         self._child.wait()
         os.close(self._reader)
         self._errors.close()
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it is gone
+        return None
 
 
 # --- in the child --------------------------------------------------------------------------------

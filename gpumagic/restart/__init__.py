@@ -120,7 +120,7 @@ def trial(shell: Any, environment: Mapping[str, str]) -> command.Trial:
         RestartError: Python cannot be started again.
     """
     what = "kernel" if hasattr(shell, "kernel") else "terminal"
-    return command.Trial(command.command(_app(shell)), environment, what)
+    return command.Trial(command.command(_app(shell)), environment, what, shell.starting_dir)
 
 
 def restart(

@@ -82,13 +82,16 @@ class Trial:
     Started at once, and asked for by `result`; ended when the block is left.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], what: str) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], what: str, folder: str
+    ) -> None:
         position = command.index(LOADER) + 1
         try:
             with _not_debugged():
                 self._child = child.start(
                     [*command[:position], "--check", what],
                     environment,
+                    folder,
                     stdout=child.PIPE,
                     stderr=child.PIPE,
                     # An interrupt from the terminal is not for it.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpumagic import child, driver, runtime
+from gpumagic import child, driver, keep, runtime
 from gpumagic.doctor import system
+from gpumagic.restart import command
 from tests.security.traps import Traps
 from tests.virtual_gpu import Scenario
 
@@ -44,6 +46,30 @@ def test_torch_asked_in_a_child(traps: Traps) -> None:
 
 def test_the_driver_asked_in_a_child(traps: Traps) -> None:
     assert len(driver.list_in_child(timeout=600)) == 4
+    assert traps.caught == []
+
+
+def test_the_new_process_tried_in_a_child(traps: Traps, tmp_path: Path) -> None:
+    """It starts where the kernel was started, not where the user has changed to."""
+    words = [sys.executable, command.LOADER, "-m", "ipykernel_launcher"]
+    with command.Trial(words, os.environ, "kernel", str(tmp_path)) as trial:
+        trial.result()
+    assert traps.caught == []
+
+
+def test_kept_variables_tried_in_a_child(traps: Traps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the notebook's own import path begins with the working folder."""
+    traps.keep({"sitecustomize", "usercustomize", "json", "torch", "select", "tempfile"})
+    home = {"seven": 7}
+    chosen = keep.plan(home, home, home)
+    files = keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+    monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path)])
+    trial = keep.Trial(files[0], dict(os.environ))
+    try:
+        assert trial.failures(lambda: None) == {}
+    finally:
+        trial.close()
+        keep.close(files)
     assert traps.caught == []
 
 

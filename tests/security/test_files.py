@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import saved
+from gpumagic import keep, saved
 from gpumagic.own_file import open_own
 from tests.security.neighbour import act, needs_neighbour, shared_folder
 
@@ -76,6 +76,40 @@ def test_a_foreign_orphan_does_not_hinder_saving(tmp_path: Path) -> None:
         imports="codecs, json.decoder, gpumagic.saved as saved",
     )
     assert orphan.exists()
+
+
+def test_a_name_that_is_nobodys_does_not_hinder_saving(tmp_path: Path) -> None:
+    """What is left of it without what we put around a name is no name."""
+    for name in ("", "."):
+        saved.place(str(tmp_path / "kernel-1.json")).with_name(f"gpumagic-{name}.saved").touch()
+    mine = str(tmp_path / "kernel-1.json")
+    saved.save(mine, "0", {})
+    assert saved.load(mine) == ("0", {})
+
+
+def test_a_folder_holds_no_descriptor(tmp_path: Path) -> None:
+    mine = str(tmp_path / "kernel-1.json")
+    saved.place(mine).mkdir()
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        assert saved.load(mine) is None
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_kept_variables_are_loaded_from_a_folder_of_ones_own(tmp_path: Path) -> None:
+    """What lies there runs: somebody else may have made it again in /tmp."""
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o700)
+    (folder / "variables").write_bytes(b"")
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(PermissionError, match="not a folder of this user's"):
+        keep.load(str(tmp_path / "link"))
+    folder.chmod(0o770)
+    with pytest.raises(PermissionError, match="not a folder of this user's"):
+        keep.load(str(folder))
+    folder.chmod(0o700)
+    with pytest.raises(OSError, match="Invalid argument"):  # there is nothing in it
+        keep.load(str(folder))
 
 
 @needs_neighbour
