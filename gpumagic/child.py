@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,18 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: 
         ChildTimeoutError: it took longer than ``timeout`` seconds.
     """
     try:
-        return subprocess.run(
-            command,
-            cwd=sys.prefix,
-            env=None if environment is None else dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
+        with _not_debugged():
+            return subprocess.run(
+                command,
+                cwd=sys.prefix,
+                env=None if environment is None else dict(environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raw = error.stdout or b""
         output = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
@@ -63,14 +65,22 @@ def start(
     Raises:
         OSError, TypeError, ValueError: it cannot be started.
     """
-    return subprocess.Popen(
-        command,
-        cwd=folder if folder is not None and Path(folder).is_dir() else sys.prefix,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        errors="replace",
-        **options,
-    )
+    with _not_debugged():
+        return subprocess.Popen(
+            command,
+            cwd=folder if folder is not None and Path(folder).is_dir() else sys.prefix,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            errors="replace",
+            **options,
+        )
+
+
+def _not_debugged() -> AbstractContextManager[Any]:
+    """A debugger that is attached would start our children under itself, waiting for a client."""
+    monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
+    skip = getattr(monkey, "skip_subprocess_arg_patch", None)
+    return nullcontext() if skip is None else skip()
 
 
 class ChildTimeoutError(Exception):

@@ -124,7 +124,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             weakref.finalize: reducing.finalizer,
             weakref.WeakKeyDictionary: lambda value: (type(value), (dict(value),)),
             weakref.WeakValueDictionary: lambda value: (type(value), (dict(value),)),
-            logging.Logger: self._logger,
+            **dict.fromkeys((logging.Logger, logging.RootLogger), self._logger),
             **dict.fromkeys(reducing.VIEWS, reducing.dict_view),
             **dict.fromkeys(reducing.LOCKS, reducing.lock),
         }

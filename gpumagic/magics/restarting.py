@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import os
+import random
 import sys
 import time
 from collections.abc import Mapping
@@ -125,7 +126,10 @@ def _report(shell: Any, resumed: restart.Resumed) -> Any:
     chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
+    # What draws the report draws random numbers too: rich does when it is imported.
+    numbers = random.getstate()
     value = hand_over(shell, chosen, options)
+    random.setstate(numbers)
     if payload["target"] is not None:
         shell.user_ns[payload["target"]] = value
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +86,15 @@ class Trial:
     ) -> None:
         position = command.index(LOADER) + 1
         try:
-            with _not_debugged():
-                self._child = child.start(
-                    [*command[:position], "--check", what],
-                    environment,
-                    folder,
-                    stdout=child.PIPE,
-                    stderr=child.PIPE,
-                    # An interrupt from the terminal is not for it.
-                    start_new_session=True,
-                )
+            self._child = child.start(
+                [*command[:position], "--check", what],
+                environment,
+                folder,
+                stdout=child.PIPE,
+                stderr=child.PIPE,
+                # An interrupt from the terminal is not for it.
+                start_new_session=True,
+            )
         except (OSError, ValueError, TypeError) as error:
             raise RestartError(f"Python cannot be started again: {error}") from None
 
@@ -129,10 +127,3 @@ class Trial:
                 f"gpumagic {found} has been installed over {__version__}, which runs here: restart "
                 "the kernel by its front end"
             )
-
-
-def _not_debugged() -> AbstractContextManager[Any]:
-    """With a debugger attached, children would be started under it."""
-    monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
-    skip = getattr(monkey, "skip_subprocess_arg_patch", None)
-    return nullcontext() if skip is None else skip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from tests.support import leaks
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
 from tests.support.shells import Ran
@@ -51,13 +53,43 @@ def _environment() -> Mapping[str, str]:
     return python_environment(environment(Scenario(devices=GPUS)))
 
 
+class Shared:
+    """A cluster that several tests use, replaced by a fresh one when a test has changed it.
+
+    Forked, a whole cluster is there sooner than its engines could be restarted in place.
+    """
+
+    def __init__(self, start: Callable[[], Cluster]) -> None:
+        self._start = start
+        self.cluster: Cluster | None = None
+
+    def fresh(self) -> Cluster:
+        """Two engines as they are when they have been started."""
+        try:
+            if self.cluster is not None and not self.cluster.used():
+                return self.cluster
+        except Exception:  # whatever the last test did to it
+            pass
+        self.close()
+        before = {*threading.enumerate()}
+        self.cluster = self._start()
+        self.cluster.used()
+        leaks.SHARED.update({*threading.enumerate()} - before)
+        return self.cluster
+
+    def close(self) -> None:
+        if self.cluster is not None:
+            self.cluster.close()
+            self.cluster = None
+
+
 @pytest.fixture(scope="session")
-def _shared(
+def shared(
     _environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster")).start([_environment] * 2)
-    yield cluster
-    cluster.close()
+) -> Iterator[Shared]:
+    found = Shared(lambda: Cluster(tmp_path_factory.mktemp("cluster")).start([_environment] * 2))
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -69,10 +101,9 @@ def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
 
 
 @pytest.fixture
-def two(_shared: Cluster) -> Cluster:
+def two(shared: Shared) -> Cluster:
     """Two engines on one machine with four GPUs, as fresh ones are; others use them too."""
-    _shared.renew()
-    return _shared
+    return shared.fresh()
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:

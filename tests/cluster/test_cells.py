@@ -15,7 +15,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.results import ClusterMemory, ClusterTiming
-from tests.cluster.conftest import wait_for
+from tests.cluster.conftest import Shared, wait_for
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.virtual_gpu import World
@@ -27,14 +27,15 @@ READY = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
 
 
 @pytest.fixture
-def ready(_shared: Cluster) -> Cluster:
+def ready(shared: Shared) -> Cluster:
     """Engines on which CUDA is up, each with a GPU of its own; tests that use it may follow."""
-    if not all(_shared.value(engine, "globals().get('_ready')") for engine in (0, 1)):
-        _shared.renew()
+    cluster, ask = shared.cluster, "globals().get('_ready')"
+    if cluster is None or not all(cluster.value(engine, ask) for engine in (0, 1)):
+        cluster = shared.fresh()
         mask = "import os; os.environ['CUDA_VISIBLE_DEVICES']"
         for engine in (0, 1):
-            _shared.run(engine, f"{mask} = '{engine}'; {READY}; _ready = True")
-    return _shared
+            cluster.run(engine, f"{mask} = '{engine}'; {READY}; _ready = True")
+    return cluster
 
 
 def test_each_has_its_own_timer(ready: Cluster, run: Run) -> None:

@@ -107,16 +107,19 @@ class Cluster:
         """The value of an expression on an engine."""
         return self.client[engine].apply_sync(eval, expression)
 
+    def used(self) -> list[int]:
+        """The engines that have left the state in which they were when this was first asked."""
+        left = self.client[:].apply_sync(eval, _STATE)
+        if self._state is None:
+            self._state = left
+        return [i for i, state in enumerate(self._state) if state != left[i]]
+
     def renew(self) -> None:
         """Give the engines back the state in which they were started, where they have left it.
 
         By gpumagic's own restart in place, which keeps their ids and takes a second, not five.
         """
-        left = self.client[:].apply_sync(eval, _STATE)
-        if self._state is None:
-            self._state = left
-        dirty = [i for i, state in enumerate(self._state) if state != left[i]]
-        if dirty:
+        if dirty := self.used():
             calls = [
                 self.client[i].apply_async(eval, _RENEW.format(environment=self._state[i][0]))
                 for i in dirty

@@ -36,6 +36,10 @@ _TORCH = (
 )
 
 
+#: Threads that outlive a test on purpose: of clients that several tests share.
+SHARED: set[threading.Thread] = set()
+
+
 def state() -> dict[str, Any]:
     """What is compared before and after a test; every value is comparable by ``==``."""
     return {
@@ -129,7 +133,8 @@ def _threads_left(before: set[threading.Thread], patience: float = 2.0) -> list[
     """Threads that are still running after ``patience`` seconds: an ending takes a moment."""
     deadline = time.monotonic() + patience
     while True:
-        left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+        expected = before | SHARED
+        left = [t for t in threading.enumerate() if t not in expected and t.is_alive()]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.01)

@@ -7,6 +7,7 @@ a name that only one process can bind; within it, one is used again when all oth
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ def _block() -> tuple[int, socket.socket]:
         except OSError:
             lock.close()
         else:
+            atexit.register(lock.close)
             return first, lock
     raise RuntimeError(f"{_BLOCKS} other runs of the tests hold all blocks of ports")
 
