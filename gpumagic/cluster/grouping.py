@@ -39,8 +39,9 @@ def init_group(
     ``backend`` auto is ``nccl`` if every engine has a GPU of its own that torch can use, else
     ``gloo``. All have to meet within ``timeout`` seconds; collectives keep torch's own limit.
 
-    On one host no other user can take part: the ranks meet in a private file, and gloo stays on
-    loopback. On several the network between them must be trusted: torch has no password.
+    On one host the ranks meet in a private file, so no other user can read or set what they agree
+    on, and gloo stays on loopback; who connects there is not asked who they are. On several hosts
+    the network between them must be trusted: torch has no password.
 
     Raises:
         DeviceError: an engine cannot take part; no group was made.
