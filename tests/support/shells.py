@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from IPython import version_info
@@ -130,6 +132,9 @@ def _close(ip: InteractiveShell) -> None:
     import atexit
 
     atexit.unregister(ip.atexit_operations)
+    # Where IPython forgets its outputs it collects all garbage, which takes 0.3 s of a process with
+    # torch. What this test has left is young.
+    ip.displayhook.flush = partial(gc.collect, 1)
     ip.atexit_operations()
     ip.restore_sys_module_state()
     InteractiveShell.clear_instance()

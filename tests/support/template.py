@@ -41,7 +41,13 @@ _PLAIN = (
     "ipyparallel.engine.app",
 )
 #: Imported and hidden again, each with what came along: tests ask whether these are loaded.
-_HIDDEN = (("torch",), ("rich.console", "rich.table"), ("cloudpickle",))
+#: torch's compiler is what the first optimizer of a process imports.
+_HIDDEN = (
+    ("torch",),
+    ("rich.console", "rich.table"),
+    ("cloudpickle",),
+    ("torch._dynamo", "torch._inductor"),
+)
 #: The longest request, environment included.
 MESSAGE = 1 << 17
 
@@ -54,19 +60,29 @@ class _Hidden(MetaPathFinder, Loader):
         self._specs: dict[str, Any] = {}
 
     def hide(self, *names: str) -> None:
-        """Import modules of one package, and take what is new out of `sys.modules`."""
-        package = names[0].partition(".")[0]
-        if importlib.util.find_spec(package) is None:
+        """Import modules, and take what is new of them out of `sys.modules` and of packages."""
+        if importlib.util.find_spec(names[0].partition(".")[0]) is None:
             return
-        before = set(sys.modules)
+        for group in self._groups.values():
+            sys.modules.update(group)
+        before = dict(sys.modules)
         for name in names:
             importlib.import_module(name)
-        here = {name.partition(".")[0] for name in before}
-        group = self._groups.setdefault(package, {})
-        for module in [name for name in sys.modules if name not in before]:
-            # Of the standard library, and of packages that were there before, nothing is hidden.
-            if module.partition(".")[0] not in here | sys.stdlib_module_names:
-                group[module] = sys.modules.pop(module)
+        here = {name.partition(".")[0] for name in before.keys() - self._all()}
+        new = [name for name in sys.modules if name not in before]
+        # Of the standard library, and of packages that were there before, nothing is hidden.
+        kept = (here | sys.stdlib_module_names) - {names[0].partition(".")[0]}
+        self._groups[names[0]] = {
+            name: sys.modules[name] for name in new if name.partition(".")[0] not in kept
+        }
+        for name in self._all():
+            module = sys.modules.pop(name)
+            parent, _, child = name.rpartition(".")
+            if name in new and parent in before and vars(before[parent]).get(child) is module:
+                delattr(before[parent], child)
+
+    def _all(self) -> set[str]:
+        return {name for group in self._groups.values() for name in group}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(name, self) if self.module(name) is not None else None
@@ -77,13 +93,18 @@ class _Hidden(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: Any) -> None:
-        """Put the module back, with its package; with torch, everything that torch imports."""
+        """Put the module back with its package; with a group's first module, the whole group."""
         module.__spec__ = spec = self._specs.pop(module.__spec__.name)
         package = spec.name.partition(".")[0]
-        for root, group in self._groups.items():
-            for name in list(group):
-                if package in (root, name.partition(".")[0]):
-                    sys.modules.setdefault(name, group.pop(name))
+        for first, group in self._groups.items():
+            if spec.name not in group:
+                continue
+            whole = package == first.partition(".")[0]
+            for name in [n for n in group if whole or n.partition(".")[0] == package]:
+                back = sys.modules.setdefault(name, group.pop(name))
+                parent, _, child = name.rpartition(".")
+                if parent in sys.modules:
+                    vars(sys.modules[parent]).setdefault(child, back)
         if not any(self._groups.values()):
             sys.meta_path.remove(self)
 
