@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from tests.support.shells import Ran
     from tests.support.terminal import Terminal
 
-pytest_plugins = ["tests.virtual_gpu.plugin", "tests.support.times", "tests.support.ending"]
+pytest_plugins = [
+    "tests.virtual_gpu.plugin",
+    "tests.support.times",
+    "tests.support.ending",
+    "tests.support.spread",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -106,7 +106,13 @@ def notebooks() -> list[Path]:
     return sorted(SOURCES.glob("*.ipynb"))
 
 
-def execute(source: Path, machine: Machine, *, timeout: float = 300) -> nbformat.NotebookNode:
+def execute(
+    source: Path,
+    machine: Machine,
+    *,
+    timeout: float = 300,
+    client_class: type[NotebookClient] = NotebookClient,
+) -> nbformat.NotebookNode:
     """The notebook with its outputs; a note on top says if the GPU was virtual.
 
     Raises:
@@ -116,7 +122,7 @@ def execute(source: Path, machine: Machine, *, timeout: float = 300) -> nbformat
     if machine.virtual:
         note = nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id="virtual-gpu")
         notebook.cells.insert(1, note)
-    client = NotebookClient(
+    client = client_class(
         notebook,
         timeout=int(timeout),
         kernel_name="python3",

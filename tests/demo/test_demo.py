@@ -15,6 +15,7 @@ from tests.demo.runner import (
     virtual_machine,
     without_memory_figures,
 )
+from tests.support.kernels import Client
 
 MAGICS = {
     "01_choose_gpus.ipynb": ("%gpu", "%%gpu"),
@@ -52,7 +53,8 @@ def test_runs_on_any_number_of_gpus(path: Path, devices: int) -> None:
 
     0 stands for a GPU whose memory NVML does not report.
     """
-    notebook = execute(path, virtual_machine(devices) if devices else without_memory_figures())
+    machine = virtual_machine(devices) if devices else without_memory_figures()
+    notebook = execute(path, machine, client_class=Client)
     shown = 0
     for cell in code_cells(notebook):
         meant_to_fail = "raises-exception" in cell.metadata.get("tags", [])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forks
 from tests.virtual_gpu import GPU, Mig, Scenario
 
 Diagnosed = Callable[..., "dict[str, Any]"]
@@ -39,14 +40,10 @@ def diagnosed(child_environment: Callable[..., dict[str, str]], tmp_path: Path) 
         scenario: Scenario | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> dict[str, Any]:
-        done = subprocess.run(
+        done = forks.run(
             [sys.executable, "-c", f"{code}\n{REPORT}"],
             env=child_environment(scenario, env),
-            capture_output=True,
-            text=True,
-            timeout=120,
             cwd=tmp_path,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import linecache
-import subprocess
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import IO, Any
 
 from gpumagic import keep
 from tests.keep.cases import CASES, Case
+from tests.support import forks
+from tests.support.kernels import python_environment
 
 
 def namespace() -> dict[str, Any]:
@@ -100,12 +102,10 @@ def _holds(check: str, home: dict[str, Any]) -> bool:
 
 
 def run_all(folder: Path, only: list[str]) -> None:
-    """Both, in two fresh processes."""
-    arguments = ["save", "load"]
-    for what in arguments:
-        subprocess.run(
-            [sys.executable, "-m", "tests.keep.runner", what, str(folder), *only], check=True
-        )
+    """Both, in two processes."""
+    for what in ("save", "load"):
+        command = [sys.executable, "-m", "tests.keep.runner", what, str(folder), *only]
+        forks.run(command, env=python_environment(os.environ)).check_returncode()
 
 
 def main(what: str, folder: str, *only: str) -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,8 @@ _AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYD
 #: Set by torch's compiler and by gpumagic in the process of the tests, and read when it is used.
 _WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK")
 _ROOM = 32 * 1024
+#: A safety net, not a measure: a machine may be slow.
+_PATIENCE = 300.0
 
 
 class ForkedProcess:
@@ -189,6 +192,35 @@ def popen(
                 stream = default
             fds.append(stream if isinstance(stream, int) else stream.fileno())
         return _template().fork(command, env, os.fspath(cwd), fds)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str] = device.ROOT,
+    fresh: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a process as `popen` starts it, to its end; what it writes is captured."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            fresh=fresh,
+        )
+        try:
+            process.wait(_PATIENCE)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        out.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, out.read(), errors.read())
 
 
 class ForkProvisioner(LocalProvisioner):

@@ -190,7 +190,7 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
-class _Client(NotebookClient):
+class Client(NotebookClient):
     """nbclient, whose kernels are forked where that is the same."""
 
     def create_kernel_manager(self) -> KernelManager:
@@ -207,7 +207,7 @@ def execute_notebook(
 ) -> nbformat.NotebookNode:
     """A notebook of code cells, executed by nbclient as papermill and nbconvert do it."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    client = _Client(
+    client = Client(
         notebook, timeout=int(timeout), kernel_name="python3", allow_errors=allow_errors
     )
     executed: nbformat.NotebookNode = client.execute(env=dict(environment), cwd=str(cwd))

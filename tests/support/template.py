@@ -12,6 +12,8 @@ initialized CUDA, and has no context of ZeroMQ.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -22,8 +24,10 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import types
+from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -249,9 +253,36 @@ def main() -> None:
     channel.send(b"0")
     request = serve(channel)
     if request is None:
-        return
+        os._exit(0)
     become(request, hidden)
-    run(request["command"], request["cwd"])
+    _end(run, request["command"], request["cwd"])
+
+
+def _end(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function and end this process as Python does, but for clearing every module.
+
+    That takes a second where the modules are those of torch, and touches all of their memory.
+    """
+    code: Any = 0
+    try:
+        function(*arguments)
+    except SystemExit as exit_:
+        code = exit_.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

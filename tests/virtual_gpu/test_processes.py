@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import forks
+from tests.support.kernels import python_environment
+
 from . import GPU, Mig, Scenario, World, default_uuid, environment
 from .build import libraries
 from .world import STATE
@@ -42,13 +45,17 @@ DRIVER = textwrap.dedent(
 )
 
 
-def start(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> subprocess.Popen[str]:
+def variables(scenario: Scenario | Mapping[str, str], **env: str) -> dict[str, str]:
     base = environment(scenario) if isinstance(scenario, Scenario) else scenario
     # The masks of whoever runs the tests are none of ours.
     whole = {k: v for k, v in base.items() if not k.startswith(("CUDA_", "PYTORCH_"))}
+    return python_environment({**whole, **env})
+
+
+def start(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code],
-        env={**whole, **env},
+        env=variables(scenario, **env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,10 +65,10 @@ def start(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> subp
 
 def run(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> Any:
     """What the last line that `code` prints says, as JSON."""
-    process = start(scenario, textwrap.dedent(code), **env)
-    out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    return json.loads(out.splitlines()[-1])
+    code = f"import warnings; warnings.simplefilter('ignore')\n{textwrap.dedent(code)}"
+    done = forks.run([sys.executable, "-c", code], env=variables(scenario, **env))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def hexes(*indexes: int) -> list[str]:
@@ -519,12 +526,12 @@ def test_a_stub_is_counted_and_strictness_aborts() -> None:
         import ctypes
         print(ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled())
     """
-    out, errors = start(env, code, VIRTUAL_GPU_TRACE="1").communicate(timeout=30)
+    out, errors = start(env, code, VIRTUAL_GPU_TRACE="1").communicate(timeout=300)
     assert out.strip() == "801"
     assert "cuTensorMapEncodeTiled is not implemented" in errors
     assert world.unimplemented_calls() == {"cuTensorMapEncodeTiled": 1}
     strict = start(env, code, VIRTUAL_GPU_STRICT="1")
-    strict.communicate(timeout=30)
+    strict.communicate(timeout=300)
     assert strict.returncode == -signal.SIGABRT
     world.forget_unimplemented("cuTensorMapEncodeTiled")
     assert not world.unimplemented_calls()
