@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpumagic import driver, failed_start, frames, inventory, nvml, runtime, witness
+from gpumagic import driver, failed_start, foreign, frames, inventory, nvml, runtime, witness
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
 
@@ -30,7 +30,7 @@ def explain(error: BaseException) -> Result | None:
 def _cuda(error: BaseException) -> Explanation | None:
     """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
     some = itertools.islice(frames.linked(error), _EXCEPTIONS)
-    text = "\n".join(_excerpt(str(each)) for each in some)
+    text = "\n".join(_excerpt(foreign.message(each)) for each in some)
     _note_failure(text)
     for pattern, line in _LINES:
         if re.search(pattern, text, re.IGNORECASE):

@@ -129,10 +129,9 @@ def traceback(error: BaseException) -> types.TracebackType | None:
 
 
 def message(error: BaseException) -> str:
-    """The text that an exception was made with; empty where it was made with something else."""
-    arguments = _ERROR["args"](error)
-    first = arguments[0] if arguments else ""
-    return first if type(first) is str else ""
+    """The texts that an exception was made with, a line each. Its ``__str__`` is its own code."""
+    texts = (each for each in _ERROR["args"](error) if is_a(each, str))
+    return "\n".join(map(str.__str__, texts))
 
 
 def linked(error: BaseException, *, shown: bool = False) -> Iterator[BaseException]:

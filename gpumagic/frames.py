@@ -58,6 +58,11 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
     return not filename.startswith(_libraries())
 
 
+def is_own(filename: str | None) -> bool:
+    """Whether a module that Python does not list is the user's: from a file of theirs, or none."""
+    return filename is None or is_users(filename)
+
+
 def is_standard(filename: str) -> bool:
     """Whether a file belongs to Python's standard library."""
     installed = "site-packages" in filename or "dist-packages" in filename

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line
-from gpumagic.display.units import seconds
+from gpumagic.display.units import cpu_seconds, seconds
 from gpumagic.results import CellTiming, TimingLog
 
 #: So many cells are shown, the longest; and so much of their first lines.
@@ -17,7 +17,7 @@ def cell_line(result: CellTiming) -> list[Block]:
         devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in result.per_device.items())
         several = f" ({devices})" if len(result.per_device) > 1 else ""
         parts.append(f"GPU {_gpu(result)}{several}")
-    parts += [f"wall {seconds(result.wall)}", f"CPU {seconds(result.cpu)}"]
+    parts += [f"wall {seconds(result.wall)}", f"CPU {cpu_seconds(result.cpu)}"]
     if result.note is not None:
         parts.append(result.note)
     return [Line.of(" · ".join(parts), "dim")]
@@ -52,7 +52,7 @@ def _sum(result: TimingLog) -> Line:
         (
             Cell(f"{count}, {used:,} with GPU work: "),
             Cell(f"wall {seconds(result.wall)}, GPU {gpu}", "strong"),
-            Cell(f", CPU {seconds(result.cpu)}"),
+            Cell(f", CPU {cpu_seconds(result.cpu)}"),
         )
     )
 
@@ -65,7 +65,7 @@ def _row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
         Cell(DASH if cell.cell is None else f"[{cell.cell}]", "bad" if cell.failed else ""),
         Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
         Cell(_gpu(cell)),
-        Cell(seconds(cell.cpu)),
+        Cell(cpu_seconds(cell.cpu)),
         Cell(source, "dim"),
     )
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpumagic.display.devices import STATUS_STYLES, memory_cell, most_memory, short_command
 from gpumagic.display.grid import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.display.kernels import kernels
-from gpumagic.display.units import bytes_, percent, seconds, spans
+from gpumagic.display.units import bytes_, cpu_seconds, percent, seconds, spans
 from gpumagic.results import Device, Process
 from gpumagic.results.cluster import (
     ClusterMemory,
@@ -243,7 +243,10 @@ def _each_timing(result: ClusterTiming) -> Grid:
         row = [Cell(f"{each.engine}{partly}", style), Cell(each.host or DASH)]
         row += [Cell(DASH if each.rank is None else str(each.rank))] if ranked else []
         row += [Cell(gpu, style), Cell(seconds(timing.wall.median), style)]
-        row += [Cell(seconds(timing.cpu.median)), Cell(_bound(timing.bound), "dim")]
+        row += [
+            Cell(cpu_seconds(timing.cpu.median, timing.loops)),
+            Cell(_bound(timing.bound), "dim"),
+        ]
         rows.append(row)
     return Grid(columns, rows)
 

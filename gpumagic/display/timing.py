@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpumagic.display.grid import Block, Cell, Column, Grid, Line, Style
-from gpumagic.display.units import bytes_, seconds
+from gpumagic.display.units import bytes_, cpu_seconds, seconds
 from gpumagic.results import CudaTiming, Sample
 
 #: Seconds above which the time to compile is worth a word, as in ``%time``.
@@ -49,7 +51,8 @@ def _single(result: CudaTiming) -> list[Block]:
     columns = (Column("what"), Column("time", "right"), Column("remark", rank=1))
     rows = []
     for name, sample, style in _rows(result):
-        figure = _bounded(result, name) + seconds(sample.median if sample else None)
+        shown = cpu_seconds if name == "CPU" else seconds
+        figure = _bounded(result, name) + shown(sample.median if sample else None)
         label = Cell(name, "dim" if style == "dim" else "")
         rows.append((label, Cell(figure, style), Cell(_remark(result, name), "dim")))
     return [Grid(columns, rows, header=False)]
@@ -60,7 +63,8 @@ def _remark(result: CudaTiming, name: str) -> str:
     if name == "GPU" and len(result.per_device) == 1 and result.gpu is not None:
         return f"{result.backend}:{next(iter(result.per_device))}"
     if name == "CPU" and result.cpu_user is not None and result.cpu_system is not None:
-        return f"user {seconds(result.cpu_user.median)}, sys {seconds(result.cpu_system.median)}"
+        user, system = result.cpu_user.median, result.cpu_system.median
+        return f"user {cpu_seconds(user)}, sys {cpu_seconds(system)}"
     if name == "Host":
         return "until the code returned"
     return ""
@@ -80,10 +84,11 @@ def _statistics(result: CudaTiming) -> list[Block]:
         if sample is None:
             cells = [Cell(seconds(None))] * (len(columns) - 1)
         else:
-            spread = f"{seconds(sample.mean)} ± {seconds(sample.stdev)}"
+            shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
+            spread = f"{shown(sample.mean)} ± {shown(sample.stdev)}"
             cells = [
-                Cell(_bounded(result, name) + seconds(sample.median), style),
-                *(Cell(seconds(value)) for value in (sample.iqr, sample.best, sample.worst)),
+                Cell(_bounded(result, name) + shown(sample.median), style),
+                *(Cell(shown(value)) for value in (sample.iqr, sample.best, sample.worst)),
                 Cell(spread, "dim"),
             ]
         rows.append((Cell(name, "dim" if style == "dim" else ""), *cells))

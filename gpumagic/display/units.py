@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from gpumagic.display.grid import DASH
@@ -48,6 +49,20 @@ def seconds(value: float | None) -> str:
     amount = value / scale
     digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
     return f"{amount:.{digits}f} {unit}"
+
+
+#: Seconds that the clock of CPU time cannot tell apart: ``getrusage`` counts microseconds, Windows
+#: its scheduler's ticks.
+_CPU_CLOCK = 1 / 64 if os.name == "nt" else 1e-6
+
+
+def cpu_seconds(value: float | None, loops: int = 1) -> str:
+    """CPU seconds per loop; what the clock cannot tell from nothing is ``< 1 µs``."""
+    least = _CPU_CLOCK / loops
+    if value is None or value >= least * (1 - 1e-6):
+        return seconds(value)
+    number, unit = seconds(max(least, 1e-9)).split()
+    return f"< {float(number):g} {unit}"
 
 
 def percent(value: float | None) -> str:

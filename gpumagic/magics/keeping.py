@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import IO, Any
 
 from gpumagic import driver, keep, torch_cuda
@@ -121,29 +120,17 @@ def _written(
             trial.close()
 
 
-class _Progress:
+class _Progress(LiveDisplay):
     """How far it is, once it takes a while."""
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
-        self._live = LiveDisplay(shell, quiet=quiet)
-        self._told, self._shown = time.monotonic() + PATIENCE - _PACE, ""
-
-    def __enter__(self) -> _Progress:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, traceback)
+        super().__init__(shell, quiet=quiet)
+        self._told, self._last = time.monotonic() + PATIENCE - _PACE, ""
 
     def _tell(self, text: str) -> None:
-        if text != self._shown and time.monotonic() - self._told >= _PACE:
-            self._told, self._shown = time.monotonic(), text
-            self._live.text(text)
+        if text != self._last and time.monotonic() - self._told >= _PACE:
+            self._told, self._last = time.monotonic(), text
+            self.text(text)
 
     def pickled(self, size: int) -> None:
         """A pickle that grows."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from gpumagic.results import Result
+
+_Live = TypeVar("_Live", bound="LiveDisplay")
 
 
 def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
@@ -59,7 +61,7 @@ class LiveDisplay:
         self._lines = 0
         self._kept = False
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self: _Live) -> _Live:
         return self
 
     def text(self, line: str) -> None:

@@ -7,8 +7,8 @@ Line by line, cell by cell
     `line_sources`, `lines` and `stayed` (``--lines``), `history` (``%gpumem record``).
 Who holds it
     `blocks` (the allocator's), `tensors` (the walk over the user's objects), `referents` (what each
-    refers to), `plain` (torch's functions, whatever a subclass makes of them), `pinned` (what a
-    notebook holds on to by itself), `holding` (all of them added up).
+    refers to), `pinned` (what a notebook holds on to by itself), `holding` (all of them added up),
+    `scanning` (what no name leads to, by all objects of the process).
 Getting it back
     `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report).
 """

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import gc
+import builtins
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
+from gpumagic.memory.referents import finalizers
 from gpumagic.memory.report import uncounted
+from gpumagic.memory.scanning import scanned, summed
 from gpumagic.memory.tensors import Root, Walked, bits, walk
-from gpumagic.plain_tensors import plain_functions
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
 
 INEXACT = (
@@ -81,9 +82,12 @@ class Survey:
         pins = None if shell is None else Pins(shell)
         if namespace is None:
             namespace = pins.namespace if pins else vars(sys.modules["__main__"])
-        modules = frames.users_modules()
-        roots = named_roots(namespace, modules, pins)
-        without: list[Any] = [namespace, sys.modules, vars(sys)]
+        plugins = _plugins(namespace)
+        modules = {**frames.users_modules(), **plugins}
+        roots = [*named_roots(namespace, modules, pins), *_callbacks()]
+        without: list[Any] = [namespace, sys.modules, vars(sys), vars(builtins)]
+        # What is in them has names of its own.
+        without += map(foreign.module_attributes, plugins.values())
         if pins is not None:
             roots += pins.roots()
             without += pins.excluded()
@@ -137,7 +141,7 @@ class Survey:
     def result(self, *, scan: bool = False) -> Holders:
         """The account of every device; ``scan`` looks for the rest through all objects."""
         rest = self._rest()
-        sites = _scanned(self.blocks, rest) if scan else self._sites(rest)
+        sites = scanned(self.blocks, rest, self.cell_of) if scan else self._sites(rest)
         devices = {
             ordinal: self._device(ordinal, allocated, sites.get(ordinal, ()))
             for ordinal, allocated in self.blocks.allocated.items()
@@ -206,7 +210,7 @@ class Survey:
     def _sites(self, rest: Iterable[int]) -> dict[int, tuple[Site, ...]]:
         """By the line that allocated it, where torch recorded that."""
         found = ((self.blocks.all[i], self._site(self.blocks.all[i])) for i in rest)
-        return _summed((block, where) for block, where in found if where is not None)
+        return summed((block, where) for block, where in found if where is not None)
 
     def _site(self, block: Block) -> str | None:
         lines = [frame for frame in block.frames if str(frame.get("filename", "")).strip("?")]
@@ -233,19 +237,6 @@ class _Count:
             self.alone += block.requested
 
 
-def _summed(found: Iterable[tuple[Block, str]]) -> dict[int, tuple[Site, ...]]:
-    """The sites of each device, the largest first."""
-    sums: dict[tuple[int, str], list[int]] = {}
-    for block, where in found:
-        held = sums.setdefault((block.device, where), [0, 0])
-        held[0] += block.requested
-        held[1] += 1
-    sites: dict[int, tuple[Site, ...]] = {}
-    for (device, where), (size, number) in sorted(sums.items(), key=lambda item: -item[1][0]):
-        sites[device] = (*sites.get(device, ()), Site(where, size, number))
-    return sites
-
-
 # --- roots --------------------------------------------------------------------------------------
 
 
@@ -261,16 +252,41 @@ def named_roots(
     ]
     called = {id(value): name for name, value in names if foreign.is_a(value, types.ModuleType)}
     for module_name, module in modules.items():
-        # A package that has a name leads to its modules.
+        # A package that has a name leads to its modules; others are held by Python alone.
         package, _, rest = module_name.partition(".")
         within = called.get(id(modules.get(package)))
-        name = called.get(id(module)) or (f"{within}.{rest}" if within and rest else None)
-        inside = foreign.module_attributes(module)
-        if name is not None and inside is not namespace:
-            found += [(f"{name}.{k}", v) for k, v in foreign.names(inside) if k[:2] != "__"]
+        name = called.get(id(module)) or (f"{within}.{rest}" if within and rest else module_name)
+        if id(module) in called or name != "__main__":
+            found += _of_module(name, module, namespace)
     ranked = [(*_kind(value), name, value) for name, value in found]
     ranked.sort(key=lambda item: item[0])
     return [Root(name, kind, (value,)) for _, kind, name, value in ranked]
+
+
+def _plugins(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The modules that have a name here, and are the user's, and are not in `sys.modules`."""
+    listed = {id(module) for module in list(sys.modules.values())}
+    return {
+        name: value
+        for name, value in list(namespace.items())
+        if foreign.is_a(value, types.ModuleType)
+        and id(value) not in listed
+        and frames.is_own(foreign.module_file(value))
+    }
+
+
+def _of_module(name: str, module: Any, namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    inside = foreign.module_attributes(module)
+    if inside is namespace:
+        return []
+    return [(f"{name}.{key}", value) for key, value in foreign.names(inside) if key[:2] != "__"]
+
+
+def _callbacks() -> Iterator[Root]:
+    """What is called when an object dies, by `weakref.finalize`, which itself holds on to it."""
+    for function, *arguments in finalizers():
+        what = function.__qualname__ if type(function) is types.FunctionType else "…"
+        yield Root(f"weakref.finalize({what})", "callback", (function, *arguments))
 
 
 def _kind(value: Any) -> tuple[int, str]:
@@ -294,69 +310,3 @@ def _kind(value: Any) -> tuple[int, str]:
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 #: The ids of types: to compare a type may run a metaclass's code.
 _CONTAINERS = {id(kind) for kind in (list, tuple, dict, set, frozenset)}
-_NAMELESS = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
-
-
-# --- all objects --------------------------------------------------------------------------------
-
-
-def _scanned(blocks: Blocks, rest: Sequence[int]) -> dict[int, tuple[Site, ...]]:
-    """What no name leads to, by what else refers to it; looks through all objects."""
-    torch = torch_cuda.loaded()
-    wanted, find = set(rest), blocks.finder()
-    #: Side by side, so that nothing here refers to a tensor but this one list.
-    tensors: list[Any] = []
-    places: list[int] = []
-    with plain_functions():
-        for thing in gc.get_objects():
-            if torch is None or not foreign.is_a(thing, torch.Tensor):
-                continue
-            try:
-                block = find(thing)
-            except Exception:  # no storage of its own
-                continue
-            if block is not None and block in wanted:
-                tensors.append(thing)
-                places.append(block)
-    named = _referrers(tensors)
-    found: dict[int, str] = {}
-    for thing, block in zip(tensors, places, strict=True):
-        found.setdefault(block, named.get(id(thing), "no object of Python's"))
-    return _summed((blocks.all[block], f"held by {where}") for block, where in found.items())
-
-
-def _referrers(things: list[Any]) -> dict[int, str]:
-    """By `id`, what refers to each of the ``things``: two steps back at most."""
-    names: dict[int, str] = {}
-    modules = {id(foreign.module_attributes(m)): n for n, m in list(sys.modules.items())}
-    containers: list[Any] = []
-    for holder in _who(things):
-        where = _called(holder, things, modules)
-        for inner in gc.get_referents(holder):
-            names.setdefault(id(inner), where)
-        if id(type(holder)) in _NAMELESS and id(holder) not in modules:
-            containers.append(holder)
-    inside = {id(holder): gc.get_referents(holder) for holder in containers}
-    for above in _who(containers):
-        if any(above is each for each in inside.values()):
-            continue
-        where = _called(above, containers, modules)
-        for holder in gc.get_referents(above):
-            for inner in inside.get(id(holder), ()):
-                names[id(inner)] = where
-    return names
-
-
-def _who(things: list[Any]) -> list[Any]:
-    """What refers to any of ``things``, but for the list itself and what is running."""
-    found = gc.get_referrers(*things) if things else []
-    return [f for f in found if f is not things and type(f) is not types.FrameType]
-
-
-def _called(holder: Any, held: Sequence[Any], modules: Mapping[int, str]) -> str:
-    module = modules.get(id(holder))
-    if module is not None:
-        wanted = {id(each) for each in held}
-        name = next((k for k, v in holder.items() if id(v) in wanted), "?")
-        return f"{module}.{name}"
-    return f"a {foreign.name_of(type(holder))}"

@@ -8,6 +8,7 @@ or empties a cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar, overload
 
 from gpumagic import torch_cuda
@@ -154,7 +155,7 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
         global _previous
         report = memory_report(_previous)
         _previous = report
-        return EnterableReport(report.devices, report.notes, report.error)
+        return EnterableReport(**{each.name: getattr(report, each.name) for each in fields(report)})
     if isinstance(code, str):
         with Measurement() as measurement:
             exec(compile(code, "<gpumem>", "exec"), {} if globals is None else globals)

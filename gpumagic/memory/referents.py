@@ -7,21 +7,22 @@ them; objects are asked through `gpumagic.foreign`.
 from __future__ import annotations
 
 import gc
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from gpumagic import foreign, torch_cuda
+from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Blocks
 from gpumagic.plain_tensors import tensor_base
 
 #: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
 _LEAVES: tuple[type, ...] = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
-    *(type(NotImplemented), types.CodeType, types.ModuleType),
+    *(type(NotImplemented), types.CodeType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
-    *(types.WrapperDescriptorType, weakref.ref),
+    types.WrapperDescriptorType,
 )
 
 #: The part that the objects play, and the objects.
@@ -60,9 +61,13 @@ class Rules:
         self._torch: Any = torch_cuda.loaded()
         self._saved_names: dict[int, tuple[str, ...]] = {}
         self.of_type[id(list)] = self.of_type[id(tuple)] = self._sequence
-        self.of_type[id(types.FunctionType)] = _function
+        self.of_type[id(types.FunctionType)] = self._function
         self.of_type[id(types.BuiltinFunctionType)] = _builtin
-        self.of_type[id(types.FrameType)] = _frame
+        self.of_type[id(types.FrameType)] = self._frame
+        self.of_type[id(weakref.finalize)] = _finalizer
+        loaded = list(sys.modules.values())
+        self._modules = {id(module) for module in loaded}
+        self._spaces = {id(foreign.module_attributes(module)) for module in loaded}
         if self._torch is not None:
             plain = tensor_base()
             self._grad_fn, self._grad, self._retains_grad, self._layout = (
@@ -82,8 +87,10 @@ class Rules:
         torch, derives = self._torch, foreign.derives
         if derives(kind, type):
             return self._class
-        if derives(kind, types.ModuleType, int, float, str, bytes):
+        if derives(kind, int, float, str, bytes):
             return None
+        if derives(kind, types.ModuleType):
+            return self._plugin
         if torch is not None:
             if derives(kind, torch.Tensor):
                 return self._tensor
@@ -109,8 +116,33 @@ class Rules:
     def _class(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         inside = foreign.class_attributes(thing)
         module = inside.get("__module__")
-        if type(module) is str and module in self._user_modules:
+        if type(module) is not str:
+            return
+        if module in self._user_modules or module not in sys.modules:
             yield part, list(inside.values())
+
+    # --- what belongs to modules -----------------------------------------------------------------
+
+    def _plugin(self, thing: Any, part: str, here: int) -> Iterable[Group]:
+        """A module that is no other's to hold: loaded from a file of the user's, and not listed."""
+        if id(thing) not in self._modules:
+            yield from self._globals(foreign.module_attributes(thing), part)
+
+    def _globals(self, space: dict[str, Any], part: str) -> Iterable[Group]:
+        """The namespace of code; nothing where it is that of a module which is listed."""
+        file = dict.get(space, "__file__")
+        if id(space) not in self._spaces and frames.is_own(file if type(file) is str else None):
+            yield part, (space,)
+
+    def _function(self, thing: Any, part: str, here: int) -> Iterable[Group]:
+        yield "closure", (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, vars(thing))
+        yield from self._globals(thing.__globals__, part)
+
+    def _frame(self, thing: Any, part: str, here: int) -> Iterable[Group]:
+        """What a frame holds itself. Not by ``f_locals``, which would hold it all once more."""
+        others = {id(thing.f_back), id(thing.f_globals), id(thing.f_builtins)}
+        yield "locals", [inner for inner in gc.get_referents(thing) if id(inner) not in others]
+        yield from self._globals(thing.f_globals, part)
 
     # --- torch's ---------------------------------------------------------------------------------
 
@@ -243,17 +275,21 @@ def _anything(thing: Any, part: str, here: int) -> Iterable[Group]:
     return ((part, gc.get_referents(thing)),) if gc.is_tracked(thing) else ()
 
 
-def _function(thing: Any, part: str, here: int) -> Iterable[Group]:
-    """Not its globals, which are its module's."""
-    yield "closure", (thing.__closure__, thing.__defaults__, thing.__kwdefaults__, vars(thing))
-
-
 def _builtin(thing: Any, part: str, here: int) -> Iterable[Group]:
     """A method made in C holds its object; a function made in C refers to its module."""
     return ((part, (thing.__self__,)),)
 
 
-def _frame(thing: Any, part: str, here: int) -> Iterable[Group]:
-    """What a frame holds itself. Not by ``f_locals``, which would hold on to it all once more."""
-    others = {id(thing.f_back), id(thing.f_globals), id(thing.f_builtins)}
-    yield "locals", [inner for inner in gc.get_referents(thing) if id(inner) not in others]
+def finalizers() -> list[tuple[Any, ...]]:
+    """What each ``weakref.finalize`` that has not run yet is to call, and with what."""
+    return [(told.func, told.args, told.kwargs) for told in list(_FINALIZERS.values())]
+
+
+#: By such an object, what it is to call, which it does not keep itself.
+_FINALIZERS: Mapping[Any, Any] = foreign.class_attributes(weakref.finalize).get("_registry", {})
+
+
+def _finalizer(thing: Any, part: str, here: int) -> Iterable[Group]:
+    told = _FINALIZERS.get(thing)
+    if told is not None:
+        yield part, (told.func, told.args, told.kwargs)

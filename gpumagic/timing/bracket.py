@@ -2,8 +2,8 @@
 
 An event pair on the current stream misses side streams, other devices and other threads' streams.
 So the first mark is set on each device that has a context, once it is idle, and the second on each
-of its streams that is still at work. Streams that are not torch's cannot be found: a wait for the
-whole device tells whether one of them took longer. No context is ever made.
+of its streams that is still at work. Streams that are not torch's cannot be found: a mark behind
+all work of the device tells whether one of them took longer. No context is ever made.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from time import perf_counter, sleep
 from typing import Any
 
 from gpumagic import torch_cuda
-from gpumagic.timing import captures, queued
+from gpumagic.timing import captures, queued, whole
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
 _SPIN = 5e-3
-#: Seconds that a wait for a device may take after all of torch's streams are done, without those in
-#: which this thread had no processor. Longer, and a stream of another library was at work.
-_FOREIGN = 10e-3
 #: Seconds that two marks may be apart with nothing between them.
 _NOTHING = 10e-6
 
@@ -40,6 +37,8 @@ class Reading:
     finished: float
     #: The device was held, and still was when all marks were set: all work was queued beforehand.
     held: bool = False
+    #: A stream that is not torch's was at work last.
+    foreign: bool = False
     #: Seconds from the first mark to that on each stream, by the stream's handle.
     marks: Mapping[int, float] = field(default_factory=dict)
 
@@ -85,11 +84,14 @@ class _Clock:
         self.own = stream
 
     def mark_busy_streams(self) -> None:
-        """Set the second mark on the other streams too."""
+        """Set the second mark on the other streams too, and one behind all work there is."""
+        self.whole = None if self.held else whole.Mark(self.ordinal)
         # With nothing before it, the mark itself is what keeps the current stream busy.
         busy = torch_cuda.busy_streams(self.ordinal)
         if self.idle or self.held or not self.begun:
             busy = [stream for stream in busy if stream != self.own]
+        if self.whole is not None and self.whole.known:
+            busy = [stream for stream in busy if stream != self.whole.stream]
         self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
         self.idle = self.idle and not busy
         # A hold that ended before all marks were set has let some of them come too late.
@@ -99,15 +101,11 @@ class _Clock:
         marks = [(self.own, self.stop), *self.others]
         for _, mark in marks:
             wait_for(mark)
-        held_up, known = without_processor(), perf_counter()
+        foreign = self._foreign_mark()
+        marks += foreign
+        self.idle = self.idle and not foreign
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
-        passed_by = finished - known
-        if passed_by > _FOREIGN and passed_by - (without_processor() - held_up) > _FOREIGN:
-            own = torch_cuda.current_stream(self.ordinal)
-            marks.append((own, torch_cuda.timing_event(own)))
-            marks[-1][1].synchronize()
-            self.idle = False
         passed: dict[int, float] = {}
         for stream, mark in marks:
             seconds = self.start.elapsed_time(mark) / 1e3
@@ -118,24 +116,29 @@ class _Clock:
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         if self.idle:  # the marks themselves took time too
             finished = host_stop
-        # The first mark came before the host's clock started, one for a foreign stream late.
+        # The first mark came before the host's clock started.
         seconds = min(seconds, finished - host_start)
-        return Reading(seconds, self.idle, worked, finished, self.held, passed)
+        return Reading(seconds, self.idle, worked, finished, self.held, bool(foreign), passed)
+
+    def _foreign_mark(self) -> list[tuple[Any, Any]]:
+        """A mark behind the streams that are not torch's, if they outlive torch's; else none."""
+        mark = self.whole or whole.Mark(self.ordinal)  # behind a hold no stream was idle before
+        if mark.known:
+            if not mark.outlives():
+                return []
+            wait_for(mark.end)
+            return [(mark.stream, mark.end)]
+        if not whole.waited_long(self.ordinal):
+            return []
+        late = torch_cuda.timing_event(self.own)
+        late.synchronize()
+        return [(self.own, late)]
 
     def _counts(self, handle: int, seconds: float) -> bool:
         """Whether a stream's mark tells of work, and not only of its own passing."""
         nothing = self.nothing.get(handle)
         own = handle == self.own.cuda_stream
         return own or nothing is None or seconds > nothing + 2 * queued.RESOLUTION
-
-
-def without_processor() -> float:
-    """Seconds for which this thread was to run and another one did, as Linux counts; else 0."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - the quicker way
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 def wait_for(event: Any) -> None:

@@ -6,7 +6,9 @@ mark, and only those marks are waited for: what other threads go on launching ho
 
 Whether a cell has used the GPU at all is known by its signs: a stream is at work at its end, or
 torch's allocator has served something. A cell that only ran kernels on tensors that were there, and
-waited for them itself, shows neither.
+waited for them itself, shows neither; nor does work on a stream that is not torch's, unless the
+default stream waits for it. (A mark behind all work of a device, as `gpumagic.timing.whole` makes,
+would spoil a graph that another library is capturing.)
 """
 
 from __future__ import annotations

@@ -214,6 +214,8 @@ class Repetition:
         )
         if len(devices) > 1:
             probe.refuse("the code uses several GPUs, which cannot be held as one")
+        if any(lap.readings[ordinal].foreign for lap in laps if ordinal in lap.readings):
+            probe.refuse("the code uses streams that are not torch's, which cannot be held")
         return probe
 
     def _nothing(self, ordinal: int) -> dict[int, float]:

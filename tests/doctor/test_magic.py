@@ -177,6 +177,37 @@ def test_a_real_missing_kernel_image(run_cell: Callable[..., Ran], virtual_gpu: 
     assert ran.text.startswith("gpumagic: the code that failed was not built for this GPU")
 
 
+def test_an_exceptions_own_code_does_not_run() -> None:
+    """Its text is that which it was made with, also where the text is a class of the user's."""
+    ran: list[str] = []
+
+    class Text(str):
+        def __str__(self) -> str:
+            ran.append("Text.__str__")
+            return "mine"
+
+        __repr__ = __str__
+
+    class HostileError(RuntimeError):
+        def __str__(self) -> str:
+            ran.append("__str__")
+            raise ValueError("mine")
+
+        __repr__ = __str__
+
+        def __getattribute__(self, name: str) -> Any:
+            ran.append(name)
+            raise ValueError("mine")
+
+    text = Text("Caught AcceleratorError:\nCUDA error: misaligned address")
+    for error in (HostileError(text), HostileError(7, text), KeyError(text)):
+        found = explaining.explain(error)
+        assert isinstance(found, Explanation)
+        assert "a kernel went wrong" in str(found)
+    assert explaining.explain(HostileError(HostileError("CUDA error: something"))) is None
+    assert not ran
+
+
 def test_the_exception_is_not_kept(run_cell: Callable[..., Ran]) -> None:
     class MineError(RuntimeError):
         pass

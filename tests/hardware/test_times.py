@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,37 @@ def test_a_known_duration(torch: Any, cycles: float, figure: Figure) -> None:
             ratios.append(timed.gpu.median / true)
         figure(f"50 ms on the {name}: reported / true", ratios)
         assert 0.98 <= statistics.median(ratios) <= 1.02
+
+
+def test_inferred_an_event_behind_a_context_sees_every_stream(
+    torch: Any, cycles: float, figure: Figure
+) -> None:
+    """``cuCtxRecordEvent``: also non-blocking streams, and a stream can wait for its event."""
+    from gpumagic import driver
+    from gpumagic.timing import whole
+
+    if not whole.Mark(0).known:
+        figure("cuCtxRecordEvent", None)
+        pytest.skip("the driver is older than CUDA 12.5")
+    torch.cuda.synchronize()
+    assert not whole.Mark(0).outlives(), "an idle device is at work"
+    library, handle = driver.loaded_library(), ctypes.c_void_p()
+    assert library is not None
+    assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0
+    stream = torch.cuda.ExternalStream(handle.value)
+    ratios = []
+    for seconds in (0.001, 0.008):
+        for _ in range(5):
+            with gpumagic.cudatime() as timed, torch.cuda.stream(stream):
+                torch.cuda._sleep(int(seconds * cycles))
+            assert timed.gpu is not None
+            ratios.append(timed.gpu.median / seconds)
+    figure("1 and 8 ms on a stream that is not torch's: reported / true", ratios)
+    assert 0.98 <= statistics.median(ratios) <= 1.1
+    with gpumagic.cudatime() as timed:
+        sum(range(1000))
+    assert timed.gpu_at_most
+    assert library.cuStreamDestroy_v2(handle) == 0
 
 
 def test_two_devices_at_once(torch: Any, figure: Figure) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import subprocess
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -310,6 +312,98 @@ def test_a_module_of_a_package_that_has_a_name(
         del sys.modules["my_package"], sys.modules["my_package.cache"]
 
 
+PLUGIN = """
+import torch
+BUFFER = torch.empty(1000, dtype=torch.uint8, device="cuda")
+def function():
+    return BUFFER
+class Kind:
+    held = torch.empty(2000, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_a_plugin_that_is_in_no_list_of_modules(torch: ModuleType, tmp_path: Path) -> None:
+    """By its own names if it has one, and by whatever keeps a part of it."""
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+
+    def load() -> ModuleType:
+        spec = importlib.util.spec_from_file_location("plugin", tmp_path / "plugin.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    plugin: Any = load()
+    device = of(torch, {"p": plugin, "f": plugin.function})
+    assert {h.name: (h.bytes, h.also) for h in device.holders} == {
+        "p.BUFFER": (1000, ()),
+        "p.Kind": (2000, ()),
+    }
+    assert sizes(of(torch, {"listed": [plugin]})) == {"listed": 3000}
+    kind, function = plugin.Kind, plugin.function
+    del plugin
+    gc.collect()
+    assert sizes(of(torch, {"kind": kind})) == {"kind": 2000}, "it has no method to lead on"
+    assert sizes(of(torch, {"function": function})) == {"function": 3000}
+    assert sizes(of(torch, {"listed": [function]})) == {"listed": 3000}
+
+
+def test_namespaces_of_code_that_is_no_module(torch: ModuleType, new: Any) -> None:
+    space: dict[str, Any] = {"held": new(1000)}
+    exec("def function(): return held\ndef generator(): yield held", space)
+    function, running = space["function"], space["generator"]()
+    next(running)
+    del space
+    assert sizes(of(torch, {"function": function})) == {"function": 1000}
+    assert sizes(of(torch, {"running": running})) == {"running": 1000}
+
+
+def sizes(device: DeviceHolders) -> dict[str, int]:
+    return {holder.name: holder.bytes for holder in device.holders if holder.bytes}
+
+
+def test_a_module_of_the_users_that_only_a_function_of_its_leads_to(
+    torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is held by Python's list of modules, and called as there."""
+    (tmp_path / "my_parts").mkdir()
+    (tmp_path / "my_parts" / "__init__.py").write_text("")
+    (tmp_path / "my_parts" / "cache.py").write_text("STORE = []\nfill = STORE.append\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from my_parts.cache import fill  # type: ignore[import-not-found]
+
+    fill(new(1000))
+    try:
+        assert of(torch, {})["my_parts.cache.STORE"].bytes == 1000
+        device = of(torch, {"fill": fill})
+        assert device["my_parts.cache.STORE"].also == ("fill", "my_parts.cache.fill")
+    finally:
+        del sys.modules["my_parts"], sys.modules["my_parts.cache"]
+
+
+def test_what_is_called_when_an_object_dies(torch: ModuleType, new: Any) -> None:
+    class Watched:
+        pass
+
+    def clean(held: Any) -> None:
+        pass
+
+    def closure(held: Any) -> Callable[[Any], None]:
+        return lambda _: held.clear()
+
+    watched = Watched()
+    names = {"reference": weakref.ref(watched, closure([new(1000)]))}
+    assert sizes(of(torch, names)) == {"reference": 1000}
+    finalizer = weakref.finalize(watched, clean, new(2000))
+    names.clear()
+    name = f"weakref.finalize({clean.__qualname__})"
+    assert sizes(of(torch, {})) == {name: 2000}
+    assert of(torch, {"finalizer": finalizer})["finalizer"].also == (name,)
+    finalizer.detach()
+    assert not of(torch, {}).named
+
+
 def test_methods_made_in_c_hold_their_object(torch: ModuleType, new: Any) -> None:
     import functools
 
@@ -371,6 +465,26 @@ def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
         assert (site.bytes, site.blocks) == (1000, 1)
     finally:
         del json.kept_for_a_test  # type: ignore[attr-defined]
+
+
+def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
+    """torch keeps it in C++ and shows it to nobody: what it is that holds, not by which name."""
+
+    def hooked() -> Any:
+        held = new(1000)
+
+        def hook(*_: Any) -> None:
+            held.clear()
+
+        loss = torch.ones(1, device="cuda", requires_grad=True).exp()
+        loss.grad_fn.register_hook(hook)
+        return loss
+
+    loss = hooked()
+    assert 1000 in [site.bytes for site in of(torch, {"loss": loss}, gc=True).sites]
+    (where,) = [s.where for s in of(torch, {"loss": loss}, gc=True).sites if s.bytes == 1000]
+    name = f"{hooked.__qualname__}.<locals>.hook"
+    assert where.startswith(f"held by the function {name} (test_holders.py line ")
 
 
 def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Iterator
 from types import ModuleType
@@ -26,6 +27,17 @@ def test_a_report_with_the_change_since_the_last(torch: ModuleType) -> None:
     assert gpumagic.gpumem().devices[0].allocated_change == 0
     assert json.loads(report.to_json())["devices"]["0"]["allocated"] == 2 * MIB
     del keep
+
+
+def test_a_report_has_all_that_the_magic_shows(torch: ModuleType, ip: Any, run_cell: Any) -> None:
+    pinned = torch.empty(MIB, dtype=torch.uint8, pin_memory=True)
+    report, shown = gpumagic.gpumem(), run_cell("%gpumem -o -q").value
+    assert report.in_use
+    for each in dataclasses.fields(gpumagic.MemoryReport):
+        if each.name != "devices":  # with the change since another report
+            assert getattr(report, each.name) == getattr(shown, each.name), each.name
+    assert (report.pinned is None) == (gpumagic.torch_cuda.pinned_memory() is None)
+    del pinned
 
 
 def test_a_report_is_a_context_manager_too(torch: ModuleType) -> None:

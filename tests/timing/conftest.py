@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("tests.timing.conformance")
 
 
 @pytest.fixture
-def work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def work(virtual_gpu: Any) -> Iterator[Any]:
     """Functions that keep a device at work for so many seconds; contexts on cuda:0 and cuda:1.
 
     All by the virtual clock, so that a measured time is the same on every machine: a launch takes
@@ -46,8 +46,6 @@ def work(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.cuda.synchronize(0)
     torch.cuda.synchronize(1)
     virtual_gpu.set_launch_cost(cells.LAUNCH)
-    # Waiting for a processor takes none of the virtual clock's time.
-    monkeypatch.setattr("gpumagic.timing.bracket.without_processor", lambda: 0.0)
     with virtual_clock():
         yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
         torch.cuda.synchronize(0)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.timing import bracket
+from gpumagic.timing import whole
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
     "current stream": (lambda w: w.sleep(0.05), {0: 0.05}),
@@ -59,12 +58,12 @@ def test_known_duration(name: str, work: Any) -> None:
     assert timed.gpu_note is None
 
 
-@pytest.fixture
-def foreign(work: Any) -> Iterator[Callable[[float], None]]:
+@pytest.fixture(params=[1, 0], ids=["non-blocking", "blocking"])
+def foreign(work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[float], None]]:
     """``foreign(seconds)``: work on a stream of another library's, made without torch."""
     runtime = ctypes.CDLL(None)  # the one that torch uses
-    handle, not_blocking = ctypes.c_void_p(), 1
-    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), not_blocking) == 0
+    handle = ctypes.c_void_p()
+    assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), request.param) == 0
     stream = work.torch.cuda.ExternalStream(handle.value, device="cuda:0")
 
     def sleep(seconds: float) -> None:
@@ -76,15 +75,17 @@ def foreign(work: Any) -> Iterator[Callable[[float], None]]:
     assert runtime.cudaStreamDestroy(handle) == 0
 
 
-@pytest.mark.parametrize("own", [0.0, 0.02])
-def test_a_stream_that_is_not_torchs(own: float, foreign: Any, work: Any) -> None:
-    """It outlives all that torch knows of: only the wait for the device shows it."""
+@pytest.mark.parametrize("own", [0.0, 0.4])
+@pytest.mark.parametrize("true", [0.0002, 0.008, 0.05])
+def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, work: Any) -> None:
+    """It outlives all that torch knows of: only a mark behind the whole device shows it."""
     with gpumagic.cudatime() as timed:
-        foreign(0.05)
+        foreign(true)
         if own:
-            work.sleep(own)
+            work.on_side(own * true)  # the default stream would wait for a blocking one
     assert {*timed.per_device} == {0}
-    assert 0.98 * 0.05 <= timed.gpu.median <= 1.02 * 0.05 + timed.host.median
+    assert 0.98 * true <= timed.gpu.median <= 1.02 * true + timed.host.median
+    assert timed.wall.median >= timed.gpu.median
     assert timed.bound == "gpu"
     assert not timed.gpu_at_most
     assert timed.gpu_note is None
@@ -93,37 +94,68 @@ def test_a_stream_that_is_not_torchs(own: float, foreign: Any, work: Any) -> Non
 def test_a_stream_that_is_not_torchs_and_is_done_first(foreign: Any, work: Any) -> None:
     with gpumagic.cudatime() as timed:
         foreign(0.02)
-        work.sleep(0.05)
+        work.on_side(0.05)
     assert 0.98 * 0.05 <= timed.gpu.median <= 1.02 * 0.05 + timed.host.median
 
 
-def test_a_busy_machine_is_no_other_library(
-    work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("foreign", [1], indirect=True)
+def test_a_stream_that_is_not_torchs_repeated(foreign: Any, work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: foreign(0.008), n=1, r=5, queued=True)
+    assert 0.98 * 0.008 <= timing.gpu.best <= timing.gpu.worst <= 1.02 * 0.008 + timing.host.worst
+    assert timing.bound == "gpu"
+    assert timing.queued is None
+    assert "not torch's" in timing.queued_note
+
+
+def test_a_stream_that_is_not_torchs_where_the_driver_is_older(
+    foreign: Any, work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait for the device took long because this thread had no processor: nothing ran there."""
-    monkeypatch.setattr(bracket, "without_processor", time.perf_counter)
-    virtual_gpu.slow("cudaDeviceSynchronize", 0.02)
+    """Without the event behind everything: by the CPU time that the wait for the device takes."""
+    virtual_gpu.fault("cuCtxRecordEvent", 801)
+    monkeypatch.setattr(whole, "thread_time", time.perf_counter)  # the wait is the virtual clock's
+    with gpumagic.cudatime() as timed:
+        foreign(0.008)
+    assert 0.98 * 0.008 <= timed.gpu.median <= 1.02 * 0.008 + timed.host.median
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    "slow", ["cudaDeviceSynchronize", "cudaEventRecord", "cudaEventQuery", "cudaStreamQuery"]
+)
+def test_a_busy_machine_is_no_work_of_a_device(
+    slow: str, older: bool, work: Any, virtual_gpu: Any
+) -> None:
+    """Whatever call holds the host up: a device that had nothing to do has no GPU time."""
+    if older:
+        virtual_gpu.fault("cuCtxRecordEvent", 801)
     with gpumagic.cudatime() as timed:
         work.sleep(0.005)
+        virtual_gpu.slow(slow, 0.02)
     assert {*timed.per_device} == {0}
-    assert timed.gpu.median <= 1.02 * 0.005 + timed.host.median
+    assert timed.bound != "host"
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="Linux counts it")
-def test_time_without_a_processor_is_counted() -> None:
-    mine = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(mine)})
-    try:
-        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def test_beside_a_busy_loop_an_idle_device_has_no_time(work: Any) -> None:
+    """A thread and a process that compute take this thread's lock and its processor."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    done = threading.Event()
+
+    def spin() -> None:
+        while not done.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    with subprocess.Popen(loop) as busy:
         try:
-            begun, before = time.monotonic(), bracket.without_processor()
-            while bracket.without_processor() - before < 0.02:
-                assert time.monotonic() - begun < 60, "two share a processor, and neither waits"
+            thread.start()
+            for _ in range(3):
+                with gpumagic.cudatime() as timed:
+                    work.sleep(0.05)
+                assert {*timed.per_device} == {0}
         finally:
+            done.set()
             busy.kill()
-            busy.wait()
-    finally:
-        os.sched_setaffinity(0, mine)
+            thread.join()
 
 
 def test_what_was_queued_before_does_not_count(work: Any) -> None:

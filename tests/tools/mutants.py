@@ -121,6 +121,8 @@ MUTANTS = (
         "        self.others = []\n",
         KNOWN,
     ),
+    Mutant(_TIMING + "whole.py", "return not self._all.query()", "return False", KNOWN),
+    Mutant(_TIMING + "whole.py", "thread_time() - before > _SPUN", "False", KNOWN),
     Mutant(_TIMING + "comparing.py", "if high < 1 else", "if low < 1 else", COMPARING),
     Mutant(_TIMING + "comparing.py", "pairs - left_out)", "pairs)", COMPARING),
     Mutant(

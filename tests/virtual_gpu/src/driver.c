@@ -632,6 +632,12 @@ VG_EXPORT int cuEventRecord(struct vg_event *event, struct vg_stream *stream)
     return engine_event_record(event, stream);
 }
 
+VG_EXPORT int cuCtxRecordEvent(context where, struct vg_event *event)
+{
+    READY(cuCtxRecordEvent);
+    return where ? engine_event_record_context(event, where->ordinal) : VG_INVALID_CONTEXT;
+}
+
 VG_EXPORT int cuEventQuery(struct vg_event *event)
 {
     READY(cuEventQuery);

@@ -635,6 +635,34 @@ int engine_event_record(struct vg_event *event, struct vg_stream *handle)
     return error;
 }
 
+/* Behind all work of the context, in whichever streams. */
+int engine_event_record_context(struct vg_event *event, int ordinal)
+{
+    int error = valid_event(event);
+    if (error)
+        return error;
+    struct vg_device *device = engine_device(ordinal);
+    if (!device || !device->has_context || device != event->device)
+        return VG_INVALID_HANDLE;
+    vg_hold();
+    int64_t when = vg_now() + vg_state()->launch_latency_ns;
+    for (struct vg_stream *stream = device->streams; stream; stream = stream->next) {
+        if (stream->capture) {
+            stream->capture->invalid = 1;
+            error = VG_CAPTURE_UNSUPPORTED;
+        }
+        if (stream->ready > when)
+            when = stream->ready;
+    }
+    if (!error) {
+        event->capture = 0;
+        event->when = when;
+        event->recorded = 1;
+    }
+    vg_let_go();
+    return error;
+}
+
 int engine_event_query(struct vg_event *event)
 {
     int error = valid_event(event);

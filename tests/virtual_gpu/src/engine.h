@@ -106,6 +106,7 @@ struct vg_pool_numbers {
     X(int, event_create, (int ordinal, unsigned flags, struct vg_event **result))                                          \
     X(int, event_destroy, (struct vg_event * event))                                                                       \
     X(int, event_record, (struct vg_event * event, struct vg_stream *stream))                                              \
+    X(int, event_record_context, (struct vg_event * event, int ordinal))                                                    \
     X(int, event_query, (struct vg_event * event))                                                                         \
     X(int, event_synchronize, (struct vg_event * event))                                                                   \
     X(int, event_elapsed, (float *milliseconds, struct vg_event *start, struct vg_event *end))                             \
