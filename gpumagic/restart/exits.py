@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import MethodType
 from typing import Any, ClassVar
 
@@ -15,11 +17,16 @@ def run_exit_functions(shell: Any) -> None:
     """Call what the user and libraries have registered with `atexit`: temporary folders go.
 
     What they print goes where it goes at the end of a kernel. What IPython and ipykernel have
-    registered is not called, since the new process goes on with their files and the history.
+    registered is not called, since the new process goes on with their files and the history. Nor
+    is what would leave this process without its history, finalizers and logs: the system may still
+    refuse to replace it.
     """
     own = [function for function in _own(shell) if _unregister(function)]
     try:
         with (
+            _history_open(shell.history_manager),
+            _finalizers_on(),
+            _logs_open(),
             suppress(Exception, KeyboardInterrupt, SystemExit),  # they are told on stderr
             redirect_stdout(sys.__stdout__),
             redirect_stderr(sys.__stderr__),
@@ -28,6 +35,49 @@ def run_exit_functions(shell: Any) -> None:
     finally:
         for function in reversed(own):
             atexit.register(function)
+
+
+@contextmanager
+def _history_open(history: Any) -> Iterator[None]:
+    """Without the finalizer by which newer IPythons close the history's database."""
+    finalizer = getattr(history, "_finalizer", None)
+    if type(finalizer) is not weakref.finalize or not finalizer.atexit:
+        yield
+        return
+    finalizer.atexit = False
+    try:
+        yield
+    finally:
+        finalizer.atexit = True
+
+
+@contextmanager
+def _finalizers_on() -> Iterator[None]:
+    """`weakref.finalize` as before: its exit function has it ignore all finalizers from then on."""
+    everything: Any = weakref.finalize
+    registered = _is_registered(everything._exitfunc)
+    try:
+        yield
+    finally:
+        everything._shutdown = False
+        if registered and not _is_registered(everything._exitfunc):
+            atexit.register(everything._exitfunc)
+
+
+@contextmanager
+def _logs_open() -> Iterator[None]:
+    """What loggers hold back is written; their handlers stay open."""
+    if not any(each is logging.shutdown for each in _registered()):
+        yield
+        return
+    atexit.unregister(logging.shutdown)
+    try:
+        for reference in reversed(logging._handlerList):  # type: ignore[attr-defined]
+            with suppress(Exception):  # as `logging.shutdown` does; it may be the user's own
+                reference().flush()
+        yield
+    finally:
+        atexit.register(logging.shutdown)
 
 
 def _own(shell: Any) -> Iterator[MethodType]:
@@ -48,15 +98,19 @@ def _own(shell: Any) -> Iterator[MethodType]:
 
 def _unregister(function: MethodType) -> bool:
     """Whether it was registered; it is no more."""
-    found = any(
+    found = _is_registered(function)
+    if found:
+        atexit.unregister(function)
+    return found
+
+
+def _is_registered(function: MethodType) -> bool:
+    return any(
         type(each) is MethodType
         and each.__self__ is function.__self__
         and each.__func__ is function.__func__
         for each in _registered()
     )
-    if found:
-        atexit.unregister(function)
-    return found
 
 
 def _registered() -> list[Any]:

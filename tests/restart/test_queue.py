@@ -203,11 +203,22 @@ def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
     assert {tuple(statuses) for statuses in answers.values()} == {("ok",)}
 
 
-def test_when_the_system_refuses(kernel: Callable[..., Kernel]) -> None:
-    """At the last moment: the kernel goes on as it was, its clients too."""
+def test_when_the_system_refuses(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """At the last moment: the kernel goes on as it was, its clients too, and may ask again.
+
+    So it does although exit functions have run: its history, logs and finalizers still work.
+    """
     k = kernel()
     k.run(FREEZE)
-    k.run("import posix\ndef refuse(*_): raise OSError('no memory')\nposix.execve = refuse")
+    k.run(
+        "import posix\nexecve = posix.execve\ndef refuse(*_): raise OSError('no memory')\n"
+        "posix.execve = refuse"
+    )
+    k.run(
+        "import logging, weakref\n"
+        f"log = logging.FileHandler({str(tmp_path / 'log')!r})\n"
+        f"at_end = weakref.finalize(log, open({str(tmp_path / 'end')!r}, 'a').write, 'once ')"
+    )
     asking, rest = k.submit("%gpu off --restart"), [k.submit("1") for _ in range(5)]
     refused = k.wait(asking)
     assert refused.status == "error"
@@ -215,3 +226,16 @@ def test_when_the_system_refuses(kernel: Callable[..., Kernel]) -> None:
     assert {k.wait(message).status for message in rest} <= {"ok", "aborted"}
     assert k.run("refuse.__name__").value == "'refuse'"
     assert k.run(SEES).stdout == "None False\n"
+    k.run("log.emit(logging.makeLogRecord({'msg': 'still open'}))")
+    assert (tmp_path / "log").read_text() == "still open\n"
+    k.run(
+        "class Thing: pass\nthing, gone = Thing(), []\n"
+        "of_thing = weakref.finalize(thing, gone.append, 1); del thing"
+    )
+    assert k.run("gone, at_end.alive").value == "([1], False)"
+    assert "no memory" in k.run("%gpu off --restart", raising=False).shown
+    k.run("posix.execve = execve")
+    restarted = k.run("%gpu off --restart")
+    assert restarted.text.startswith("restarted")
+    assert "history" not in restarted.shown
+    assert "def refuse" in k.run("%history -l 20").stdout
