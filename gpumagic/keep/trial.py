@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from gpumagic import child, torch_cuda
+from gpumagic import child, import_places, torch_cuda
 from gpumagic.keep.planning import why
 
 #: Seconds after which a child that does not answer is given up; the user may interrupt it earlier.
@@ -28,8 +28,8 @@ _PATIENCE = 600.0
 #: The last answer of a child that has come to its end.
 _DONE = "."
 
-#: gpumagic, and what it imports, never comes from the working folder. What the variables need may:
-#: then the import path is the notebook's.
+#: gpumagic, and what it imports, never comes from the working folder. What the variables need may,
+#: if it came from there before: then the import path is the notebook's.
 _START = """\
 import os, sys
 given = eval(sys.argv.pop())
@@ -54,6 +54,7 @@ class Trial:
             "file": file.fileno(),
             "answers": writer,
             "folder": _folder(),
+            "places": import_places.now(),
         }
         try:
             self._child = child.start(
@@ -126,7 +127,10 @@ def main(given: Mapping[str, Any]) -> None:
         def say(name: str, reason: str | None) -> None:
             answers.write(json.dumps([name, reason]) + "\n")
 
-        with os.fdopen(given["file"], "rb", closefd=False) as file:
+        with (
+            os.fdopen(given["file"], "rb", closefd=False) as file,
+            import_places.as_before(given["places"]),
+        ):
             _try(file, say)
         say(_DONE, None)
     os._exit(0)

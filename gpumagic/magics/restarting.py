@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
-from gpumagic import choice, restart, selection, threads
+from gpumagic import choice, import_places, restart, selection, threads
 from gpumagic.errors import RestartError
 from gpumagic.magics.show import hand_over
 from gpumagic.results import Selection
@@ -25,7 +25,14 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
     Raises:
         RestartError: refused; the kernel goes on as it was.
     """
-    shell = magics.shell
+    with import_places.as_before(import_places.now()):
+        _begin(magics.shell, chosen, options, silent=silent)
+    raise AssertionError("unreachable")
+
+
+def _begin(
+    shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool
+) -> NoReturn:
     restart.check(shell, force=options.force)
     environment = _environment(shell)
     payload: dict[str, Any] = {

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
+from gpumagic import import_places
 from gpumagic.errors import RestartError
 from gpumagic.restart import (
     clients,
@@ -152,6 +153,7 @@ def restart(
         "lost": leaving.lost(shell),
         "variables": [*leaving.variables(shell)],
         "numbering": numbering.save(shell),
+        "places": import_places.now(),
         "files": [handover.address(file) for file in files],
         "removes_connection_file": kernel is not None and exits.removes_connection_file(app),
     }

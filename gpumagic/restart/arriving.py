@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpumagic import import_places
 from gpumagic.restart import clients, exits, inbox, loader, numbering
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         _reap_before_cells(shell, state["children"])
-        numbering.restore(shell, state["numbering"])
-        error = _told(shell, resumed, report)
+        with import_places.as_before(state["places"]):
+            numbering.restore(shell, state["numbering"])
+            error = _told(shell, resumed, report)
         numbering.finish(shell, state["numbering"])
         loader.answered(None)
         if error is None and loader.interrupts:
@@ -76,8 +78,9 @@ async def _answer(
     await clients.back(kernel.parent, state["channels"])
     reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
     try:
-        numbering.restore(shell, state["numbering"])
-        error = _told(shell, resumed, report)
+        with import_places.as_before(state["places"]):
+            numbering.restore(shell, state["numbering"])
+            error = _told(shell, resumed, report)
         if error is None:
             expressions = content.get("user_expressions") or {}
             reply["user_expressions"] = shell.user_expressions(expressions)

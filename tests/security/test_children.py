@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -58,18 +59,27 @@ def test_the_new_process_tried_in_a_child(traps: Traps, tmp_path: Path) -> None:
 
 
 def test_kept_variables_tried_in_a_child(traps: Traps, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where the notebook's own import path begins with the working folder."""
-    traps.keep({"sitecustomize", "usercustomize", "json", "torch", "select", "tempfile"})
-    home = {"seven": 7}
+    """Not even where the notebook's own import path begins with the working folder.
+
+    From there comes what was imported from there, and nothing else.
+    """
+    import torch
+
+    (traps.folder / "of_the_notebook.py").write_text("class Mine: pass\n")
+    monkeypatch.syspath_prepend(str(traps.folder))
+    mine = importlib.import_module("of_the_notebook")
+    monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
+    home = {"seven": 7, "tensor": torch.zeros(3), "mine": mine.Mine()}
     chosen = keep.plan(home, home, home)
+    assert chosen.failures == {}
     files = keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
-    monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path)])
     trial = keep.Trial(files[0], dict(os.environ))
     try:
         assert trial.failures(lambda: None) == {}
     finally:
         trial.close()
         keep.close(files)
+        del sys.modules["of_the_notebook"]
     assert traps.caught == []
 
 
