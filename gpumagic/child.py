@@ -3,12 +3,13 @@
 The working folder may be shared, or a cloned repository: a ``torch.py`` there is not torch. Python
 puts it on a child's path with ``-c`` and ``-m``, with an empty or relative entry of
 ``PYTHONPATH``, and the system's loader does the same for ``LD_LIBRARY_PATH``. So children work in
-this Python's own folder.
+this Python's own folder, and such entries are left out where a child goes elsewhere.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: 
             return subprocess.run(
                 command,
                 cwd=sys.prefix,
-                env=None if environment is None else dict(environment),
+                env=_absolute(os.environ if environment is None else environment),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -60,20 +61,34 @@ def start(
 ) -> Running:
     """Start a program, outside of the working folder or in the ``folder`` given, if it is there.
 
-    ``options`` are those of `subprocess.Popen`.
+    In that folder, which a process was started in before, the environment means what it meant
+    then. ``options`` are those of `subprocess.Popen`.
 
     Raises:
         OSError, TypeError, ValueError: it cannot be started.
     """
+    outside = folder is None or not Path(folder).is_dir()
     with _not_debugged():
         return subprocess.Popen(
             command,
-            cwd=folder if folder is not None and Path(folder).is_dir() else sys.prefix,
-            env=dict(environment),
+            cwd=sys.prefix if outside else folder,
+            env=_absolute(environment) if outside else dict(environment),
             stdin=subprocess.DEVNULL,
             errors="replace",
             **options,
         )
+
+
+def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what would be imported, or loaded, from wherever a child works."""
+    found = dict(environment)
+    for name, separators in (("PYTHONPATH", os.pathsep), ("LD_LIBRARY_PATH", ":;")):
+        if name in found:
+            entries = re.split(f"[{separators}]", found.pop(name))
+            absolute = [entry for entry in entries if os.path.isabs(entry)]
+            if absolute:
+                found[name] = os.pathsep.join(absolute)
+    return found
 
 
 def _not_debugged() -> AbstractContextManager[Any]:

@@ -30,9 +30,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
     raise AssertionError("unreachable")
 
 
-def _begin(
-    shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool
-) -> NoReturn:
+def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
     restart.check(shell, force=options.force)
     environment = _environment(shell)
     payload: dict[str, Any] = {

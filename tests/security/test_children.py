@@ -36,6 +36,12 @@ def traps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traps:
 def test_the_traps_work(traps: Traps) -> None:
     subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
     assert traps.caught
+    load = [sys.executable, "-S", "-E", "-P", "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
+    if sys.version_info < (3, 11):
+        load.remove("-P")
+        (traps.folder / "ctypes.py").unlink()
+    done = subprocess.run(load, capture_output=True, text=True, check=False)
+    assert "libcuda.so.1: " in done.stderr
 
 
 def test_torch_asked_in_a_child(traps: Traps) -> None:

@@ -14,6 +14,20 @@ tornado traitlets jupyter_client jupyter_core cloudpickle matplotlib sitecustomi
 #: Without these a Python does not even come to the point where a trap can say something.
 _NEEDED = ("encodings", "codecs", "io", "abc")
 
+#: Libraries that torch, the driver's and NVML's doors load: none of these is one, which is fatal.
+_LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcudart.so",
+    "libcudart.so.12",
+    "libcudart.so.13",
+    "libstdc++.so.6",
+    "libcublas.so.12",
+    "libcublas.so.13",
+    "libgomp.so.1",
+    "libc10.so",
+)
+
 
 class Traps:
     """The folder, and what was caught in it."""
@@ -27,6 +41,8 @@ class Traps:
         for name in names:
             text = f"open({str(self._log)!r}, 'a').write({name!r} + '\\n')\n"
             (self.folder / f"{name}.py").write_text(f"{text}raise ImportError('a trap')\n")
+        for name in _LIBRARIES:
+            (self.folder / name).write_text("a trap")
         program = self.folder / "nvcc"
         program.write_text(f"#!/bin/sh\necho nvcc >> '{self._log}'\n")
         program.chmod(0o755)
