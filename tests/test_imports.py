@@ -28,7 +28,8 @@ ROOMS: dict[str, set[str]] = {
     "foreign": set(),
     "frames": {"errors", "foreign"},
     "import_places": {"foreign"},
-    "restart": {"errors", "frames", "child", "import_places"},
+    "processes": {"results"},
+    "restart": {"errors", "frames", "child", "import_places", "processes"},
     "torch_cuda": {"errors", "driver"},
     "torch_build": set(),
     "runtime": {"errors", "child", "torch_cuda", "torch_build"},
@@ -45,7 +46,6 @@ ROOMS: dict[str, set[str]] = {
     "measured": {"errors"},
     "awaited": set(),
     "cell": {"awaited", "errors", "loop"},
-    "processes": {"results"},
     "inventory": {
         *("results", "errors", "visibility", "driver", "nvml", "torch_cuda", "system_files"),
         "processes",

@@ -130,7 +130,7 @@ def _check(shell: Any, force: bool) -> Any:
         values = [*leaving.variables(shell).values()]
         lost = [f"thread {name}" for name in losses.threads(values)]
         lost += [f"asyncio task {name}" for name in losses.tasks(values)]
-        lost += [f"child process {pid} ({name[:60]})" for pid, name in _children(app).items()]
+        lost += [f"child process {pid} ({name})" for pid, name in _children(app).items()]
         if lost:
             raise RestartError(f"a restart would lose {', '.join(lost)}; or add --force")
     return app

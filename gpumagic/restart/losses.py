@@ -33,7 +33,7 @@ def named(variables: Mapping[str, Any]) -> list[str]:
     if awaited:
         found.append(f"asyncio task{'s' * (len(awaited) > 1)} {', '.join(awaited)}")
     if processes:
-        pids = ", ".join(f"{pid} ({command[:60]})" for pid, command in processes.items())
+        pids = ", ".join(f"{pid} ({name})" for pid, name in processes.items())
         found.append(f"child process{'es' * (len(processes) > 1)} {pids}")
     return found
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpumagic.processes import command_name
 from gpumagic.restart import signals
 
 
@@ -35,18 +36,22 @@ _HELPERS = (
 
 
 def children(*, helpers: bool = False) -> dict[int, str]:
-    """The child processes of this one, helpers apart, or too: their pids and commands."""
+    """The child processes of this one, helpers apart, or too: their pids and names.
+
+    Of a command the program and the script are told, no arguments.
+    """
     found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
-    found.update(_children_of_system())
-    return {
-        pid: command
-        for pid, command in found.items()
-        if helpers or not any(helper in command for helper in _HELPERS)
-    }
+    for pid, words, name in _children_of_system():
+        command = " ".join(words)
+        if helpers or not any(helper in command for helper in _HELPERS):
+            found[pid] = command_name(words, name)
+        else:
+            found.pop(pid, None)
+    return found
 
 
-def _children_of_system() -> Iterator[tuple[int, str]]:
-    """Living children with their command lines, by psutil or /proc; nothing where there is none."""
+def _children_of_system() -> Iterator[tuple[int, list[str], str]]:
+    """Living children, their command lines and names, by psutil or /proc, if either is there."""
     try:
         import psutil
     except ImportError:
@@ -55,18 +60,20 @@ def _children_of_system() -> Iterator[tuple[int, str]]:
     for child in psutil.Process().children():
         try:
             if child.status() != psutil.STATUS_ZOMBIE:
-                yield child.pid, " ".join(child.cmdline()) or child.name()
+                yield child.pid, child.cmdline(), child.name()
         except psutil.Error:
             continue
 
 
-def _children_in_proc() -> Iterator[tuple[int, str]]:
+def _children_in_proc() -> Iterator[tuple[int, list[str], str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            head, _, tail = os.fsdecode((folder / "stat").read_bytes()).rpartition(")")
+            state, parent = tail.split()[:2]
             if int(parent) == os.getpid() and state != "Z":
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                yield int(folder.name), os.fsdecode(b" ".join(words).strip())
+                words = os.fsdecode((folder / "cmdline").read_bytes().rstrip(b"\0"))
+                name = head.partition("(")[2]
+                yield int(folder.name), words.split("\0") if words else [], name
         except OSError:
             continue
 

@@ -92,7 +92,7 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
         ),
         (
             "import subprocess\nchild = subprocess.Popen(['sleep', '60'])\n%gpu off --restart",
-            "(sleep 60)",
+            "(sleep);",
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
         ("%gpu off --keep x", "--keep goes with --restart"),

@@ -16,6 +16,7 @@ from gpumagic import commands, inventory
 from gpumagic.display import as_html, as_text
 from gpumagic.memory import oom, remedies
 from gpumagic.processes import command_name, looked_up
+from gpumagic.restart import losses, process
 from gpumagic.results import Device, DeviceTable, OutOfMemory, Process
 from tests.security.neighbour import UID, needs_neighbour
 
@@ -63,6 +64,26 @@ def test_arguments_are_not_told(
         assert SECRET not in capsys.readouterr().out
         assert commands.main(["table", "--json", "--arguments"]) == 0
         assert SECRET in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows restarts nothing")
+@pytest.mark.parametrize("psutil", [True, False])
+def test_children_that_a_restart_would_end_are_told_by_name(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, psutil: bool
+) -> None:
+    if not psutil:
+        monkeypatch.setitem(sys.modules, "psutil", None)
+    program = os.path.basename(sys.executable)
+    with running(virtual_gpu, SECRET) as pid, running(virtual_gpu, "forkserver") as other:
+        refused = " ".join(losses.named({}))
+        assert f"{pid} ({program} -c)" in refused
+        assert f"{other} ({program} -c)" in refused
+        assert SECRET not in refused
+    helper = [sys.executable, "-c", "input()", "torch_shm_manager"]
+    with subprocess.Popen(helper, stdin=subprocess.PIPE) as ends_by_itself:
+        assert ends_by_itself.pid not in process.children()
+        assert ends_by_itself.pid in process.children(helpers=True)
+        ends_by_itself.communicate(b"\n")
 
 
 @needs_neighbour
