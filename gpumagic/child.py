@@ -85,7 +85,7 @@ def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
     for name, separators in (("PYTHONPATH", os.pathsep), ("LD_LIBRARY_PATH", ":;")):
         if name in found:
             entries = re.split(f"[{separators}]", found.pop(name))
-            absolute = [entry for entry in entries if os.path.isabs(entry)]
+            absolute = [*filter(os.path.isabs, entries)]
             if absolute:
                 found[name] = os.pathsep.join(absolute)
     return found

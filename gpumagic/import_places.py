@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +36,7 @@ def now() -> dict[str, str]:
 
 
 def _absolute() -> list[str]:
-    return [entry for entry in sys.path if isinstance(entry, str) and os.path.isabs(entry)]
+    return [*filter(os.path.isabs, (each for each in sys.path if isinstance(each, str)))]
 
 
 def _folder(module: Any) -> str | None:
@@ -48,7 +49,8 @@ def _folder(module: Any) -> str | None:
         own = type(inside).__module__ == "_frozen_importlib_external"
         paths = [*inside] if own or type(inside) is list else []
         file = paths[0] if paths and type(paths[0]) is str else None
-    return os.path.dirname(file) if file is not None and os.path.isabs(file) else None
+    path = Path(file or "")
+    return str(path.parent) if path.is_absolute() else None
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from gpumagic import one_line
 from gpumagic.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -42,9 +43,8 @@ def require() -> ModuleType:
     try:
         import torch
     except Exception as error:  # a broken installation fails in many ways (OSError, RuntimeError…)
-        reason = str(error).strip().splitlines()
         raise DeviceError(
-            f"torch cannot be imported ({type(error).__name__}: {reason[0] if reason else '-'}); "
+            f"torch cannot be imported ({one_line.named(error)}); "
             "install it with: pip install torch"
         ) from error
     return torch

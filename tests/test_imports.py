@@ -19,6 +19,7 @@ PACKAGE = ROOT / "gpumagic"
 #: here has no place in the house yet: give it one.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
+    "one_line": set(),
     "system_files": set(),
     "results": {"errors"},
     "mask": {"results"},
@@ -29,8 +30,8 @@ ROOMS: dict[str, set[str]] = {
     "frames": {"errors", "foreign"},
     "import_places": {"foreign"},
     "processes": {"results"},
-    "restart": {"errors", "frames", "child", "import_places", "processes"},
-    "torch_cuda": {"errors", "driver"},
+    "restart": {"errors", "one_line", "frames", "child", "import_places", "processes"},
+    "torch_cuda": {"errors", "one_line", "driver"},
     "torch_build": set(),
     "runtime": {"errors", "child", "torch_cuda", "torch_build"},
     "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
@@ -62,6 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "timing": {
         "results",
         "errors",
+        "one_line",
         "nvml",
         "driver",
         "torch_cuda",
@@ -72,6 +74,7 @@ ROOMS: dict[str, set[str]] = {
     "memory": {
         "results",
         "errors",
+        "one_line",
         "torch_cuda",
         "inventory",
         "cell_hooks",
@@ -80,7 +83,7 @@ ROOMS: dict[str, set[str]] = {
         "plain_tensors",
         "measured",
     },
-    "display": {"results", "errors"},
+    "display": {"results", "errors", "one_line"},
 }
 ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
 ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
@@ -89,7 +92,7 @@ ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witn
 ROOMS["explain"] |= {"failed_start", "foreign", "frames", "nvml"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec", "display"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child"}
+ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child", "one_line"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {

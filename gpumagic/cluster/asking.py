@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
-from gpumagic import __version__
+from gpumagic import __version__, one_line
 from gpumagic.cluster import remote
 from gpumagic.cluster.connecting import Cluster
 from gpumagic.display.units import bytes_
@@ -103,27 +103,34 @@ def _answer(engine: int, question: str, outcome: Any) -> Answer:
         except ValueError as error:
             return Answer(engine, error=f"its answer is not understood: {error}")
     if kind == "version" and type(content) is str:
+        other = one_line.reason(content)
         return Answer(
             engine,
-            error=f"has gpumagic {content}, this kernel {__version__}: install the same there",
+            error=f"has gpumagic {other}, this kernel {__version__}: install the same there",
         )
     if kind == "large" and type(content) is int and 0 <= content < 2**63:
         return Answer(engine, error=f"its result is too large to fetch ({bytes_(content)})")
     if kind == "error" and isinstance(content, str):
-        return Answer(engine, error=content)
+        return Answer(engine, error=one_line.harmless(content))
     return Answer(engine, error="its answer is not understood")
 
 
 def _reason(error: Any) -> str:
-    """An ipyparallel ``RemoteError`` in one line."""
+    """Why there is no answer, by what was raised instead."""
     name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     if name == "ModuleNotFoundError" and "'gpumagic'" in str(text):
         return "gpumagic is not installed there: pip install gpumagic"
     if name == "ModuleNotFoundError" and "gpumagic." in str(text):
         return f"has a gpumagic that knows no clusters: install {__version__} there"
+    return told(error)
+
+
+def told(error: Any) -> str:
+    """An exception, perhaps an engine's (ipyparallel's ``RemoteError``), in one short line."""
+    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     if name == "EngineError":
         return "the engine died"
-    return f"{name}: {str(text).splitlines()[0] if str(text) else ''}"
+    return f"{one_line.reason(name)}: {one_line.reason(text) if str(text) else ''}"
 
 
 def _no_answer(client: Any, engine: int, timeout: float) -> str:

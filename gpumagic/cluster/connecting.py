@@ -176,13 +176,22 @@ def _file_of_profile(name: str) -> Path:
         if name != "default":
             raise SpecError(f"there is no profile {name!r}; there are: {known}") from None
         folder = Path(home) / "profile_default" / "security"
-    files = sorted(folder.glob("ipcontroller*-client.json"), key=lambda file: file.stat().st_mtime)
+    files = [file for file in folder.glob("ipcontroller*-client.json") if _written(file)]
+    files.sort(key=_written)
     if not files:
         option = "" if name == "default" else f" --profile={name}"
         raise DeviceError(
             f"no cluster runs in profile {name!r}; start one with: ipcluster start -n 4{option}"
         )
     return files[-1]
+
+
+def _written(file: Path) -> float:
+    """When a file was written; 0 for a link to nowhere, or what has gone meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except (OSError, RuntimeError):
+        return 0.0
 
 
 def _client(file: Path) -> Any:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError
 
@@ -178,8 +178,7 @@ def join(
         _close_meeting()
         if not isinstance(error, Exception):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DeviceError(f"torch refuses: {reason}") from None
+        raise DeviceError(f"torch refuses: {one_line.reason(error)}") from None
     return str(distributed.get_backend())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpumagic.cluster.asking import TIMEOUT, Answer, ask, futures
+from gpumagic.cluster.asking import TIMEOUT, Answer, ask, futures, told
 from gpumagic.cluster.connecting import Cluster, package
 from gpumagic.cluster.remote import Place
 from gpumagic.display.units import spans
@@ -312,7 +312,7 @@ def _note_errors(outcome: Outcome, result: Any) -> None:
         reply = future.result()
         if isinstance(reply, Exception):
             failures.append(reply)
-            outcome.errors[engine] = _reason(reply)
+            outcome.errors[engine] = told(reply)
     if failures and outcome.exception is None:
         errors = package().error
         try:
@@ -320,13 +320,6 @@ def _note_errors(outcome: Outcome, result: Any) -> None:
         except errors.CompositeError as composite:
             streamed = getattr(result, "_streamed_errors", 0) >= len(failures)
             outcome.exception = errors.AlreadyDisplayedError(composite) if streamed else composite
-
-
-def _reason(error: Any) -> str:
-    if getattr(error, "ename", "") == "EngineError":
-        return "the engine died"
-    text = str(getattr(error, "evalue", error)).splitlines()
-    return f"{getattr(error, 'ename', type(error).__name__)}: {text[0] if text else ''}"
 
 
 def _fetch(cluster: Cluster, outcome: Outcome, engines: Sequence[int], name: str) -> None:

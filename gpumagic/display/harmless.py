@@ -1,42 +1,15 @@
-"""Text from outside, before it is drawn: names of processes, hosts and users, engines' errors.
-
-Whoever chose it must not steer the terminal, turn the direction of what follows, hide words in a
-notebook or fill it.
-"""
+"""What is drawn of text from outside, and of tables whose length somebody else chose."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpumagic.display.grid import Block, Grid, Line
+from gpumagic.one_line import harmless
 
-#: So many characters are drawn of one text.
-LONGEST = 2000
 #: So many rows of a table, and so many tables and lines of one result.
 ROWS = 1000
-#: Invisible, and needed to write some languages and emojis.
-_JOINERS = "\u200c\u200d"
-
-
-def harmless(text: str) -> str:
-    """``text`` in one line of what can be seen, at most `LONGEST` characters of it.
-
-    Control and direction characters, halves of surrogate pairs (undecodable bytes) and what is
-    invisible become U+FFFD, a tab blanks.
-    """
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST - 1]}…"
-    if text.isprintable():
-        return text
-    return "".join(map(_seen, text.expandtabs(4)))
-
-
-def _seen(char: str) -> str:
-    if char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs":
-        return char
-    return "\ufffd"
 
 
 def harmless_lines(text: str) -> str:

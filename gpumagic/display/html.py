@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from html import escape
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
-from gpumagic.display.harmless import bounded, harmless
+from gpumagic.display.harmless import bounded
+from gpumagic.one_line import harmless
 
 # JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
 # fallbacks stand, chosen to be legible on white and on black.

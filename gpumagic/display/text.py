@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from gpumagic.display.grid import Block, Cell, Grid, Line
-from gpumagic.display.harmless import bounded, harmless
+from gpumagic.display.harmless import bounded
+from gpumagic.one_line import harmless
 
 _STYLES = {
     "": "",

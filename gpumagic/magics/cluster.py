@@ -9,11 +9,11 @@ from typing import Any
 
 from gpumagic.cluster import asking, choosing, connecting, grouping
 from gpumagic.cluster.connecting import Cluster
-from gpumagic.display.harmless import harmless
 from gpumagic.display.units import spans
 from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
 from gpumagic.magics.options import Parser, duration
 from gpumagic.magics.show import hand_over
+from gpumagic.one_line import harmless
 from gpumagic.results import ClusterSelection, ProcessGroup
 from gpumagic.visibility import Wants
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
+from gpumagic import one_line
 from gpumagic.awaited import awaited
 from gpumagic.cell import CompiledCell, compile_cell, compile_loop
 from gpumagic.errors import SpecError
@@ -292,4 +293,4 @@ class _Repeated(AbstractContextManager["_Repeated"]):
 
 
 def _say(failure: Exception) -> None:
-    print(f"%cudatime: cannot show the times ({type(failure).__name__}: {failure})")
+    print(f"%cudatime: cannot show the times ({one_line.named(failure)})")

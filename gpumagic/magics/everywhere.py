@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from gpumagic import one_line
 from gpumagic.awaited import awaited
 from gpumagic.errors import SpecError
 from gpumagic.loop import Loop
@@ -129,4 +130,4 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Exception as failure:
-        print(f"%cudatime: cannot show the times ({type(failure).__name__}: {failure})")
+        print(f"%cudatime: cannot show the times ({one_line.named(failure)})")

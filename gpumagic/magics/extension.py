@@ -189,8 +189,10 @@ class Extension:
             try:
                 step()
             except Exception as error:  # torch may be in pieces
-                what = f"{type(error).__name__}: {error}"
-                print(f"gpumagic: not everything could be undone ({what})", file=sys.stderr)
+                from gpumagic import one_line
+
+                said = one_line.named(error)
+                print(f"gpumagic: not everything could be undone ({said})", file=sys.stderr)
 
     def _unregister(self) -> None:
         shell = self.shell

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
+from gpumagic import one_line
+
 
 def explain(shell: Any, error: BaseException) -> None:
     """Show what there is to say on ``error``. Never raises, and keeps nothing of it."""
@@ -18,7 +20,7 @@ def explain(shell: Any, error: BaseException) -> None:
 
         cast(Any, display)(found._repr_mimebundle_(), raw=True)
     except Exception as ours:
-        print(f"gpumagic: no explanation ({type(ours).__name__}: {ours})", file=sys.stderr)
+        print(f"gpumagic: no explanation ({one_line.named(ours)})", file=sys.stderr)
 
 
 def _known(error: BaseException) -> Any:

@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gpumagic import one_line
 from gpumagic.cell import compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics import cluster
@@ -201,4 +202,4 @@ class _Reported(Measurement):
                 self._by_line = self._tracer.result(self.result)
             hand_over(self._magics.shell, self.shown, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours
-            print(f"%gpumem: cannot show the result ({type(failure).__name__}: {failure})")
+            print(f"%gpumem: cannot show the result ({one_line.named(failure)})")

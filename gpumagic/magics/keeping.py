@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from gpumagic import driver, keep, torch_cuda
+from gpumagic import driver, keep, one_line, torch_cuda
 from gpumagic.display.units import bytes_
 from gpumagic.errors import RestartError
 from gpumagic.magics.show import LiveDisplay
@@ -170,7 +170,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
             )
         except Exception as error:
             return [
-                f"The kept variables could not be brought back: {type(error).__name__}: {error}. "
+                f"The kept variables could not be brought back: {one_line.named(error)}. "
                 + _left(resumed.files)
             ]
     _settle(shell, outputs, restored.names)

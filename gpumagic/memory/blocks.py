@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.plain_tensors import storage_address, tensor_base
 
@@ -79,8 +79,9 @@ class Blocks:
             try:
                 blocks._read()
             except RuntimeError as error:
-                reason = (str(error).splitlines() or ["no reason given"])[0]
-                raise UnreadableError(f"the allocator cannot be asked: {reason}") from None
+                raise UnreadableError(
+                    f"the allocator cannot be asked: {one_line.reason(error)}"
+                ) from None
             if blocks.consistent:
                 break
         return blocks

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.cell_hooks import first_line
 from gpumagic.memory.log import MemoryLog
 from gpumagic.memory.peaks import LEDGER, Scope, Stretch
@@ -137,8 +137,7 @@ class EveryCell:
     def _step_aside(self, error: Exception) -> None:
         """Our failure: one line, and the user's cells go on without us."""
         self.off()
-        lines = str(error).strip().splitlines()
         print(
-            f"%gpumem: cells are watched no longer ({type(error).__name__}: "
-            f"{lines[0] if lines else '-'}); '%gpumem on' begins anew"
+            f"%gpumem: cells are watched no longer ({one_line.named(error)}); "
+            "'%gpumem on' begins anew"
         )

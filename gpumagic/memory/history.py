@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.cell_hooks import first_line
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.stayed import recorded_by_others
@@ -184,7 +184,7 @@ class History:
             try:
                 self._record(max_entries)
             except Exception as error:  # the user's cell is what initialises CUDA
-                print(f"gpumagic: no history is recorded ({error})")
+                print(f"gpumagic: no history is recorded ({one_line.reason(error)})")
 
         self._armed, self._max_entries = begin, max_entries
         torch_cuda.when_initialized(begin)
@@ -299,10 +299,9 @@ def _now() -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if torch_cuda.allocator_backend() in ("native", None):
-        return f"the allocator's history cannot be had: {reason}"
-    return f"the allocator in use records no history: {reason}"
+        return f"the allocator's history cannot be had: {one_line.reason(error)}"
+    return f"the allocator in use records no history: {one_line.reason(error)}"
 
 
 def write_snapshot(path: Path) -> SnapshotFile:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, overload
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.measured import Measured, Scopes, decorated
 from gpumagic.memory.peaks import LEDGER, Scope
@@ -93,8 +93,7 @@ class Measurement(Measured["Scope | str", MemoryDelta], Result):
 def _one_line(error: BaseException) -> str:
     if torch_cuda.allocator_backend() == "pluggable":
         return PLUGGABLE
-    lines = str(error).strip().splitlines()
-    return f"the allocator's counters cannot be read: {lines[0] if lines else type(error).__name__}"
+    return f"the allocator's counters cannot be read: {one_line.reason(error)}"
 
 
 def _not_in_use() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpumagic import __version__, child
+from gpumagic import __version__, child, one_line
 from gpumagic.errors import RestartError
 
 LOADER = str(Path(__file__).with_name("loader.py"))
@@ -119,8 +119,8 @@ class Trial:
                 "a Python with the new environment does not start within a minute"
             ) from None
         if self._child.returncode:
-            reason = (errors.strip().splitlines() or [f"status {self._child.returncode}"])[-1]
-            raise RestartError(f"the new process would not start: {reason}")
+            said = (errors.strip().splitlines() or [f"status {self._child.returncode}"])[-1]
+            raise RestartError(f"the new process would not start: {one_line.reason(said)}")
         found = (printed.strip().splitlines() or ["none"])[-1]
         if found != __version__:
             raise RestartError(

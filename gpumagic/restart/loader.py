@@ -262,8 +262,10 @@ def failed(shell: Any, left: Mapping[str, Any], error: BaseException) -> None:
     Those that waited behind it are answered as behind any cell that fails.
     """
     lines = str(error).splitlines()
+    # As `one_line.reason`, which may be out of reach.
+    what = "".join(c if c.isprintable() else "\ufffd" for c in (lines or [""])[0][:300])
     said = (
-        f"the restart failed: {type(error).__name__}: {lines[0] if lines else ''}. This is a fresh "
+        f"the restart failed: {type(error).__name__}: {what}. This is a fresh "
         "process under the new choice; all variables are lost"
     )
     kernel = getattr(shell, "kernel", None)

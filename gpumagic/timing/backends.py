@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.timing.bracket import Reading
 from gpumagic.timing.queued import Hold
 
@@ -91,8 +91,9 @@ class EventPair:
             self._give_up(error)
 
     def _give_up(self, error: RuntimeError) -> None:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.notes = (f"no GPU time: {self.backend.label} cannot be waited for ({reason})",)
+        self.notes = (
+            f"no GPU time: {self.backend.label} cannot be waited for ({one_line.reason(error)})",
+        )
 
     def start(self, hold: Hold | None = None) -> None:
         """The first mark. Nothing can be held here."""

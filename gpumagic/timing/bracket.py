@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter, sleep
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.timing import captures, queued, whole
 
 #: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
@@ -165,8 +165,7 @@ class Bracket:
 
     def _give_up(self, error: RuntimeError) -> None:
         self._running = []
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.notes = (f"no GPU time: the GPU cannot be waited for ({reason})",)
+        self.notes = (f"no GPU time: the GPU cannot be waited for ({one_line.reason(error)})",)
 
     def _measurable(self) -> tuple[int, ...]:
         """The devices to measure now, the current one last; none during a graph's capture."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
+from gpumagic import one_line
 from gpumagic.cell_hooks import KEPT, CellHooks, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.timing.bracket import Reading
@@ -118,10 +119,9 @@ class EveryTiming:
 
     def _failed(self, error: Exception) -> None:
         """Our failure: one line, and the user's cells go on without us."""
-        lines = str(error).strip().splitlines()
         print(
-            f"%cudatime: cells are timed no longer ({type(error).__name__}: "
-            f"{lines[0] if lines else '-'}); '%cudatime on' begins anew"
+            f"%cudatime: cells are timed no longer ({one_line.named(error)}); "
+            "'%cudatime on' begins anew"
         )
 
 

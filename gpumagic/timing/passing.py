@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.timing import captures
 from gpumagic.timing.bracket import Reading, wait_for
 
@@ -179,5 +179,4 @@ class Passing:
     def _give_up(self, error: RuntimeError) -> None:
         self._running = []
         self._clocks.clear()
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.note = f"the GPU cannot be waited for ({reason})"
+        self.note = f"the GPU cannot be waited for ({one_line.reason(error)})"

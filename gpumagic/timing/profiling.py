@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpumagic import torch_cuda
+from gpumagic import one_line, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
 from gpumagic.timing import captures
@@ -88,14 +88,14 @@ class Profiled:
             try:
                 self.report = self._read()
             except Exception as error:  # a file that cannot be written, a trace that has no end
-                self.problem = f"no profile: {_one_line(error)}"
+                self.problem = f"no profile: {one_line.reason(error)}"
 
     def _wait(self) -> None:
         for ordinal in torch_cuda.contexts():
             torch_cuda.synchronize(ordinal)
 
     def _fail(self, error: Exception) -> None:
-        self.problem = f"no profile: {_one_line(error)}"
+        self.problem = f"no profile: {one_line.reason(error)}"
         self._close()
 
     def _close(self) -> None:
@@ -104,7 +104,7 @@ class Profiled:
                 with _on_a_device_in_use():
                     self._open.pop().__exit__(None, None, None)
             except Exception as error:
-                self.problem = f"no profile: {_one_line(error)}"
+                self.problem = f"no profile: {one_line.reason(error)}"
 
     def _read(self) -> KernelReport:
         if self._trace is not None:
@@ -147,8 +147,3 @@ class NvtxRange:
     def __exit__(self, *_: object) -> None:
         if self._nvtx is not None:
             self._nvtx.range_pop()
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

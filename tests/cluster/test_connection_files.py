@@ -79,3 +79,18 @@ def test_a_connection_file_that_is_none(run_cell: Run, tmp_path: Path, text: str
     (tmp_path / "odd.json").write_text(text)
     with pytest.raises(UsageError, match=r"odd\.json is no connection file of ipyparallel's"):
         run_cell(f"%gpu cluster {tmp_path / 'odd.json'}")
+
+
+def test_a_profile_whose_file_leads_nowhere(
+    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    folder = tmp_path / "profile_default" / "security"
+    folder.mkdir(parents=True)
+    (folder / "ipcontroller-client.json").symlink_to(tmp_path / "nowhere")
+    (folder / "ipcontroller-a-client.json").symlink_to(folder / "ipcontroller-a-client.json")
+    with pytest.raises(UsageError, match=r"^no cluster runs in profile 'default'; start one with"):
+        run_cell("%gpu cluster")
+    (folder / "ipcontroller-b-client.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"^ipcontroller-b-client\.json is no connection file"):
+        run_cell("%gpu cluster")

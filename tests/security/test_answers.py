@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import __version__, results
+from gpumagic import __version__, one_line, results
 from gpumagic.cluster import asking, remote
 from gpumagic.results import (
     CudaTiming,
@@ -131,6 +131,49 @@ def test_a_number_that_is_none() -> None:
     text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
     assert "1e999" in text
     assert asking._answer(0, "take", ("ok", text)).value is None
+
+
+class EngineRaisedError(Exception):
+    """As ipyparallel's ``RemoteError``."""
+
+    def __init__(self, ename: str, evalue: str) -> None:
+        self.ename, self.evalue = ename, evalue
+
+
+HOSTILE = "\x1b]0;owned\x07\u202e"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        EngineRaisedError("ValueError", HOSTILE + "x" * 10**6),
+        EngineRaisedError(HOSTILE + "x" * 10**6, "why"),
+        EngineRaisedError("ValueError", f"{HOSTILE}\nsecond line"),
+        EngineRaisedError("ValueError", "x\r\x85\u2028" * 10**6),
+        ("error", HOSTILE + "x" * 10**6),
+        ("version", HOSTILE + "x" * 10**6),
+    ],
+)
+def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
+    """In what is returned, too, not only where it is drawn."""
+    error = asking._answer(3, "prepare", outcome).error
+    assert error is not None
+    assert error.isprintable()
+    assert len(error) <= 2000
+    assert "second" not in error
+    if isinstance(outcome, Exception):
+        assert asking.told(outcome) == error
+        assert len(error) <= 610
+
+
+def test_an_exception_whose_text_fails() -> None:
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            return 1 / 0  # type: ignore[return-value]
+
+    assert one_line.named(BrokenError()) == "BrokenError"
+    assert one_line.named(ValueError()) == "ValueError"
+    assert one_line.named(ValueError(f"{HOSTILE}a\nb")) == "ValueError: \ufffd]0;owned\ufffd\ufffda"
 
 
 def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_children_that_a_restart_would_end_are_told_by_name(
 ) -> None:
     if not psutil:
         monkeypatch.setitem(sys.modules, "psutil", None)
-    program = os.path.basename(sys.executable)
+    program = Path(sys.executable).name
     with running(virtual_gpu, SECRET) as pid, running(virtual_gpu, "forkserver") as other:
         refused = " ".join(losses.named({}))
         assert f"{pid} ({program} -c)" in refused
