@@ -170,7 +170,10 @@ def restart(
         held = undo.enter_context(signals.interrupts_held())
         listening: dict[int, int] = {}
         if kernel is not None:
-            state["channels"] = {n: tuple(a) for n, a in clients.channels(app).items()}
+            state["channels"] = [
+                {name: tuple(arrived) for name, arrived in found.items()}
+                for found in clients.everybody(app)
+            ]
             state["asking"] = requests.asking(kernel)
             state["sockets"] = listening = undo.enter_context(sockets.kept(app))
         pickle.dump(state, letter)
@@ -206,7 +209,7 @@ def _stop_hearing(
     def bind(socket: Any, endpoint: str) -> None:
         sockets.bind_again(socket, endpoint, listening)
 
-    undo.callback(clients.wait_for, app, clients.channels(app))
+    undo.callback(clients.wait_for, app, clients.everybody(app))
     undo.callback(clients.publish_again, app, bind)
     clients.publish_all(app)
     undo.enter_context(leaving.streams_given_back())

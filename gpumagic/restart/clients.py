@@ -16,6 +16,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ _INTERVAL = 0.005
 #: Seconds for a subscription to arrive after its connection, where the system does not tell how
 #: much has arrived.
 _SUBSCRIBING = 0.1
+#: Seconds for what other users of this machine have connected: as a rule it is no front end.
+OTHERS = 0.25
 #: A zmq peer's greeting has 64 bytes; more than so many means that its READY has come too.
 _HANDSHAKE = 74
 
@@ -36,13 +39,24 @@ class Arrived(NamedTuple):
     connections: int
     #: None where the system does not tell.
     received: int | None
-    #: True if bytes wait to be read, or a client's handshake is not complete.
+    #: True if bytes wait to be read.
     pending: bool = False
 
 
-def channels(app: Any) -> dict[str, Arrived]:
-    """The channels of a kernel that clients connect to and that answers go out on."""
-    return {name: _arrived(_address(app, name)) for name in ("shell", "iopub", "stdin")}
+Channels = dict[str, Arrived]
+
+
+def channels(app: Any, *, others: bool = True) -> Channels:
+    """The channels of a kernel that clients connect to and that answers go out on.
+
+    Without ``others`` what other users of this machine have connected is left out.
+    """
+    return {n: _arrived(_address(app, n), others) for n in ("shell", "iopub", "stdin")}
+
+
+def everybody(app: Any) -> tuple[Channels, Channels]:
+    """`channels`, with others' and without, for `back` and `wait_for`."""
+    return channels(app), channels(app, others=False)
 
 
 def _address(app: Any, name: str) -> int | str:
@@ -50,15 +64,26 @@ def _address(app: Any, name: str) -> int | str:
     return port if app.transport == "tcp" else f"{app.ip}-{port}"
 
 
-def _arrived(address: int | str) -> Arrived:
+def _arrived(address: int | str, others: bool) -> Arrived:
     received: int | None = 0
     count, pending = 0, False
-    for connection in _connections(address):
+    for connection in _clients(address, others):
         count += 1
-        amount, unread = _received(connection), _unread(connection)
+        amount = _received(connection)
         received = None if received is None or amount is None else received + amount
-        pending = pending or unread or (amount is not None and amount < _HANDSHAKE)
+        pending = pending or _unread(connection)
     return Arrived(count, received, pending)
+
+
+def _clients(address: int | str, others: bool = True) -> Iterator[socket.socket]:
+    """Those of `_connections` that speak zmq: anybody can open one, and say nothing."""
+    owners = None if others else _owners()
+    for connection in _connections(address):
+        amount = _received(connection)
+        if amount is not None and amount < _HANDSHAKE:
+            continue
+        if owners is None or _peer(connection, owners) in (None, os.geteuid()):
+            yield connection
 
 
 def _connections(address: int | str) -> Iterator[socket.socket]:
@@ -85,22 +110,75 @@ def _connections(address: int | str) -> Iterator[socket.socket]:
                 yield connection
 
 
-def connected(endpoint: str) -> bool:
+def connected(endpoint: str, *, others: bool = True) -> bool:
     """Whether somebody is connected to an endpoint of this process's (``tcp://…``, ``ipc://…``)."""
     transport, _, place = endpoint.partition("://")
     address = int(place.rpartition(":")[2]) if transport == "tcp" else place
-    return any(True for _ in _connections(address))
+    return any(True for _ in _clients(address, others))
 
 
 def _received(connection: socket.socket) -> int | None:
-    """How many bytes came over a TCP connection: ``tcpi_bytes_received`` of Linux's tcp.h."""
-    if not sys.platform.startswith("linux") or connection.family == socket.AF_UNIX:
+    """How many bytes came over a TCP connection, where the system tells."""
+    if connection.family == socket.AF_UNIX or not _tells():
+        return None
+    return _bytes_received(connection)
+
+
+@cache
+def _tells() -> bool:
+    """Whether the system counts: an old Linux does not, nor does a sandbox that plays one."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname()) as client,
+            server.accept()[0] as accepted,
+        ):
+            client.send(b"1")
+            accepted.recv(1)
+            return _bytes_received(accepted) == 1
+    except OSError:
+        return False
+
+
+def _bytes_received(connection: socket.socket) -> int | None:
+    """``tcpi_bytes_received`` of Linux's tcp.h."""
+    if not sys.platform.startswith("linux"):
         return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
     except OSError:
         return None
-    return (struct.unpack_from("Q", info, 128)[0] or None) if len(info) >= 136 else None
+    return int(struct.unpack_from("Q", info, 128)[0]) if len(info) >= 136 else None
+
+
+_End = tuple[str, int]
+
+
+def _owners() -> dict[tuple[_End, _End], int]:
+    """The users of the connections that begin on this machine, by their ends, as Linux tells."""
+    found = {}
+    try:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return {}
+    for line in lines:
+        words = line.split()
+        found[_end(words[1]), _end(words[2])] = int(words[7])
+    return found
+
+
+def _end(text: str) -> _End:
+    """``0100007F:1F90``: an address in the machine's order of bytes, and a port."""
+    address, _, port = text.partition(":")
+    return socket.inet_ntoa(struct.pack("=I", int(address, 16))), int(port, 16)
+
+
+def _peer(connection: socket.socket, owners: Mapping[tuple[_End, _End], int]) -> int | None:
+    """The user at the other end of a connection, if it is known."""
+    try:
+        return owners.get((connection.getpeername(), connection.getsockname()))
+    except (OSError, TypeError):  # closed since, or no address of this kind
+        return None
 
 
 def _unread(connection: socket.socket) -> bool:
@@ -110,34 +188,55 @@ def _unread(connection: socket.socket) -> bool:
         return False
 
 
-async def back(app: Any, left: Mapping[str, Sequence[Any]], patience: float = 5.0) -> None:
-    """Wait until as many clients are connected, and have subscribed, as `channels` told before.
+async def back(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 5.0) -> None:
+    """Wait until as many clients are connected, and have subscribed, as `everybody` told before.
 
-    A client that does not come back within ``patience`` seconds is not waited for; nor, for longer
-    than a second, one that does not read what is published: it subscribes when it next reads.
+    A client that does not come back within ``patience`` seconds is not waited for, one of another
+    user's not for `OTHERS` seconds; nor, for longer than a second, one that does not read what is
+    published: it subscribes when it next reads.
     """
-    before = {name: Arrived(*arrived) for name, arrived in left.items()}
-    deadline = time.monotonic() + patience
-    while not _all_back(now := channels(app), before) and time.monotonic() < deadline:
-        await asyncio.sleep(_INTERVAL)
-    wanted = before["iopub"].received
-    if wanted is None or now["iopub"].received is None:
+    before = _before(left)
+    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
+        deadline = time.monotonic() + seconds
+        while not (done := _all_back(channels(app, others=others), before[others])):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_INTERVAL)
+        if done:
+            break
+    wanted = before[False]["iopub"].received
+    if wanted is None or before[True]["iopub"].connections > before[False]["iopub"].connections:
         await asyncio.sleep(_SUBSCRIBING)
-        return
     deadline = time.monotonic() + 1
     # A client that comes back sends what it sent at first: a greeting, a handshake, subscriptions.
-    while (channels(app)["iopub"].received or 0) < wanted and time.monotonic() < deadline:
+    while _subscribed(app) < (wanted or 0) and time.monotonic() < deadline:
         await asyncio.sleep(_INTERVAL)
     # The last step, from the connection to the subscription, is this process's own.
     await asyncio.sleep(2 * _INTERVAL)
 
 
-def wait_for(app: Any, before: Mapping[str, Arrived], patience: float = 2.0) -> None:
-    """Wait until as many clients are connected as ``before``: an answer to others is dropped."""
-    deadline = time.monotonic() + patience
-    while not _all_back(channels(app), before) and time.monotonic() < deadline:
-        time.sleep(_INTERVAL)
+def _subscribed(app: Any) -> int:
+    return channels(app, others=False)["iopub"].received or 0
+
+
+def wait_for(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 2.0) -> None:
+    """Wait until as many clients are connected as before: an answer to others is dropped."""
+    before = _before(left)
+    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
+        deadline = time.monotonic() + seconds
+        while not (done := _all_back(channels(app, others=others), before[others])):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_INTERVAL)
+        if done:
+            break
     time.sleep(_SUBSCRIBING)
+
+
+def _before(left: Sequence[Mapping[str, Any]]) -> dict[bool, Channels]:
+    """What `everybody` told, by whether others' connections are in it."""
+    found = [{name: Arrived(*each) for name, each in told.items()} for told in left]
+    return {True: found[0], False: found[1]}
 
 
 def _all_back(now: Mapping[str, Arrived], before: Mapping[str, Arrived]) -> bool:
@@ -196,9 +295,11 @@ def publish_all(app: Any, patience: float = 2.0) -> None:
 
     thread.schedule(unbind)
     done.result(patience)
-    deadline = time.monotonic() + patience
+    began = time.monotonic()
     # Its connections are closed when everything has been sent.
-    while _arrived(_address(app, "iopub")).connections and time.monotonic() < deadline:
+    while (waited := time.monotonic() - began) < patience and any(
+        True for _ in _clients(_address(app, "iopub"), waited < OTHERS)
+    ):
         # A socket attends to its connections only when it is asked for something.
         thread.schedule(lambda: thread.socket.getsockopt(zmq.EVENTS))
         time.sleep(0.001)
