@@ -18,6 +18,9 @@ from typing import Any
 
 from gpumagic import foreign
 
+#: What Python gives a namespace package, which has no file, as its path.
+_PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
+
 
 def now() -> dict[str, str]:
     """The modules that come from no absolute folder on the import path, and the folders of each.
@@ -45,9 +48,8 @@ def _folder(module: Any) -> str | None:
     inside = dict.get(attributes, "__path__")
     if inside is None:
         file = foreign.module_file(module)
-    else:  # of a namespace package, which has no file, an object of Python's own
-        own = type(inside).__module__ == "_frozen_importlib_external"
-        paths = [*inside] if own or type(inside) is list else []
+    else:
+        paths = [*inside] if type(inside) in (list, _PORTIONS) else []
         file = paths[0] if paths and type(paths[0]) is str else None
     path = Path(file or "")
     return str(path.parent) if path.is_absolute() else None

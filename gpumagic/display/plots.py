@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import DependencyError
+from gpumagic.one_line import harmless
 from gpumagic.results import Comparison, CudaTiming, Sample
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -113,7 +114,9 @@ def _(result: Comparison, figure: Any) -> None:
         steps = max(len(values) - 1, 1)
         heights = [row + 0.2 - 0.4 * i / steps if steps > 1 else row for i in range(len(values))]
         axes.plot(values, heights, ".", color=color, ms=4)
-    axes.set_yticks(range(len(samples)), [entry.name for entry in result])
+    # A name is no formula.
+    names = [harmless(entry.name).replace("$", r"\$") for entry in result]
+    axes.set_yticks(range(len(samples)), names)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     name = {"gpu": "GPU", "wall": "wall"}[result.quantity]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from gpumagic import keep, saved
 from gpumagic.own_file import open_own
-from tests.security.neighbour import act, needs_neighbour, shared_folder
+from gpumagic.restart import handover
+from tests.security.neighbour import UID, act, needs_neighbour, shared_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 
@@ -122,3 +125,55 @@ def test_a_choice_that_cannot_be_forgotten_is_one_line(tmp_path: Path) -> None:
         imports="gpumagic.saved as saved",
     )
     assert said.startswith("the saved choice cannot be removed: ")
+
+
+class Planted:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("it was unpickled",))
+
+
+def _take(monkeypatch: pytest.MonkeyPatch, file: IO[bytes], pid: int, inode: int) -> Any:
+    """What a process takes that is told of ``file``."""
+    file.flush()
+    copy = os.dup(file.fileno())
+    device = os.fstat(copy).st_dev
+    monkeypatch.setenv(handover.VARIABLE, f"{copy}:{pid}:{device}:{inode}")
+    try:
+        return handover.take()
+    finally:
+        assert handover.VARIABLE not in os.environ
+        with suppress(OSError):  # closed by whoever has taken it
+            os.close(copy)
+
+
+def test_a_restarts_letter_is_ones_own_and_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sets the variable leaves nothing: what is taken is unpickled."""
+    named = (tmp_path / "named").open("w+b")
+    named.write(pickle.dumps(Planted()))
+    (tmp_path / "named").chmod(0o600)
+    with named, handover.create() as letter, handover.create(str(tmp_path)) as on_disk:
+        for file in (letter, on_disk):
+            pickle.dump({"files": []}, file)
+            inode = os.fstat(file.fileno()).st_ino
+            assert _take(monkeypatch, file, os.getpid(), inode) == {"files": [], "waiting": []}
+            assert handover.take() is None  # once
+        for file in (letter, on_disk):
+            inode = os.fstat(file.fileno()).st_ino
+            file.seek(0)
+            file.write(pickle.dumps(Planted()))
+            assert _take(monkeypatch, file, os.getpid() + 1, inode) is None
+            assert _take(monkeypatch, file, os.getpid(), inode + 1) is None
+            os.fchmod(file.fileno(), 0o640)
+            assert _take(monkeypatch, file, os.getpid(), inode) is None
+            os.fchmod(file.fileno(), 0o600)
+        inode = os.fstat(named.fileno()).st_ino
+        assert _take(monkeypatch, named, os.getpid(), inode) is None
+        if os.geteuid() == 0:
+            os.fchown(on_disk.fileno(), UID, UID)
+            inode = os.fstat(on_disk.fileno()).st_ino
+            assert _take(monkeypatch, on_disk, os.getpid(), inode) is None
+    for words in ("", "1", "a:b:c:d", f"999:{os.getpid()}:1:1", ":::"):
+        monkeypatch.setenv(handover.VARIABLE, words)
+        assert handover.take() is None

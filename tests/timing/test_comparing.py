@@ -195,6 +195,7 @@ def test_pictures_without_pyplot(tmp_path: Any) -> None:
         timing(1.0, 1.1, gpu=None),
         timing(1.0, 1.1, per_device={0: Sample((1.0, 1.1)), 1: Sample((0.4, 0.5))}),
         gpumagic.compare({"a": about(0.01), "b": timing(0.02)}),
+        gpumagic.compare({r"$\frac{$": about(0.01), "\x1b[2J\u202e": timing(0.02)}),
     ):
         picture = result.plot()
         assert picture._repr_png_().startswith(PNG)
