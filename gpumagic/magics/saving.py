@@ -73,7 +73,9 @@ def apply(shell: Any) -> None:
     try:
         chosen = selection.apply(spec, variables)
     except GpuMagicError as error:
-        print(f"%gpu {spec} --save: not applied: {error}")
+        from gpumagic import one_line
+
+        print(f"%gpu {spec} --save: not applied: {one_line.reason(error)}")
         return
     if chosen.status == "too-late":
         choice.restore(before)
