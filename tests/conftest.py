@@ -171,7 +171,7 @@ def notebook(
     child_environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> Callable[..., Any]:
     """``notebook(cells, scenario=None, env=None, allow_errors=False)``: executed by nbclient."""
-    from tests.support.kernels import execute_notebook
+    from tests.support.notebooks import execute_notebook
 
     def execute(
         cells: Sequence[str],

@@ -15,7 +15,7 @@ from tests.demo.runner import (
     virtual_machine,
     without_memory_figures,
 )
-from tests.support.kernels import Client
+from tests.support.notebooks import Client
 
 MAGICS = {
     "01_choose_gpus.ipynb": ("%gpu", "%%gpu"),

@@ -27,8 +27,12 @@ def torch() -> Iterator[ModuleType]:
 
 
 def clear(torch: ModuleType) -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
+    # What a test leaves is young; to collect everything takes 0.3 s where torch is loaded.
+    for generation in (1, 2):
+        gc.collect(generation)
+        torch.cuda.empty_cache()
+        if not any(torch.cuda.memory_reserved(ordinal) for ordinal in (0, 1)):
+            break
     for ordinal in (0, 1):
         torch.cuda.reset_peak_memory_stats(ordinal)
         torch.cuda.reset_accumulated_memory_stats(ordinal)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.memory import oom
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import OutOfMemory
 
@@ -27,7 +28,10 @@ def forward(x, wanted=70):
 
 
 @pytest.fixture
-def cells(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[Any]:
+def cells(
+    torch: ModuleType, ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    monkeypatch.setattr(oom, "WALK", 60.0)  # as long as a slow machine needs
     ip.user_ns["torch"] = torch
     run_cell(SETUP)
     yield run_cell
@@ -186,8 +190,11 @@ def test_a_failure_of_ours_is_one_line(
     assert ran.stderr == "gpumagic: no explanation (RuntimeError: NVML went away)\n"
 
 
-def test_in_time_and_without_a_trace(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_in_time_and_without_a_trace(
+    torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also with very many objects; the counters stay, and no frame is kept."""
+    monkeypatch.setattr(oom, "WALK", WALK)
     cells("many = [[torch.empty(1, device='cuda')] for _ in range(20_000)]")
     cells("objects = [{'a': [i]} for i in range(300_000)]")
     cells("forward(1)", raising=False)

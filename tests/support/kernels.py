@@ -1,25 +1,23 @@
-"""Real kernels, each in a process of its own, and notebooks executed in them."""
+"""Real kernels, each in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from jupyter_client.manager import KernelManager
-from nbclient import NotebookClient
 
 from tests.support import forks
 from tests.support.device import ROOT
 from tests.support.measured import measured
 
 #: A safety net, not a measure: a machine may be slow.
-_PATIENCE = 150.0
+PATIENCE = 150.0
 
 
 class CellError(AssertionError):
@@ -100,12 +98,12 @@ class Kernel:
         self._early: dict[str, list[dict[str, Any]]] = {}
         try:
             self.client.start_channels()
-            self.client.wait_for_ready(timeout=_PATIENCE)
+            self.client.wait_for_ready(timeout=PATIENCE)
         except BaseException:
             self.close()
             raise
 
-    def run(self, source: str, *, timeout: float = _PATIENCE, raising: bool = True) -> Reply:
+    def run(self, source: str, *, timeout: float = PATIENCE, raising: bool = True) -> Reply:
         """Run a cell and return what it showed.
 
         Raises:
@@ -127,14 +125,14 @@ class Kernel:
         message: str = self.client.execute(source, allow_stdin=False)
         return message
 
-    def until(self, message: str, text: str, *, timeout: float = _PATIENCE) -> None:
+    def until(self, message: str, text: str, *, timeout: float = PATIENCE) -> None:
         """Wait until the cell has printed ``text``; `wait` still returns all of its output."""
         deadline = time.monotonic() + timeout
         early = self._early.setdefault(message, [])
         while not any(text in output.get("text", "") for output in early):
             assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
 
-    def wait(self, message: str, *, timeout: float = _PATIENCE) -> Reply:
+    def wait(self, message: str, *, timeout: float = PATIENCE) -> Reply:
         """Wait for the reply to ``message`` and for the end of its output."""
         deadline = time.monotonic() + timeout
         outputs = self._early.pop(message, [])
@@ -167,7 +165,7 @@ class Kernel:
             if message["parent_header"].get("msg_id") == parent:
                 return message
 
-    def value(self, expression: str, *, timeout: float = _PATIENCE) -> Any:
+    def value(self, expression: str, *, timeout: float = PATIENCE) -> Any:
         """The value of an expression of plain data in the kernel."""
         import ast
 
@@ -188,27 +186,3 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` for a child that imports gpumagic from this checkout."""
     path = [str(ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
-
-
-class Client(NotebookClient):
-    """nbclient, whose kernels are forked where that is the same."""
-
-    def create_kernel_manager(self) -> KernelManager:
-        return forks.manage(super().create_kernel_manager())
-
-
-def execute_notebook(
-    cells: Sequence[str],
-    environment: Mapping[str, str],
-    cwd: Path,
-    *,
-    allow_errors: bool = False,
-    timeout: float = _PATIENCE,
-) -> nbformat.NotebookNode:
-    """A notebook of code cells, executed by nbclient as papermill and nbconvert do it."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    client = Client(
-        notebook, timeout=int(timeout), kernel_name="python3", allow_errors=allow_errors
-    )
-    executed: nbformat.NotebookNode = client.execute(env=dict(environment), cwd=str(cwd))
-    return executed
