@@ -63,18 +63,28 @@ def state() -> dict[str, Any]:
     }
 
 
-def torch_functions() -> dict[str, int]:
-    """The identity of torch's functions, as far as torch is loaded."""
-    found: dict[str, int] = {}
+def torch_functions() -> dict[str, dict[str, Any]]:
+    """What torch's modules and classes hold by name, as far as torch is loaded."""
+    found: dict[str, dict[str, Any]] = {}
     for owner in _TORCH:
         holder: Any = sys.modules.get(owner)
         if holder is None:
             parent, _, name = owner.rpartition(".")
             holder = getattr(sys.modules.get(parent), name, None)
-        for name, value in dict(vars(holder)).items() if holder is not None else ():
-            if callable(value) and not isinstance(value, type):
-                found[f"{owner}.{name}"] = id(value)
+        if holder is not None:
+            found[owner] = dict(vars(holder))
     return found
+
+
+def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
+    """The functions of torch that are others now."""
+    return [
+        f"{owner}.{name}"
+        for owner, names in before.items()
+        for name, value in names.items()
+        if after[owner].get(name) is not value
+        if callable(value) and not isinstance(value, type)
+    ]
 
 
 @contextmanager
@@ -83,14 +93,19 @@ def filters_stay() -> Iterator[None]:
 
     A package that is first imported in the block may have filters of its own.
     """
-    before, packages = list(warnings.filters), _foreign_packages()
+    before, modules = list(warnings.filters), frozenset(sys.modules)
     yield
-    if _foreign_packages() == packages:
+    if not _packages_since(modules):
         assert list(warnings.filters) == before, "warning filters left changed"
 
 
-def _foreign_packages() -> set[str]:
-    return {name.split(".")[0] for name in list(sys.modules)} - {"gpumagic", "tests"}
+def _packages_since(modules: frozenset[str]) -> set[str]:
+    """The packages, others than ours, of which nothing was among these modules."""
+    new = frozenset(sys.modules) - modules
+    if not new:
+        return set()
+    there = {name.partition(".")[0] for name in modules} | {"gpumagic", "tests"}
+    return {name.partition(".")[0] for name in new} - there
 
 
 @contextmanager
@@ -100,19 +115,18 @@ def nothing_leaks() -> Iterator[None]:
     What a package does when it is first imported in the block is no leak.
     """
     before, functions, threads = state(), torch_functions(), set(threading.enumerate())
-    packages, dynamo_was_there = _foreign_packages(), "torch._dynamo" in sys.modules
+    modules = frozenset(sys.modules)
     yield
     left = _threads_left(threads)
     assert not left, f"threads left running: {[t.name for t in left]}"
     after = state()
-    looked_at = before.keys() - (_ON_IMPORT if _foreign_packages() - packages else set())
+    looked_at = before.keys() - (_ON_IMPORT if _packages_since(modules) else set())
     # torch's optimizers import its compiler, which in torch 2.6 lengthens the path…
-    dynamo_came = not dynamo_was_there and "torch._dynamo" in sys.modules
+    dynamo_came = "torch._dynamo" not in modules and "torch._dynamo" in sys.modules
     looked_at -= {"sys.path"} if dynamo_came else set()
     changed = {k: _difference(before[k], after[k]) for k in looked_at if before[k] != after[k]}
     assert not changed, f"global state left changed: {changed}"
-    now = torch_functions()
-    replaced = [name for name, identity in functions.items() if now.get(name) != identity]
+    replaced = _replaced(functions, torch_functions())
     if dynamo_came:  # …and which wraps this one
         replaced = [name for name in replaced if name != "torch.manual_seed"]
     assert not replaced, f"functions of torch left replaced: {replaced}"
