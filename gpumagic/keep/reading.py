@@ -155,6 +155,8 @@ class Restored:
     not_imported: dict[str, str] = field(default_factory=dict)
     #: Why the variables did not come back as one graph, if they did not.
     apart: str | None = None
+    #: The old process's GPUs whose random state is lost.
+    random: list[str] = field(default_factory=list)
 
 
 def restore(
@@ -196,7 +198,7 @@ def restore(
             except Exception as reason:
                 outcome.failures[name] = why(reason)
     outcome.names.sort(key=index.names.index)
-    random_state.restore(index.random, device_now)
+    outcome.random = random_state.restore(index.random, device_now)
     return outcome
 
 

@@ -203,7 +203,14 @@ def _write_tensors(chosen: Plan, out: _Counted) -> None:
             storage = tensor.untyped_storage()
             as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
-    torch.save((bare, storages), out)
+    try:
+        torch.save((bare, storages), out)
+    except RuntimeError as error:
+        # An interrupt or a full disk: torch ends its archive all the same, and that fails.
+        stopped: BaseException | None = error
+        while stopped is not None and not isinstance(stopped, (KeyboardInterrupt, OSError)):
+            stopped = stopped.__context__
+        raise error if stopped is None else stopped
 
 
 def folder_for(size: int) -> str:

@@ -184,6 +184,8 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
+    if restored.random:
+        notes.append(f"Not kept: CUDA's random state of {', '.join(restored.random)} (hidden now).")
     for name, reason in restored.not_imported.items():
         notes.append(f"Not imported again: {name} ({reason}).")
     if restored.apart is not None and restored.names:

@@ -13,6 +13,7 @@ from typing import IO, Any
 import pytest
 
 from gpumagic import keep
+from gpumagic.errors import RestartError
 from tests.keep.runner import namespace
 
 
@@ -154,3 +155,40 @@ def test_the_plan_tells_how_much_it_has_pickled() -> None:
     chosen = keep.plan({"a": list(range(100_000))}, ["a"], {}, told=told.append)
     assert len(told) > 2
     assert told[-1] == len(chosen.pickles["a"])
+
+
+class Fails:
+    """A file that fails at a write."""
+
+    def __init__(self, file: IO[bytes], at: int, error: BaseException) -> None:
+        self._file, self._left, self._error = file, at, error
+
+    def write(self, data: Any) -> int:
+        self._left -= 1
+        if self._left < 0:
+            raise self._error
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_an_interrupt_while_tensors_are_written_is_one() -> None:
+    """torch ends its archive all the same, and reports what it failed at then."""
+    torch = pytest.importorskip("torch")
+    home = namespace() | {"small": torch.ones(3), "large": torch.zeros(1 << 20)}
+    chosen = keep.plan(home, ["small", "large"], home)
+    for error, raised in (
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(28, "No space left on device"), RestartError),
+    ):
+        for at in range(12):
+            made: list[Any] = []
+
+            def create(folder: str, at: int = at, error: BaseException = error) -> Any:
+                made.append(tempfile.TemporaryFile(dir=folder))  # noqa: B023, SIM115
+                return made[-1] if len(made) == 1 else Fails(made[-1], at, error)  # noqa: B023
+
+            with pytest.raises(raised):
+                keep.save(chosen, create)
+            assert all(file.closed for file in made)
