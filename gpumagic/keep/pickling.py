@@ -6,6 +6,7 @@ byte strings, each once, by number.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import io
 import logging
@@ -14,6 +15,7 @@ import pickle
 import sys
 import threading
 import types
+import typing
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +41,7 @@ _OF_PROCESS = {
     "_CudaEventBase": "a CUDA event",
     "_CUDAGraph": "a CUDA graph",
     "_MemPool": "a pool of CUDA memory",
+    "_BaseDataLoaderIter": "an iterator of a DataLoader",
 }
 
 
@@ -101,6 +104,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             pickle.PickleBuffer: self._buffer,
         }
         self._torch: Any = torch_cuda.loaded()
+        self._pins = torch_cuda.initialized()
         self._numpy: Any = sys.modules.get("numpy")
         if not hasattr(self._numpy, "memmap"):
             self._numpy = None
@@ -118,6 +122,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 (value.func,),
                 {"attrname": value.attrname, "__doc__": value.__doc__},
             ),
+            contextvars.ContextVar: self._context_variable,
+            typing.NewType: reducing.new_type,
             memoryview: reducing.view,
             types.MappingProxyType: reducing.proxy,
             weakref.ref: reducing.reference,
@@ -163,6 +169,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     def _tensor(self, value: Any) -> Any:
         if value.grad_fn is not None:
             self.seen.without.add("its autograd graph")
+        if value.device.type == "cpu" and self._pins and value.is_pinned():
+            self.seen.without.add("pinned memory")
         return ("tensor", self._tables.number("tensors", value, lambda: value))
 
     def _bare(self, value: Any) -> Any:
@@ -208,6 +216,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 None,
                 rebuilding.set_attributes,
             )
+        if reduced is NotImplemented and self._torch is not None:
+            reduced = reducing.scheduler(value, self._torch)
         if not isinstance(value, type):
             for base in kind.__mro__:
                 if base.__name__ in _OF_PROCESS and base.__module__.startswith(("torch", "ipyw")):
@@ -270,6 +280,11 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         }
         set_state = rebuilding.set_exception
         return rebuilding.exception, (kind, value.args), state, None, None, set_state
+
+    def _context_variable(self, value: contextvars.ContextVar[Any]) -> Any:
+        if value in contextvars.copy_context():
+            self.seen.without.add("its present value")
+        return rebuilding.context_variable, (value.name, reducing.default(value))
 
     def _logger(self, value: logging.Logger) -> Any:
         if value.handlers or value.level or value.filters:

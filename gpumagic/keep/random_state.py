@@ -75,7 +75,7 @@ def _waiting(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
     seeds = getattr(torch.cuda, "_lazy_seed_tracker", None)
     queued = [*torch.cuda._queued_calls, *([] if seeds is None else seeds.get_calls())]
     for call in queued:
-        function = call[0] if call else None
+        function: Any = call[0] if call else None
         if getattr(function, "__module__", None) != "torch.cuda.random":
             continue
         name = function.__qualname__.partition(".")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import linecache
 import mmap
 import os
@@ -11,6 +12,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,13 +131,16 @@ class Reader:
         if self._saved is None:
             torch = torch_cuda.require()
             self._files[1].seek(0)
-            self._saved = torch.load(
-                self._files[1], map_location=self._location, weights_only=False
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what it makes for some kinds of tensors
+                how: Any = {"map_location": self._location, "weights_only": False}
+                bare, storages = torch.load(self._files[1], **how)
+                self._saved = [torch.load(io.BytesIO(bare), **how), storages]
         kind = self.index.tensors[number]
         if kind.shown is None:
             return self._saved[0][number]
-        return kind.shown.over(self._saved[1][kind.shown.storage].untyped_storage())
+        storage = self._saved[1][kind.shown.storage].untyped_storage()
+        return kind.shown.over(storage.share_memory_() if kind.shared else storage)
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]

@@ -160,11 +160,22 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
 
         def _saved_tensor(self, number: int) -> Any:
             torch, kind = torch_cuda.require(), self.index.tensors[number]
+            if kind.quantized is not None:
+                return _quantized(torch, kind.dtype, *kind.quantized)
             # One element stands for all.
             size = () if kind.shown is None else kind.shown.size
             return torch.zeros((), dtype=kind.dtype).expand(size)
 
     return Trying([file], home, _Anything(), "cpu", _device)
+
+
+def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) -> Any:
+    if axis is None:
+        return torch._empty_affine_quantized(size, scale=1, zero_point=0, dtype=dtype)
+    channels = torch.ones(size[axis], dtype=torch.float64)
+    return torch._empty_per_channel_affine_quantized(
+        size, scales=channels, zero_points=channels.long(), axis=axis, dtype=dtype
+    )
 
 
 class _Home(dict[str, Any]):

@@ -7,6 +7,7 @@ byte strings; and at its end what lies where. A second one holds the tensors, by
 
 from __future__ import annotations
 
+import io
 import linecache
 import os
 import pickle
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,10 @@ class TensorKind:
     #: None for those that torch pickles by itself: sparse, quantized, nested.
     shown: blocks.Shown | None
     dtype: Any
+    #: Whether its memory is shared with other processes.
+    shared: bool
+    #: The size of a quantized one, and the axis of its channels if each has a scale of its own.
+    quantized: tuple[tuple[int, ...], int | None] | None
 
 
 @dataclass
@@ -181,9 +187,16 @@ def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
                 requires_grad=tensor.requires_grad and tensor.is_leaf,
                 shown=how,
                 dtype=tensor.dtype,
+                shared=how is not None and tensor.device.type == "cpu" and tensor.is_shared(),
+                quantized=(tuple(tensor.size()), _axis(tensor)) if tensor.is_quantized else None,
             )
         )
     return kinds, storages
+
+
+def _axis(tensor: Any) -> int | None:
+    by_channel = "per_channel" in str(tensor.qscheme())
+    return int(tensor.q_per_channel_axis()) if by_channel else None
 
 
 def _write_tensors(chosen: Plan, out: _Counted) -> None:
@@ -204,13 +217,20 @@ def _write_tensors(chosen: Plan, out: _Counted) -> None:
             as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
     try:
-        torch.save((bare, storages), out)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what torch has for some kinds of tensors itself
+            # In an archive of its own: torch refuses one memory under two types in one, and a
+            # sparse tensor's values, for example, may be a tensor of the user's too.
+            torch.save(bare, apart := io.BytesIO())
+            torch.save((apart.getvalue(), storages), out)
     except RuntimeError as error:
         # An interrupt or a full disk: torch ends its archive all the same, and that fails.
         stopped: BaseException | None = error
         while stopped is not None and not isinstance(stopped, (KeyboardInterrupt, OSError)):
             stopped = stopped.__context__
-        raise error if stopped is None else stopped
+        if stopped is None:
+            raise
+        raise stopped from None
 
 
 def folder_for(size: int) -> str:

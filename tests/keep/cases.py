@@ -75,6 +75,38 @@ y = x * 3; loss = y.sum()
     without={"y": GRAPH, "loss": GRAPH},
 )
 case(
+    "scheduler-before-its-first-step",
+    """
+import torch, warnings
+m = torch.nn.Linear(2, 2); o = torch.optim.SGD(m.parameters(), lr=0.1); o2 = torch.optim.SGD(m.parameters(), lr=0.1)
+s = torch.optim.lr_scheduler.StepLR(o, 1); also = torch.optim.lr_scheduler.ExponentialLR(o, 0.9); o.step()
+class Mine(torch.optim.lr_scheduler.LRScheduler):
+    def get_lr(self): return [0.5]
+mine = Mine(o2)
+""",
+    # A warning is an error here.
+    "with warnings.catch_warnings(): warnings.simplefilter('error'); s.step(); also.step(); o2.step(); mine.step()\n"
+    "s.last_epoch == 1 and o2.param_groups[0]['lr'] == 0.5",
+    "import copy\no.step.__name__ == 'step' and copy.deepcopy(o).param_groups[0]['lr'] > 0",
+)
+case(
+    "a-sparse-tensor-and-its-values",
+    """
+import torch
+i = torch.tensor([[0, 1]]); v = torch.ones(2); sp = torch.sparse_coo_tensor(i, v, (2,), is_coalesced=True)
+""",
+    "sp.to_dense().tolist() == [1, 1] and v.tolist() == [1, 1] and i.tolist() == [[0, 1]]",
+)
+case(
+    "tensors-in-shared-memory",
+    """
+import torch
+s = torch.ones(3).share_memory_(); part = s[1:]; m = torch.nn.Linear(2, 2).share_memory(); plain = torch.ones(2)
+""",
+    "s.is_shared() and m.weight.is_shared() and not plain.is_shared()",
+    "part[0] = 5\ns.tolist() == [1, 5, 1]",
+)
+case(
     "tensor-hooks-and-attributes",
     """
 import torch
@@ -183,9 +215,11 @@ class Squares(Dataset):
 def collate(items): return sum(items)
 ds = Squares(); dl = DataLoader(ds, batch_size=2, collate_fn=collate)
 tl = DataLoader(TensorDataset(torch.arange(8)), batch_size=2); a, b = random_split(ds, [4, 4])
+batches = iter(dl)
 """,
     "list(dl) == [1, 13, 41, 85] and dl.dataset is ds and a.dataset is ds",
     "len(list(tl)) == 4 and len(a) == 4",
+    failures={"batches": "an iterator of a DataLoader"},
 )
 case(
     "random-states",
@@ -400,6 +434,19 @@ ig = operator.itemgetter(1); prop = property(lambda s: 1); sm = staticmethod(len
 
 # --- classes -------------------------------------------------------------------------------------
 
+case(
+    "new-types-and-context-variables",
+    """
+import typing, contextvars
+UserId = typing.NewType('UserId', int); u = UserId(4)
+def f(a: UserId) -> UserId: return a
+bare = contextvars.ContextVar('bare'); cv = contextvars.ContextVar('cv', default=[3]); cv2 = cv; cv.set([4])
+""",
+    "UserId(5) == 5 and UserId.__supertype__ is int and UserId.__module__ == '__main__'",
+    "f.__annotations__['a'] is UserId and typing.get_type_hints(f)['return'] is UserId",
+    "cv.get() == [3] and cv2 is cv and bare.get(None) is None and bare.name == 'bare'",
+    without={"cv": ("its present value",), "cv2": ("its present value",)},
+)
 case(
     "exceptions-with-their-own-init",
     """
@@ -636,7 +683,7 @@ case(
 import weakref, sqlite3, socket, contextvars
 gen = (i for i in range(3)); f = open('/dev/null'); con = sqlite3.connect(':memory:'); s = socket.socket()
 class O: pass
-o = O(); cv = contextvars.ContextVar('x')
+o = O(); cv = contextvars.copy_context()
 async def co(): pass
 import sys
 frame = sys._getframe(); x = 1
@@ -647,7 +694,7 @@ uses = lambda: f
 """,
     "x == 1 and isinstance(o, O)",
     failures={
-        "gen": "generator", "f": "an open file", "con": "sqlite3", "s": "socket", "cv": "ContextVar", "frame": "frame", "b": "no thanks", "mp": "a part",
+        "gen": "generator", "f": "an open file", "con": "sqlite3", "s": "socket", "cv": "Context", "frame": "frame", "b": "no thanks", "mp": "a part",
     },
 )  # fmt: skip
 case(

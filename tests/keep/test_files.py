@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -192,3 +193,25 @@ def test_an_interrupt_while_tensors_are_written_is_one() -> None:
             with pytest.raises(raised):
                 keep.save(chosen, create)
             assert all(file.closed for file in made)
+
+
+def test_a_trial_of_quantized_models() -> None:
+    """Their weights are packed as they are loaded, which needs the right shapes."""
+    pytest.importorskip("torch")
+    cell = """
+import torch
+def packed(weight):
+    return torch.ops.quantized.linear_prepack(weight, None)
+q = torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.qint8)
+scales = torch.tensor([0.1, 0.2]), torch.tensor([0, 0])
+c = torch.quantize_per_channel(torch.ones(2, 3), *scales, 0, torch.qint8)
+class Quantized:
+    def __init__(self, weight): self.packed = packed(weight)
+    def __getstate__(self): return torch.ops.quantized.linear_unpack(self.packed)[0]
+    def __setstate__(self, weight): self.packed = packed(weight)
+by_tensor, by_channel = Quantized(q), Quantized(c)
+"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, files = kept(cell)
+    assert tried(files) == {}

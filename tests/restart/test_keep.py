@@ -171,9 +171,27 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert "On the CPU, since cuda:0 has no room for it: 100 MiB." in shown
     assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
     assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
-    k.run("generator = torch.Generator('cuda')")
+    # Of a GPU without a context too; and of a hidden one it is said.
+    k.run("%gpu 1,2 --restart")
+    k.run("import torch; torch.cuda.init(); torch.cuda.manual_seed_all(5)")
+    k.run("state = torch.cuda.get_rng_state(1)")
+    k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
+    shown = k.run("%gpu 2 --restart --keep state pinned pinned_too plain").text
+    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
+    assert "Kept without pinned memory: pinned, pinned_too." in shown
+    assert k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
+    # Not in use yet, but seeded.
+    k.run("%gpu 3 --restart")
+    k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7); small = {'epoch': 7}")
+    k.run(FREEZE)
+    shown = k.run("%gpu 2 --restart --keep small").text
+    assert "random state" not in shown
+    assert k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())") == (False, 7)
+    k.run("torch.cuda.init(); generator = torch.Generator('cuda')")
     refused = k.run("%gpu off --restart --keep generator small", raising=False)
     assert "cannot keep generator (a random generator of a GPU that is hidden)" in refused.shown
     assert k.value("small") == {"epoch": 7}
-    assert "Kept: generator, small." in k.run("%gpu 1 --restart --keep generator small").text
+    shown = k.run("%gpu 1 --restart --keep generator small").text
+    assert "Kept: generator, small." in shown
+    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
     assert k.value("generator.device.type") == "cuda"
