@@ -17,7 +17,7 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,8 @@ class Seen:
     sure: bool = True
     #: The files that functions of the notebook say they come from.
     files: set[str] = field(default_factory=set)
+    #: The identities of what is also data of the user's modules.
+    shared: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,16 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles variables of a notebook whose namespace is ``home``."""
 
     def __init__(
-        self, file: Any, tables: Tables, home: Mapping[str, Any], stand_ins: Mapping[int, str]
+        self,
+        file: Any,
+        tables: Tables,
+        home: Mapping[str, Any],
+        stand_ins: Mapping[int, str],
+        of_modules: Collection[int] = (),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda _: True)
         self._tables, self._home, self._stand_ins = tables, home, stand_ins
+        self._of_modules = of_modules
         self.seen = Seen()
         self._ids: dict[type, Callable[[Any], Any]] = {
             _Numbered: lambda value: value.key,
@@ -139,6 +147,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 
     def persistent_id(self, value: Any) -> Any:
         """Refer to what is in the tables, and to what the new process has by itself."""
+        if id(value) in self._of_modules:
+            self.seen.shared.add(id(value))
         if id(value) in self._stand_ins:
             return ("own", self._stand_ins[id(value)])
         left_out = self._ids.get(type(value))

@@ -46,6 +46,8 @@ class Reader:
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
+        #: What the user's modules had too, and where; there when all is loaded `together`.
+        self.of_modules: list[tuple[str, str, Any]] = []
         file = files[0]
         end = file.seek(-8, os.SEEK_END)
         start = int.from_bytes(file.read(8), "little")
@@ -62,6 +64,7 @@ class Reader:
                 loader = Loader(memory, self._find)
                 for name in self.index.together:
                     yield name, loader.load()
+                self.of_modules = loader.load()
 
     def single(self, name: str) -> Any:
         """One variable by itself."""
@@ -202,9 +205,19 @@ def restore(
                 outcome.names.append(name)
             except Exception as reason:
                 outcome.failures[name] = why(reason)
+    _share_with_modules(reader.of_modules, outcome)
     outcome.names.sort(key=index.names.index)
     outcome.random = random_state.restore(index.random, device_now)
     return outcome
+
+
+def _share_with_modules(found: Sequence[tuple[str, str, Any]], outcome: Restored) -> None:
+    """Have the user's modules refer to what is kept of them, as they did."""
+    for module, attribute, value in found:
+        try:
+            setattr(importlib.import_module(module), attribute, value)
+        except Exception as error:
+            outcome.not_imported[module] = why(error)
 
 
 def imported(module: str, attribute: str | None) -> Any:

@@ -61,6 +61,8 @@ class Index:
     together: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: Pickles that are loaded each by itself.
     singles: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: A pickle for the same loader: objects that the user's modules have too, and where.
+    of_modules: tuple[int, int] = (0, 0)
     raw: list[tuple[int, int, str]] = field(default_factory=list)
     blocks: list[blocks.Written] = field(default_factory=list)
     tensors: list[TensorKind] = field(default_factory=list)
@@ -122,6 +124,9 @@ def _write(chosen: Plan, out: _Counted) -> None:
         start = out.file.tell()
         keeper.dump(chosen.home[name])
         index.together[name] = (start, out.file.tell() - start)
+    start = out.file.tell()
+    keeper.dump(_of_modules(chosen))
+    index.of_modules = (start, out.file.tell() - start)
     for name in names:
         if name in chosen.pickles:
             index.singles[name] = _part(out, chosen.pickles[name])
@@ -139,6 +144,16 @@ def _write(chosen: Plan, out: _Counted) -> None:
     index.random = random_state.save()
     start, _ = _part(out, pickle.dumps(index))
     out.write(start.to_bytes(8, "little"))
+
+
+def _of_modules(chosen: Plan) -> list[tuple[str, str, Any]]:
+    """What is kept and belongs to modules of the user's too: where, and the object."""
+    kept = [*chosen.names, *chosen.needed]
+    return [
+        (module, attribute, vars(sys.modules[module])[attribute])
+        for identity in set[int]().union(*(chosen.shared[name] for name in kept))
+        for module, attribute in chosen.of_modules[identity]
+    ]
 
 
 def _is_first(value: Any) -> bool:

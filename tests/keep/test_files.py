@@ -78,6 +78,58 @@ def test_one_that_does_not_load_takes_no_other_with_it(module: Path, tmp_path: P
     keep.close(files)
 
 
+DATA = """
+import threading
+REGISTRY = {}
+settings = {"lr": 1}
+HANDLE = open("/dev/null")
+NUMBER = 5
+class Net: pass
+def register(name): REGISTRY[name] = len(REGISTRY)
+"""
+USES = """
+from users_module_of_keep import REGISTRY, settings as cfg, HANDLE, NUMBER, register, Net
+register("one"); cfg["lr"] = 2
+class Trainer:
+    def __init__(self): self.cfg = cfg
+trainer = Trainer()
+"""
+
+
+def test_what_belongs_to_a_module_too_is_still_the_same(module: Path) -> None:
+    """`from mymod import REGISTRY`: what is kept is the module's afterwards too."""
+    module.write_text(DATA)
+    chosen, files = kept(USES, sources=[USES])
+    sys.modules.pop("users_module_of_keep").HANDLE.close()
+    home, outcome = restored(files)
+    assert (chosen.failures, outcome.failures, outcome.apart) == ({}, {}, None)
+    fresh = sys.modules["users_module_of_keep"]
+    assert home["REGISTRY"] is fresh.REGISTRY
+    assert home["cfg"] is home["trainer"].cfg is fresh.settings == {"lr": 2}
+    home["register"]("two")
+    assert home["REGISTRY"] == {"one": 0, "two": 1}
+    # What cannot be kept is the module's.
+    assert home["HANDLE"] is fresh.HANDLE
+    assert outcome.imported == ["register", "Net", "HANDLE"]
+    assert outcome.names == ["REGISTRY", "cfg", "NUMBER", "Trainer", "trainer"]
+    fresh.HANDLE.close()
+    keep.close(files)
+
+
+def test_what_is_not_asked_for_is_imported_again(module: Path) -> None:
+    module.write_text(DATA)
+    home = namespace()
+    exec(USES, home)
+    variables = {name: value for name, value in home.items() if not name.startswith("__")}
+    chosen = keep.plan(home, [], variables, sources=[USES])
+    files = keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))
+    sys.modules.pop("users_module_of_keep").HANDLE.close()
+    home, outcome = restored(files)
+    assert (home["REGISTRY"], home["cfg"], outcome.names) == ({}, {"lr": 1}, [])
+    home["HANDLE"].close()
+    keep.close(files)
+
+
 def test_an_import_that_fails_is_said(module: Path) -> None:
     _, files = kept("import users_module_of_keep as u\nx = 1")
     sys.modules.pop("users_module_of_keep")
