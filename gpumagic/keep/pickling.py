@@ -209,6 +209,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = self._class(value)
         elif isinstance(value, io.IOBase):
             reduced = reducing.file(value)
+        elif isinstance(value, types.ModuleType) and kind is not types.ModuleType:
+            reduced = reducing.module(value)
         elif isinstance(value, threading.Thread) and value.is_alive():
             raise pickle.PicklingError("a running thread")
         elif isinstance(value, BaseException):
@@ -297,8 +299,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return rebuilding.context_variable, (value.name, reducing.default(value))
 
     def _logger(self, value: logging.Logger) -> Any:
-        if value.handlers or value.level or value.filters:
-            self.seen.without.add("its level and handlers")
+        if value.handlers or value.filters:
+            self.seen.without.add("its handlers")
         return NotImplemented
 
     def _torchs(self, value: Any) -> Any:

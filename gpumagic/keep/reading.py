@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpumagic import torch_cuda
-from gpumagic.keep import blocks, random_state, rebuilding
+from gpumagic.keep import blocks, random_state, rebuilding, settings
 from gpumagic.keep.pickling import Loader
 from gpumagic.keep.planning import why
 from gpumagic.keep.writing import Index
@@ -165,6 +165,8 @@ class Restored:
     apart: str | None = None
     #: The old process's GPUs whose random state is lost.
     random: list[str] = field(default_factory=list)
+    #: Settings of libraries that are not as they were.
+    reset: list[str] = field(default_factory=list)
 
 
 def restore(
@@ -207,6 +209,7 @@ def restore(
                 outcome.failures[name] = why(reason)
     _share_with_modules(reader.of_modules, outcome)
     outcome.names.sort(key=index.names.index)
+    outcome.reset = settings.restore(index.settings, device_now)
     outcome.random = random_state.restore(index.random, device_now)
     return outcome
 

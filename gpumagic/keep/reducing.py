@@ -6,6 +6,7 @@ import _thread
 import collections
 import contextvars
 import gc
+import importlib
 import io
 import pickle
 import sys
@@ -103,6 +104,12 @@ def file(value: io.IOBase) -> Any:
     if not isinstance(value, (io.StringIO, io.BytesIO)):
         raise pickle.PicklingError("an open file")  # cloudpickle would copy its content
     return NotImplemented
+
+
+def module(value: types.ModuleType) -> Any:
+    """Reduce a module of a class of its own, as ``torch.backends.cudnn``, to its import."""
+    found = sys.modules.get(value.__name__) is value
+    return (importlib.import_module, (value.__name__,)) if found else NotImplemented
 
 
 def finalizer(value: weakref.finalize[Any, Any]) -> Any:

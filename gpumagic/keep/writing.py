@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import RestartError
-from gpumagic.keep import blocks, random_state
+from gpumagic.keep import blocks, random_state, settings
 from gpumagic.keep.naming import Import
 from gpumagic.keep.pickling import Keeper
 from gpumagic.keep.planning import Plan
@@ -69,6 +69,7 @@ class Index:
     #: The lines of the cells that kept functions were defined in, by the names of their files.
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def save(
@@ -141,7 +142,7 @@ def _write(chosen: Plan, out: _Counted) -> None:
         entry = linecache.cache.get(name, ())
         if len(entry) == 4 and entry[1] is None:  # no file on the disk, but a cell
             index.sources[name] = list(entry[2])
-    index.random = random_state.save()
+    index.random, index.settings = random_state.save(), settings.save()
     start, _ = _part(out, pickle.dumps(index))
     out.write(start.to_bytes(8, "little"))
 

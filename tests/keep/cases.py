@@ -331,6 +331,16 @@ case(
     "f('/dev/null') == '' and x == 1",
 )
 case(
+    "functions-that-use-modules-of-their-own-kind",
+    """
+import torch
+def seed_everything(): torch.backends.cudnn.deterministic = True; return torch.backends.cudnn.benchmark
+matmul = torch.backends.cudnn
+""",
+    "seed_everything() is False and matmul is torch.backends.cudnn",
+    "torch.backends.cudnn.deterministic",
+)
+case(
     "class-body-within-a-function",
     "BASE = 7\ndef make():\n    class Made:\n        value = BASE\n    return Made",
     "make().value == 7",
@@ -673,9 +683,11 @@ case(
     """
 import logging
 log = logging.getLogger('gpumagic.test.a'); set_ = logging.getLogger('gpumagic.test.b'); set_.setLevel(10)
+set_.addHandler(logging.NullHandler())
 """,
     "log.name == 'gpumagic.test.a' and set_ is logging.getLogger('gpumagic.test.b')",
-    without={"set_": ("its level and handlers",)},
+    "set_.level == 10",
+    without={"set_": ("its handlers",)},
 )
 case(
     "what-cannot-be-kept",

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,11 @@ def kept(cell: str, **options: Any) -> tuple[keep.Plan, list[IO[bytes]]]:
     exec(cell, home)
     variables = {name: value for name, value in home.items() if not name.startswith("__")}
     chosen = keep.plan(home, variables, variables, **options)
-    return chosen, keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))
+    return chosen, keep.save(chosen, create)
+
+
+def create(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
 
 
 def restored(files: list[IO[bytes]]) -> tuple[dict[str, Any], keep.Restored]:
@@ -122,7 +127,7 @@ def test_what_is_not_asked_for_is_imported_again(module: Path) -> None:
     exec(USES, home)
     variables = {name: value for name, value in home.items() if not name.startswith("__")}
     chosen = keep.plan(home, [], variables, sources=[USES])
-    files = keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))
+    files = keep.save(chosen, create)
     sys.modules.pop("users_module_of_keep").HANDLE.close()
     home, outcome = restored(files)
     assert (home["REGISTRY"], home["cfg"], outcome.names) == ({}, {"lr": 1}, [])
@@ -237,14 +242,15 @@ def test_an_interrupt_while_tensors_are_written_is_one() -> None:
     ):
         for at in range(12):
             made: list[Any] = []
-
-            def create(folder: str, at: int = at, error: BaseException = error) -> Any:
-                made.append(tempfile.TemporaryFile(dir=folder))  # noqa: B023, SIM115
-                return made[-1] if len(made) == 1 else Fails(made[-1], at, error)  # noqa: B023
-
+            fails = partial(_second_fails, made, at, error)
             with pytest.raises(raised):
-                keep.save(chosen, create)
+                keep.save(chosen, fails)
             assert all(file.closed for file in made)
+
+
+def _second_fails(made: list[Any], at: int, error: BaseException, folder: str) -> Any:
+    made.append(create(folder))
+    return made[-1] if len(made) == 1 else Fails(made[-1], at, error)
 
 
 def test_a_trial_of_quantized_models() -> None:

@@ -195,3 +195,71 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert "Kept: generator, small." in shown
     assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
     assert k.value("generator.device.type") == "cuda"
+
+
+#: What a session has told torch, NumPy, pandas, matplotlib, warnings, logging and IPython.
+TOLD = """
+import torch, numpy as np, pandas as pd, matplotlib, warnings, logging
+torch.set_default_dtype(torch.float64); torch.set_default_device('cuda:1')
+torch.use_deterministic_algorithms(True, warn_only=True); torch.set_float32_matmul_precision('high')
+torch.backends.cudnn.benchmark = True; torch.set_printoptions(precision=2); torch.set_num_threads(1)
+torch.autograd.set_detect_anomaly(True); torch.set_grad_enabled(False)
+np.set_printoptions(precision=3); np.seterr(divide='ignore')
+pd.set_option('display.max_rows', 7); matplotlib.rcParams['figure.figsize'] = (2, 3)
+warnings.filterwarnings('ignore', message='mine'); warnings.simplefilter('error', FutureWarning)
+logging.basicConfig(level=logging.DEBUG); logging.getLogger('mine').setLevel(logging.ERROR)
+get_ipython().ast_node_interactivity = 'all'
+from IPython.core.magic import register_line_magic
+@register_line_magic
+def hello(line): return 'hello'
+del hello, register_line_magic
+def after_cell(*_): pass
+get_ipython().events.register('post_run_cell', after_cell)
+"""
+ASKED = """
+def told():
+    return [str(torch.get_default_dtype()), str(torch.get_default_device()),
+        torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark, repr(torch.tensor(0.123, device='cpu')),
+        torch.get_num_threads(), torch.is_anomaly_enabled(), torch.is_grad_enabled(),
+        repr(np.array(0.12345)), np.geterr()['divide'], pd.get_option('display.max_rows'),
+        list(matplotlib.rcParams['figure.figsize']), warnings.filters[0][:1],
+        warnings.filters[0][2:], warnings.filters[1][1].pattern,
+        logging.root.level, logging.getLogger('mine').level,
+        get_ipython().ast_node_interactivity, get_ipython().call_pdb,
+        get_ipython().automagic]
+"""
+
+
+def test_what_the_session_was_told_is_told_again(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("%load_ext autoreload\n%autoreload 2\n%cudatime on --above 7s\n%gpumem on")
+    k.run(
+        "%config GpuMagic.max_util = '55'\n%automagic off\n%config Application.verbose_crash=True"
+    )
+    k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
+    k.run("%cudatime -q --name first x = 1")
+    before = k.value("[repr(each) for each in told()]")
+    numbers = k.value(
+        "(random.setstate(s := random.getstate()), random.random(), random.setstate(s))[1]"
+    )
+    shown = k.run("%gpu 1 --restart --keep all").text
+    after = k.value("[repr(each) for each in told()]")
+    moved = [each.replace("cuda:1", "cuda:0") for each in before]
+    assert after == moved
+    assert "Not registered again: %hello, the hook after_cell." in shown
+    assert "Not as it was: the root logger's StreamHandler." in shown
+    # What draws the report imports libraries that draw random numbers.
+    assert k.value("random.random() == fork.random()")
+    ip = "get_ipython()"
+    assert k.value(f"{ip}.magics_manager.registry['AutoreloadMagics']._reloader.check_all")
+    assert k.value(f"({ip}._gpumagic.every_timing.above, {ip}._gpumagic.every_cell.watching)") == (
+        *(7.0, True),
+    )
+    assert k.value(f"{ip}._gpumagic.magics.max_util") == "55"
+    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
+    # A device that is hidden is no default any more.
+    assert "Not as it was: torch's default device (cuda:0 is hidden)" in (
+        k.run("%gpu off --restart --keep told").text
+    )
+    assert k.value("str(torch.get_default_device())") == "cpu"
