@@ -98,8 +98,8 @@ class Trial:
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {**failures, answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        return {"": f"a fresh process cannot load gpumagic: {said[-1] if said else code}"}
+        said = child.reason(self._errors.read().decode(errors="replace"))
+        return {"": f"a fresh process cannot load gpumagic: {said or code}"}
 
     def close(self) -> None:
         """End the child."""
