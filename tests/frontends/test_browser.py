@@ -24,8 +24,7 @@ figure = plt.figure(figsize=(4, 3), dpi=200)
 _ = plt.imshow(np.random.default_rng(0).random((300, 400)), interpolation='nearest')
 """
 CELLS = [
-    "%load_ext gpumagic\nimport torch, os\n"
-    "x = torch.ones(4).cuda()\nprint('pid', os.getpid())",
+    "%load_ext gpumagic\nimport torch, os\nx = torch.ones(4).cuda()\nprint('pid', os.getpid())",
     "%gpu",
     FIGURE,
     "%gpu off --restart --keep x",
