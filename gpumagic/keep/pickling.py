@@ -132,6 +132,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             ),
             contextvars.ContextVar: self._context_variable,
             typing.NewType: reducing.new_type,
+            **dict.fromkeys(reducing.PARAMETERS, reducing.type_parameter),
             memoryview: reducing.view,
             types.MappingProxyType: reducing.proxy,
             weakref.ref: reducing.reference,
@@ -242,6 +243,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     def _function(self, value: types.FunctionType) -> Any:
+        if "_torchdynamo_orig_callable" in value.__dict__:
+            raise pickle.PicklingError("a function that torch.compile has made")
         reduced = super().reducer_override(value)
         if value.__globals__ is not self._home or not isinstance(reduced, tuple):
             return reduced
@@ -314,6 +317,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is torch.Generator:
             # As bytes: a trial does not read tensors.
             return rebuilding.generator, (value.device, value.device.type, reducing.state(value))
+        if kind in (torch.finfo, torch.iinfo):
+            return kind, (getattr(torch, value.dtype),)
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented

@@ -137,6 +137,18 @@ def new_type(value: Any) -> Any:
     return typing.NewType, (value.__name__, value.__supertype__), dict(value.__dict__)
 
 
+#: Type parameters that cloudpickle leaves to pickle, which looks for them in their module.
+PARAMETERS = [
+    getattr(typing, name) for name in ("ParamSpec", "TypeVarTuple") if hasattr(typing, name)
+]
+
+
+def type_parameter(value: Any) -> Any:
+    """Reduce a type parameter of the notebook to a new one of its name."""
+    found = getattr(sys.modules.get(value.__module__), value.__name__, None) is value
+    return NotImplemented if found else (type(value), (value.__name__,))
+
+
 def default(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
     """Give the default of a context variable, in a tuple that is empty where it has none."""
     try:

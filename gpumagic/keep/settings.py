@@ -74,12 +74,14 @@ def save() -> dict[str, Any]:
         "pandas._config.config": _of_pandas,
         "matplotlib": _of_matplotlib,
     }
-    for name, read in readers.items():
-        module = torch_cuda.loaded() if name == "torch" else sys.modules.get(name)
-        try:
-            found[name] = {} if module is None else read(module)
-        except AttributeError:  # while it is being imported; or another version has no such thing
-            found[name] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of older names for the same
+        for name, read in readers.items():
+            module = torch_cuda.loaded() if name == "torch" else sys.modules.get(name)
+            try:
+                found[name] = {} if module is None else read(module)
+            except AttributeError:  # it is being imported; or another version has no such thing
+                found[name] = {}
     return found
 
 
@@ -204,6 +206,8 @@ def _filters() -> Iterator[tuple[Any, ...]]:
 
 
 def _filter_again(filters: list[tuple[Any, ...]]) -> None:
+    if [*_filters()] == filters:
+        return
     for action, message, (module, name), where, line in filters:
         category = getattr(sys.modules.get(module), name, None)
         if isinstance(category, type) and issubclass(category, Warning):

@@ -450,9 +450,12 @@ case(
 import typing, contextvars
 UserId = typing.NewType('UserId', int); u = UserId(4)
 def f(a: UserId) -> UserId: return a
+P = typing.ParamSpec('P'); T = typing.TypeVar('T')
+class Deco(typing.Generic[P, T]): pass
 bare = contextvars.ContextVar('bare'); cv = contextvars.ContextVar('cv', default=[3]); cv2 = cv; cv.set([4])
 """,
     "UserId(5) == 5 and UserId.__supertype__ is int and UserId.__module__ == '__main__'",
+    "P.__name__ == 'P' and Deco[..., int] and Deco.__parameters__[0] is P",
     "f.__annotations__['a'] is UserId and typing.get_type_hints(f)['return'] is UserId",
     "cv.get() == [3] and cv2 is cv and bare.get(None) is None and bare.name == 'bare'",
     without={"cv": ("its present value",), "cv2": ("its present value",)},
@@ -790,9 +793,13 @@ import torch
 model = torch.nn.Linear(2, 2); compiled = torch.compile(model, backend='eager'); w = torch.ones(2)
 @torch.jit.script
 def scripted(x: torch.Tensor): return x * 2
+@torch.compile(backend='eager')
+def step(x): return x * 2
+half = torch.finfo(torch.float16); small = torch.iinfo(torch.int8)
 """,
     "w.tolist() == [1, 1] and compiled._orig_mod is model",
-    failures={"scripted": ""},
+    "half.max == 65504 and small.max == 127",
+    failures={"scripted": "", "step": "a function that torch.compile has made"},
 )
 case(
     "modules-of-torch-with-everything-on-them",
