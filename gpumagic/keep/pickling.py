@@ -12,6 +12,7 @@ import io
 import logging
 import mmap
 import pickle
+import struct
 import sys
 import threading
 import types
@@ -133,6 +134,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             contextvars.ContextVar: self._context_variable,
             typing.NewType: reducing.new_type,
             **dict.fromkeys(reducing.PARAMETERS, reducing.type_parameter),
+            struct.Struct: lambda value: (struct.Struct, (value.format,)),
             memoryview: reducing.view,
             types.MappingProxyType: reducing.proxy,
             weakref.ref: reducing.reference,

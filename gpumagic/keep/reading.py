@@ -209,8 +209,8 @@ def restore(
                 outcome.failures[name] = why(reason)
     _share_with_modules(reader.of_modules, outcome)
     outcome.names.sort(key=index.names.index)
-    outcome.reset = settings.restore(index.settings, device_now)
     outcome.random = random_state.restore(index.random, device_now)
+    outcome.reset = settings.restore(index.settings, device_now)
     return outcome
 
 

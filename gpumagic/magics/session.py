@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -47,12 +48,14 @@ def use_threads(found: Mapping[str, Any]) -> None:
 def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
     """Tell it again; a note for what is not as it was."""
     notes = []
+    numbers = random.getstate()  # imports draw from it
     for name in found["extensions"]:
         if name not in shell.extension_manager.loaded:
             try:
                 shell.extension_manager.load_extension(name)
             except Exception as error:
                 notes.append(f"Not loaded again: {name} ({type(error).__name__}: {error}).")
+    random.setstate(numbers)
     if found["autoreload"] is not None and _autoreload(shell) not in (None, found["autoreload"]):
         shell.run_line_magic("autoreload", found["autoreload"])
     _configure(shell, found["configuration"])

@@ -649,14 +649,15 @@ sent = object(); pair = [sent, sent]; keys = od.keys(); items = {'x': 1}; view =
 case(
     "values-of-the-standard-library",
     """
-import re, datetime, decimal, pathlib, fractions, uuid, ipaddress, zoneinfo, string, itertools
+import re, datetime, decimal, pathlib, fractions, uuid, ipaddress, zoneinfo, string, itertools, struct
+two = struct.Struct('<ih')
 pat = re.compile('a+', re.I); dt = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
 dc = decimal.Decimal('1.1'); p = pathlib.Path('/tmp'); fr = fractions.Fraction(1, 3); u = uuid.UUID(int=5)
 ip = ipaddress.ip_address('10.0.0.1'); z = zoneinfo.ZoneInfo('UTC'); td = datetime.timedelta(1)
 tm = string.Template('$a'); ell = ...; ni = NotImplemented; cx = 1 + 2j; rng = range(3); sl = slice(1, 2)
 """,
     "pat.match('AA') is not None and dt.year == 2020 and dc + 1 == decimal.Decimal('2.1')",
-    "p.name == 'tmp' and fr * 3 == 1 and u.int == 5 and str(ip) == '10.0.0.1' and str(z) == 'UTC'",
+    "two.size == 6 and p.name == 'tmp' and fr * 3 == 1 and u.int == 5 and str(ip) == '10.0.0.1' and str(z) == 'UTC'",
     "td.days == 1 and tm.substitute(a=1) == '1' and ell is ... and list(rng) == [0, 1, 2]",
 )
 case(

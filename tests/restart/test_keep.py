@@ -209,6 +209,7 @@ pd.set_option('display.max_rows', 7); matplotlib.rcParams['figure.figsize'] = (2
 warnings.filterwarnings('ignore', message='mine'); warnings.simplefilter('error', FutureWarning)
 logging.basicConfig(level=logging.DEBUG); logging.getLogger('mine').setLevel(logging.ERROR)
 get_ipython().ast_node_interactivity = 'all'
+cpu, gpu = torch.arange(3.0, device='cpu'), torch.nn.Linear(2, 2)
 from IPython.core.magic import register_line_magic
 @register_line_magic
 def hello(line): return 'hello'
@@ -231,12 +232,17 @@ def told():
 """
 
 
-def test_what_the_session_was_told_is_told_again(kernel: Callable[..., Kernel]) -> None:
+def test_what_the_session_was_told_is_told_again(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
     k = kernel()
-    k.run("%load_ext autoreload\n%autoreload 2\n%cudatime on --above 7s\n%gpumem on")
-    k.run(
-        "%config GpuMagic.max_util = '55'\n%automagic off\n%config Application.verbose_crash=True"
+    # An extension that is imported anew, and draws a number as it is.
+    (tmp_path / "drawing_extension.py").write_text(
+        "import random\nrandom.random()\ndef load_ipython_extension(shell): pass\n"
     )
+    k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
+    k.run("%cudatime on --above 7s\n%gpumem on")
+    k.run("%config GpuMagic.max_util = '55'\n%automagic off")
     k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
     k.run("%cudatime -q --name first x = 1")
     before = k.value("[repr(each) for each in told()]")
@@ -255,9 +261,14 @@ def test_what_the_session_was_told_is_told_again(kernel: Callable[..., Kernel]) 
         *(7.0, True),
     )
     assert k.value(f"{ip}._gpumagic.magics.max_util") == "55"
-    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
-    # A device that is hidden is no default any more.
-    assert "Not as it was: torch's default device (cuda:0 is hidden)" in (
-        k.run("%gpu off --restart --keep told").text
+    assert k.value("(cpu.tolist(), str(cpu.device), str(gpu.weight.device))") == (
+        *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
     )
+    assert k.value("(gpu.weight.requires_grad, cpu.dtype is torch.float64)") == (True, True)
+    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
+    # What cannot be loaded again, and a default device that is hidden.
+    (tmp_path / "drawing_extension.py").unlink()
+    shown = k.run("%gpu off --restart --keep told").text
+    assert "Not as it was: torch's default device (cuda:0 is hidden)" in shown
+    assert "Not loaded again: drawing_extension (ModuleNotFoundError" in shown
     assert k.value("str(torch.get_default_device())") == "cpu"
