@@ -191,8 +191,10 @@ class _Home(dict[str, Any]):
 
 
 class _Anything(dict[str, Any]):
-    def __missing__(self, name: str) -> None:
-        return None
+    """Something for everything; not None, which has no methods to be bound."""
+
+    def __missing__(self, name: str) -> object:
+        return object()
 
 
 def _device(ordinal: int | None) -> str:

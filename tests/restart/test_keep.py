@@ -144,15 +144,19 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
 def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nfrom gpumagic.magics import keeping; keeping.PATIENCE = 0")
+    # Methods of the shell, which a child that tries them does not have.
+    k.run("magic = get_ipython().run_line_magic; import threading")
+    k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
     first = k.run("def f(): return 1 / 0\n'first'").execution_count
     k.run("big = list(range(300_000))\ndel keeping")
-    asked = k.run("%gpu off --restart --keep Out f big")
+    asked = k.run("%gpu off --restart --keep Out f big magic ended")
     assert "keeping variables: " in asked.text
     assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)
     later = k.run("'later'").execution_count
     assert k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)") == (
         *("first", "later", "first", True),
     )
+    assert k.value("(magic.__self__ is get_ipython(), ended.is_alive())") == (True, False)
     assert k.value("__import__('inspect').getsource(f)") == "def f(): return 1 / 0\n"
     assert f"In[{first}]" in k.run("f()", raising=False).shown
 
