@@ -43,6 +43,7 @@ _OF_PROCESS = {
     "_CUDAGraph": "a CUDA graph",
     "_MemPool": "a pool of CUDA memory",
     "_BaseDataLoaderIter": "an iterator of a DataLoader",
+    "_ProfilerResult": "a profile of torch",
 }
 
 
