@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -81,6 +82,7 @@ def test_one_that_does_not_load_takes_no_other_with_it(module: Path, tmp_path: P
     importlib.invalidate_caches()
     assert keep.load(folder, "m")["m"].a == 1
     keep.close(files)
+    shutil.rmtree(folder)
 
 
 DATA = """
