@@ -8,7 +8,7 @@ from typing import Any
 
 from traitlets.config import Config
 
-from gpumagic import threads
+from gpumagic import one_line, threads
 from gpumagic.errors import GpuMagicError
 from gpumagic.magics import memory_cells, memory_history, timing_cells
 
@@ -54,7 +54,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
             try:
                 shell.extension_manager.load_extension(name)
             except Exception as error:
-                notes.append(f"Not loaded again: {name} ({type(error).__name__}: {error}).")
+                notes.append(f"Not loaded again: {name} ({one_line.named(error)}).")
     random.setstate(numbers)
     if found["autoreload"] is not None and _autoreload(shell) not in (None, found["autoreload"]):
         shell.run_line_magic("autoreload", found["autoreload"])
