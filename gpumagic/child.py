@@ -98,6 +98,13 @@ def _not_debugged() -> AbstractContextManager[Any]:
     return nullcontext() if skip is None else skip()
 
 
+def reason(errors: str) -> str:
+    """What a Python that has failed says of it, in a line: of its last error, if it names one."""
+    lines = errors.strip().splitlines()
+    named = [line for line in lines if "Error" in line or "error:" in line]
+    return (named or lines or [""])[-1].strip()
+
+
 class ChildTimeoutError(Exception):
     """A child took too long: why in words, and what it had printed."""
 

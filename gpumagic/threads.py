@@ -124,6 +124,11 @@ def use(count: int) -> int:
     return _ours
 
 
+def is_ours() -> bool:
+    """Whether the number of threads is that of the last `use`, for `reset` to take back."""
+    return _before is not None and number() == _ours
+
+
 def reset() -> bool:
     """Back to the number of threads before the first `use`; whether there was one."""
     global _before

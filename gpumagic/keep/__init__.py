@@ -12,6 +12,7 @@ notebook's namespace afterwards too, and brings the globals that it uses.
 `blocks`           memory that arrays and tensors share
 `rebuilding`       what the pickles call as they are loaded
 `random_state`     the random generators
+`settings`         what torch, NumPy, pandas and others were told for the whole process
 `writing`          the files, as they are written
 `trial`            a child that tries whether they load
 `reading`          the files, as they are read; left behind where something did not load

@@ -41,9 +41,8 @@ Import = tuple[str, "str | None"]
 def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, Import]:
     """The names among ``variables`` that an import statement can bind again.
 
-    Modules, and classes and functions of modules; other objects of libraries if one of the
-    ``sources`` imports them. A name with a dot is a module that a package shows only when it has
-    been imported.
+    Modules, and classes and functions of modules; other objects if one of the ``sources`` imports
+    them. A name with a dot is a module that a package shows only when it has been imported.
     """
     found: dict[str, Import] = {}
     for name, value in variables.items():
@@ -59,10 +58,34 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
             found[name] = (name, None)
         if name in found or name not in variables or attribute is None:
             continue
-        file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
-        # What belongs to the user's own module is data that may have been changed: it is kept.
-        if _is_attribute(variables[name], module, attribute) and not frames.is_users(file):
+        if _is_attribute(variables[name], module, attribute):
             found[name] = (module, attribute)
+    return found
+
+
+#: What no program changes, or has a name of its own: it is the same wherever it is found.
+_CONSTANT: tuple[type, ...] = (
+    *(type, ModuleType, types.FunctionType, types.BuiltinFunctionType, type(None), type(...)),
+    *(bool, int, float, complex, str, bytes, tuple, frozenset, range),
+)
+
+
+def is_users_data(value: Any, place: Import) -> bool:
+    """Whether an import gave data of the user's own module, no class or function."""
+    file = getattr(sys.modules.get(place[0]), "__dict__", {}).get("__file__")
+    data = not isinstance(value, (type, ModuleType, types.FunctionType, types.BuiltinFunctionType))
+    return place[1] is not None and data and frames.is_users(file)
+
+
+def data_of_modules() -> dict[int, list[tuple[str, str]]]:
+    """Where in the user's own modules objects are that may be changed, by their identities."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for name, module in frames.users_modules().items():
+        if name == "__main__":
+            continue
+        for attribute, value in list(vars(module).items()):
+            if not attribute.startswith("__") and not isinstance(value, _CONSTANT):
+                found.setdefault(id(value), []).append((name, attribute))
     return found
 
 

@@ -6,16 +6,19 @@ byte strings, each once, by number.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import io
 import logging
 import mmap
 import pickle
+import struct
 import sys
 import threading
 import types
+import typing
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +42,8 @@ _OF_PROCESS = {
     "_CudaEventBase": "a CUDA event",
     "_CUDAGraph": "a CUDA graph",
     "_MemPool": "a pool of CUDA memory",
+    "_BaseDataLoaderIter": "an iterator of a DataLoader",
+    "_ProfilerResult": "a profile of torch",
 }
 
 
@@ -76,6 +81,8 @@ class Seen:
     sure: bool = True
     #: The files that functions of the notebook say they come from.
     files: set[str] = field(default_factory=set)
+    #: The identities of what is also data of the user's modules.
+    shared: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -87,10 +94,16 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles variables of a notebook whose namespace is ``home``."""
 
     def __init__(
-        self, file: Any, tables: Tables, home: Mapping[str, Any], stand_ins: Mapping[int, str]
+        self,
+        file: Any,
+        tables: Tables,
+        home: Mapping[str, Any],
+        stand_ins: Mapping[int, str],
+        of_modules: Collection[int] = (),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda _: True)
         self._tables, self._home, self._stand_ins = tables, home, stand_ins
+        self._of_modules = of_modules
         self.seen = Seen()
         self._ids: dict[type, Callable[[Any], Any]] = {
             _Numbered: lambda value: value.key,
@@ -101,6 +114,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             pickle.PickleBuffer: self._buffer,
         }
         self._torch: Any = torch_cuda.loaded()
+        self._pins = torch_cuda.initialized()
         self._numpy: Any = sys.modules.get("numpy")
         if not hasattr(self._numpy, "memmap"):
             self._numpy = None
@@ -118,6 +132,10 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 (value.func,),
                 {"attrname": value.attrname, "__doc__": value.__doc__},
             ),
+            contextvars.ContextVar: self._context_variable,
+            typing.NewType: reducing.new_type,
+            **dict.fromkeys(reducing.PARAMETERS, reducing.type_parameter),
+            struct.Struct: lambda value: (struct.Struct, (value.format,)),
             memoryview: reducing.view,
             types.MappingProxyType: reducing.proxy,
             weakref.ref: reducing.reference,
@@ -133,6 +151,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 
     def persistent_id(self, value: Any) -> Any:
         """Refer to what is in the tables, and to what the new process has by itself."""
+        if id(value) in self._of_modules:
+            self.seen.shared.add(id(value))
         if id(value) in self._stand_ins:
             return ("own", self._stand_ins[id(value)])
         left_out = self._ids.get(type(value))
@@ -163,6 +183,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     def _tensor(self, value: Any) -> Any:
         if value.grad_fn is not None:
             self.seen.without.add("its autograd graph")
+        if value.device.type == "cpu" and self._pins and value.is_pinned():
+            self.seen.without.add("pinned memory")
         return ("tensor", self._tables.number("tensors", value, lambda: value))
 
     def _bare(self, value: Any) -> Any:
@@ -191,6 +213,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = self._class(value)
         elif isinstance(value, io.IOBase):
             reduced = reducing.file(value)
+        elif isinstance(value, types.ModuleType) and kind is not types.ModuleType:
+            reduced = reducing.module(value)
         elif isinstance(value, threading.Thread) and value.is_alive():
             raise pickle.PicklingError("a running thread")
         elif isinstance(value, BaseException):
@@ -208,6 +232,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 None,
                 rebuilding.set_attributes,
             )
+        if reduced is NotImplemented and self._torch is not None:
+            reduced = reducing.scheduler(value, self._torch)
         if not isinstance(value, type):
             for base in kind.__mro__:
                 if base.__name__ in _OF_PROCESS and base.__module__.startswith(("torch", "ipyw")):
@@ -220,6 +246,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     def _function(self, value: types.FunctionType) -> Any:
+        if "_torchdynamo_orig_callable" in value.__dict__:
+            raise pickle.PicklingError("a function that torch.compile has made")
         reduced = super().reducer_override(value)
         if value.__globals__ is not self._home or not isinstance(reduced, tuple):
             return reduced
@@ -271,9 +299,14 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         set_state = rebuilding.set_exception
         return rebuilding.exception, (kind, value.args), state, None, None, set_state
 
+    def _context_variable(self, value: contextvars.ContextVar[Any]) -> Any:
+        if value in contextvars.copy_context():
+            self.seen.without.add("its present value")
+        return rebuilding.context_variable, (value.name, reducing.default(value))
+
     def _logger(self, value: logging.Logger) -> Any:
-        if value.handlers or value.level or value.filters:
-            self.seen.without.add("its level and handlers")
+        if value.handlers or value.filters:
+            self.seen.without.add("its handlers")
         return NotImplemented
 
     def _torchs(self, value: Any) -> Any:
@@ -287,6 +320,8 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is torch.Generator:
             # As bytes: a trial does not read tensors.
             return rebuilding.generator, (value.device, value.device.type, reducing.state(value))
+        if kind in (torch.finfo, torch.iinfo):
+            return kind, (getattr(torch, value.dtype),)
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented

@@ -40,6 +40,9 @@ class Plan:
     sure: set[str] = field(default_factory=set)
     #: The files that functions of the notebook say they come from: its cells.
     files: set[str] = field(default_factory=set)
+    #: Where in the user's modules objects are, by their identities; those met in each variable.
+    of_modules: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    shared: dict[str, set[int]] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
     #: Bytes of the pickles.
     pickled: int = 0
@@ -85,12 +88,15 @@ def plan(
     """
     numbered = {identity: str(number) for number, identity in enumerate(stand_ins)}
     found = Plan(home, numbered, imports=naming.imports(variables, sources))
+    found.of_modules = naming.data_of_modules()
     waiting = list(dict.fromkeys(asked))
     user_of: dict[str, str] = dict.fromkeys(waiting, "")
     while waiting:
         name = waiting.pop(0)
         value, user = home[name], user_of[name]
-        if name in found.imports:
+        place = found.imports.get(name)
+        # Data of a module of the user's may have been changed: it is kept.
+        if place is not None and not naming.is_users_data(value, place):
             continue
         if isinstance(value, ModuleType) and value.__name__ == "__main__":
             found.imports[name] = ("__main__", None)
@@ -103,13 +109,15 @@ def plan(
             reason = why(error)
         else:
             _note(found, name, pickled, seen)
+            found.imports.pop(name, None)
             (found.needed if user else found.names).append(name)
             for other in sorted(seen.used):
                 if other in variables and other not in user_of:
                     user_of[other] = name
                     waiting.append(other)
             continue
-        found.failures[name] = f"{reason}; {user} uses it" if user else reason
+        if place is None:
+            found.failures[name] = f"{reason}; {user} uses it" if user else reason
     return found
 
 
@@ -118,6 +126,7 @@ def _note(found: Plan, name: str, pickled: bytes, seen: Seen) -> None:
     if found.pickled <= 2 * _SINGLY:
         found.pickles[name] = pickled
     found.files |= seen.files
+    found.shared[name] = seen.shared
     if seen.sure:
         found.sure.add(name)
     if seen.without:
@@ -127,7 +136,7 @@ def _note(found: Plan, name: str, pickled: bytes, seen: Seen) -> None:
 def dumped(found: Plan, value: Any, told: Told) -> tuple[bytes, Seen]:
     """The pickle of a value, and what was met in it."""
     out = _Told(told)
-    keeper = Keeper(out, found.tables, found.home, found.stand_ins)
+    keeper = Keeper(out, found.tables, found.home, found.stand_ins, found.of_modules)
     keeper.dump(value)
     return out.getvalue(), keeper.seen
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import linecache
 import mmap
 import os
@@ -11,13 +12,14 @@ import shutil
 import stat
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from gpumagic import torch_cuda
-from gpumagic.keep import blocks, random_state, rebuilding
+from gpumagic.keep import blocks, random_state, rebuilding, settings
 from gpumagic.keep.pickling import Loader
 from gpumagic.keep.planning import why
 from gpumagic.keep.writing import Index
@@ -44,6 +46,8 @@ class Reader:
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
+        #: What the user's modules had too, and where; there when all is loaded `together`.
+        self.of_modules: list[tuple[str, str, Any]] = []
         file = files[0]
         end = file.seek(-8, os.SEEK_END)
         start = int.from_bytes(file.read(8), "little")
@@ -60,6 +64,7 @@ class Reader:
                 loader = Loader(memory, self._find)
                 for name in self.index.together:
                     yield name, loader.load()
+                self.of_modules = loader.load()
 
     def single(self, name: str) -> Any:
         """One variable by itself."""
@@ -129,13 +134,16 @@ class Reader:
         if self._saved is None:
             torch = torch_cuda.require()
             self._files[1].seek(0)
-            self._saved = torch.load(
-                self._files[1], map_location=self._location, weights_only=False
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what it makes for some kinds of tensors
+                how: Any = {"map_location": self._location, "weights_only": False}
+                bare, storages = torch.load(self._files[1], **how)
+                self._saved = [torch.load(io.BytesIO(bare), **how), storages]
         kind = self.index.tensors[number]
         if kind.shown is None:
             return self._saved[0][number]
-        return kind.shown.over(self._saved[1][kind.shown.storage].untyped_storage())
+        storage = self._saved[1][kind.shown.storage].untyped_storage()
+        return kind.shown.over(storage.share_memory_() if kind.shared else storage)
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]
@@ -155,6 +163,10 @@ class Restored:
     not_imported: dict[str, str] = field(default_factory=dict)
     #: Why the variables did not come back as one graph, if they did not.
     apart: str | None = None
+    #: The old process's GPUs whose random state is lost.
+    random: list[str] = field(default_factory=list)
+    #: Settings of libraries that are not as they were.
+    reset: list[str] = field(default_factory=list)
 
 
 def restore(
@@ -195,9 +207,20 @@ def restore(
                 outcome.names.append(name)
             except Exception as reason:
                 outcome.failures[name] = why(reason)
+    _share_with_modules(reader.of_modules, outcome)
     outcome.names.sort(key=index.names.index)
-    random_state.restore(index.random, device_now)
+    outcome.random = random_state.restore(index.random, device_now)
+    outcome.reset = settings.restore(index.settings, device_now)
     return outcome
+
+
+def _share_with_modules(found: Sequence[tuple[str, str, Any]], outcome: Restored) -> None:
+    """Have the user's modules refer to what is kept of them, as they did."""
+    for module, attribute, value in found:
+        try:
+            setattr(importlib.import_module(module), attribute, value)
+        except Exception as error:
+            outcome.not_imported[module] = why(error)
 
 
 def imported(module: str, attribute: str | None) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +95,13 @@ def set_attributes(made: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
         object.__setattr__(made, name, value)
 
 
+def context_variable(name: str, default: tuple[Any, ...]) -> contextvars.ContextVar[Any]:
+    """Make a context variable, with its default if it has one."""
+    if default:
+        return contextvars.ContextVar(name, default=default[0])
+    return contextvars.ContextVar(name)
+
+
 def view(of: memoryview | bytes | bytearray, shown: str, shape: Any) -> memoryview:
     """Make a memoryview of an object's whole memory."""
     flat: Any = memoryview(of).cast("B")
@@ -133,6 +142,28 @@ def set_tensor(tensor: Any, state: dict[str, Any]) -> None:
         if name in state:
             setattr(tensor, name, state[name])
     tensor.__dict__.update(state["attributes"])
+
+
+def set_scheduler(made: Any, state: tuple[dict[str, Any], bool]) -> None:
+    """Set a scheduler's attributes, and let it know when its optimizer steps, as torch does.
+
+    It warns where it does not: optimizers lose on the way what schedulers have put on them.
+    """
+    attributes, called = state
+    made.__dict__.update(attributes)
+    optimizer = made.optimizer
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return
+    own, stepped = weakref.ref(optimizer), optimizer.step.__func__
+
+    @functools.wraps(stepped)
+    def step(*arguments: Any, **named: Any) -> Any:
+        optimizer: Any = own()
+        optimizer._opt_called = True
+        return stepped.__get__(optimizer, type(optimizer))(*arguments, **named)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step, optimizer._opt_called = step, called
 
 
 def device(ordinal: int | None) -> Any:

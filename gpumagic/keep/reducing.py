@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import _thread
 import collections
+import contextvars
 import gc
+import importlib
 import io
 import pickle
 import sys
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -103,6 +106,12 @@ def file(value: io.IOBase) -> Any:
     return NotImplemented
 
 
+def module(value: types.ModuleType) -> Any:
+    """Reduce a module of a class of its own, as ``torch.backends.cudnn``, to its import."""
+    found = sys.modules.get(value.__name__) is value
+    return (importlib.import_module, (value.__name__,)) if found else NotImplemented
+
+
 def finalizer(value: weakref.finalize[Any, Any]) -> Any:
     """Refuse what owns a finalizer, a temporary folder for example."""
     raise pickle.PicklingError("something that is cleaned up when the process ends")
@@ -121,6 +130,51 @@ def reference(value: Any) -> Any:
     return weakref.ref, (value(),)
 
 
+def new_type(value: Any) -> Any:
+    """Reduce a `typing.NewType` of the notebook, which pickle looks for in its module."""
+    if value.__module__ != "__main__":
+        return NotImplemented
+    return typing.NewType, (value.__name__, value.__supertype__), dict(value.__dict__)
+
+
+#: Type parameters that cloudpickle leaves to pickle, which looks for them in their module.
+PARAMETERS = [
+    getattr(typing, name) for name in ("ParamSpec", "TypeVarTuple") if hasattr(typing, name)
+]
+
+
+def type_parameter(value: Any) -> Any:
+    """Reduce a type parameter of the notebook to a new one of its name."""
+    found = getattr(sys.modules.get(value.__module__), value.__name__, None) is value
+    return NotImplemented if found else (type(value), (value.__name__,))
+
+
+def default(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
+    """Give the default of a context variable, in a tuple that is empty where it has none."""
+    try:
+        return (contextvars.Context().run(variable.get),)
+    except LookupError:
+        return ()
+
+
+def scheduler(value: Any, torch: Any) -> Any:
+    """Reduce a scheduler of learning rates, which has an eye on its optimizer's ``step``."""
+    kind = type(value)
+    module = getattr(torch.optim, "lr_scheduler", None)
+    if not isinstance(value, getattr(module, "LRScheduler", ())):
+        return NotImplemented
+    optimizer = vars(value).get("optimizer")
+    plain = all(getattr(kind, name) is getattr(object, name) for name in _REDUCE)
+    watched = "_wrapped_by_lr_sched" in vars(vars(optimizer or kind).get("step", kind))
+    if not plain or not watched or hasattr(kind, "__setstate__"):
+        return NotImplemented
+    reduced: Any = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    make, arguments, attributes, *items = reduced
+    state = attributes, vars(optimizer).get("_opt_called", False)
+    return make, arguments, state, *items, rebuilding.set_scheduler
+
+
+_REDUCE = ("__reduce__", "__reduce_ex__")
 #: What looks an object's attributes up in a class is asked by pickle for ``__setstate__`` before
 #: the object has any attribute: a ``__getattr__`` that passes on to one never ends.
 _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__")

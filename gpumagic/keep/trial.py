@@ -98,8 +98,8 @@ class Trial:
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {**failures, answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        return {"": f"a fresh process cannot load gpumagic: {said[-1] if said else code}"}
+        said = child.reason(self._errors.read().decode(errors="replace"))
+        return {"": f"a fresh process cannot load gpumagic: {said or code}"}
 
     def close(self) -> None:
         """End the child."""
@@ -160,11 +160,22 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
 
         def _saved_tensor(self, number: int) -> Any:
             torch, kind = torch_cuda.require(), self.index.tensors[number]
+            if kind.quantized is not None:
+                return _quantized(torch, kind.dtype, *kind.quantized)
             # One element stands for all.
             size = () if kind.shown is None else kind.shown.size
             return torch.zeros((), dtype=kind.dtype).expand(size)
 
     return Trying([file], home, _Anything(), "cpu", _device)
+
+
+def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) -> Any:
+    if axis is None:
+        return torch._empty_affine_quantized(size, scale=1, zero_point=0, dtype=dtype)
+    channels = torch.ones(size[axis], dtype=torch.float64)
+    return torch._empty_per_channel_affine_quantized(
+        size, scales=channels, zero_points=channels.long(), axis=axis, dtype=dtype
+    )
 
 
 class _Home(dict[str, Any]):
@@ -180,8 +191,10 @@ class _Home(dict[str, Any]):
 
 
 class _Anything(dict[str, Any]):
-    def __missing__(self, name: str) -> None:
-        return None
+    """Something for everything; not None, which has no methods to be bound."""
+
+    def __missing__(self, name: str) -> object:
+        return object()
 
 
 def _device(ordinal: int | None) -> str:

@@ -7,6 +7,7 @@ byte strings; and at its end what lies where. A second one holds the tensors, by
 
 from __future__ import annotations
 
+import io
 import linecache
 import os
 import pickle
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import IO, Any
 
 from gpumagic import torch_cuda
 from gpumagic.errors import RestartError
-from gpumagic.keep import blocks, random_state
+from gpumagic.keep import blocks, random_state, settings
 from gpumagic.keep.naming import Import
 from gpumagic.keep.pickling import Keeper
 from gpumagic.keep.planning import Plan
@@ -42,6 +44,10 @@ class TensorKind:
     #: None for those that torch pickles by itself: sparse, quantized, nested.
     shown: blocks.Shown | None
     dtype: Any
+    #: Whether its memory is shared with other processes.
+    shared: bool
+    #: The size of a quantized one, and the axis of its channels if each has a scale of its own.
+    quantized: tuple[tuple[int, ...], int | None] | None
 
 
 @dataclass
@@ -55,12 +61,15 @@ class Index:
     together: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: Pickles that are loaded each by itself.
     singles: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: A pickle for the same loader: objects that the user's modules have too, and where.
+    of_modules: tuple[int, int] = (0, 0)
     raw: list[tuple[int, int, str]] = field(default_factory=list)
     blocks: list[blocks.Written] = field(default_factory=list)
     tensors: list[TensorKind] = field(default_factory=list)
     #: The lines of the cells that kept functions were defined in, by the names of their files.
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 def save(
@@ -116,6 +125,9 @@ def _write(chosen: Plan, out: _Counted) -> None:
         start = out.file.tell()
         keeper.dump(chosen.home[name])
         index.together[name] = (start, out.file.tell() - start)
+    start = out.file.tell()
+    keeper.dump(_of_modules(chosen))
+    index.of_modules = (start, out.file.tell() - start)
     for name in names:
         if name in chosen.pickles:
             index.singles[name] = _part(out, chosen.pickles[name])
@@ -130,9 +142,19 @@ def _write(chosen: Plan, out: _Counted) -> None:
         entry = linecache.cache.get(name, ())
         if len(entry) == 4 and entry[1] is None:  # no file on the disk, but a cell
             index.sources[name] = list(entry[2])
-    index.random = random_state.save()
+    index.random, index.settings = random_state.save(), settings.save()
     start, _ = _part(out, pickle.dumps(index))
     out.write(start.to_bytes(8, "little"))
+
+
+def _of_modules(chosen: Plan) -> list[tuple[str, str, Any]]:
+    """What is kept and belongs to modules of the user's too: where, and the object."""
+    kept = [*chosen.names, *chosen.needed]
+    return [
+        (module, attribute, vars(sys.modules[module])[attribute])
+        for identity in set[int]().union(*(chosen.shared[name] for name in kept))
+        for module, attribute in chosen.of_modules[identity]
+    ]
 
 
 def _is_first(value: Any) -> bool:
@@ -181,9 +203,16 @@ def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
                 requires_grad=tensor.requires_grad and tensor.is_leaf,
                 shown=how,
                 dtype=tensor.dtype,
+                shared=how is not None and tensor.device.type == "cpu" and tensor.is_shared(),
+                quantized=(tuple(tensor.size()), _axis(tensor)) if tensor.is_quantized else None,
             )
         )
     return kinds, storages
+
+
+def _axis(tensor: Any) -> int | None:
+    by_channel = "per_channel" in str(tensor.qscheme())
+    return int(tensor.q_per_channel_axis()) if by_channel else None
 
 
 def _write_tensors(chosen: Plan, out: _Counted) -> None:
@@ -203,7 +232,21 @@ def _write_tensors(chosen: Plan, out: _Counted) -> None:
             storage = tensor.untyped_storage()
             as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
-    torch.save((bare, storages), out)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what torch has for some kinds of tensors itself
+            # In an archive of its own: torch refuses one memory under two types in one, and a
+            # sparse tensor's values, for example, may be a tensor of the user's too.
+            torch.save(bare, apart := io.BytesIO())
+            torch.save((apart.getvalue(), storages), out)
+    except RuntimeError as error:
+        # An interrupt or a full disk: torch ends its archive all the same, and that fails.
+        stopped: BaseException | None = error
+        while stopped is not None and not isinstance(stopped, (KeyboardInterrupt, OSError)):
+            stopped = stopped.__context__
+        if stopped is None:
+            raise
+        raise stopped from None
 
 
 def folder_for(size: int) -> str:

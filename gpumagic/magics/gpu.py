@@ -113,8 +113,9 @@ def parser() -> Parser:
         action="extend",
         metavar="NAME",
         help="bring these variables back after the restart, or all; with them the globals that "
-        "their functions use, imports and random states; CUDA tensors come back on the same GPU if "
-        "it is still visible and has room, else on the CPU",
+        "their functions use, imports, random states and what libraries and IPython were told; "
+        "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
+        "CPU",
     )
     again.add_argument(
         "--save",

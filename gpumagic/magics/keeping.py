@@ -10,6 +10,7 @@ from typing import IO, Any
 from gpumagic import driver, keep, one_line, torch_cuda
 from gpumagic.display.units import bytes_
 from gpumagic.errors import RestartError
+from gpumagic.magics import session
 from gpumagic.magics.show import LiveDisplay
 from gpumagic.restart import Resumed, handover
 from gpumagic.restart.leaving import variables
@@ -69,6 +70,7 @@ def write(
         if file in chosen.files
     }
     payload["uuids"] = driver.state().uuids or ()
+    payload["session"] = session.save(shell)
     payload["keeping"] = time.monotonic() - began
     return files
 
@@ -156,6 +158,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
     """Bring the kept variables back, and say what became of them."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
+    session.use_threads(payload["session"])
     outputs = shell.user_ns["_oh"]
     own = {str(number): each for number, each in enumerate(_own(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:
@@ -171,7 +174,8 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
         except Exception as error:
             return [
                 f"The kept variables could not be brought back: {one_line.named(error)}. "
-                + _left(resumed.files)
+                + _left(resumed.files),
+                *session.restore(shell, payload["session"]),
             ]
     _settle(shell, outputs, restored.names)
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
@@ -184,6 +188,10 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
+    if restored.random:
+        notes.append(f"Not kept: CUDA's random state of {', '.join(restored.random)} (hidden now).")
+    if restored.reset:
+        notes.append(f"Not as it was: {', '.join(restored.reset)}.")
     for name, reason in restored.not_imported.items():
         notes.append(f"Not imported again: {name} ({reason}).")
     if restored.apart is not None and restored.names:
@@ -193,7 +201,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
         )
     if restored.failures:
         notes.append(_left(resumed.files))
-    return notes
+    return [*notes, *session.restore(shell, payload["session"])]
 
 
 def _left(files: Sequence[IO[bytes]]) -> str:

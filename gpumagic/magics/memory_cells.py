@@ -35,7 +35,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     Raises:
         SpecError: there is nothing to show, or no way to draw it.
     """
-    every_cell = _of(magics.shell)
+    every_cell = of(magics.shell)
     quiet = options.quiet or silent
     if verb in _SAYS:
         was = every_cell.watching
@@ -49,7 +49,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     return hand_over(magics.shell, log, options, silent=silent)
 
 
-def _of(shell: Any) -> EveryCell:
+def of(shell: Any) -> EveryCell:
     """The automatic mode of a shell, made when first asked for."""
     extension = shell._gpumagic
     found: EveryCell | None = getattr(extension, "every_cell", None)

@@ -37,7 +37,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         DeviceError: there is no history, or no allocator that has one.
         SpecError: the file cannot be written.
     """
-    history = _of(magics.shell)
+    history = of(magics.shell)
     result: Result
     if verb == "snapshot":
         result = write_snapshot(Path(options.file).expanduser())
@@ -52,7 +52,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     return hand_over(magics.shell, result, options, silent=silent)
 
 
-def _of(shell: Any) -> History:
+def of(shell: Any) -> History:
     """The history of a shell, made when first asked for."""
     extension = shell._gpumagic
     found: History | None = getattr(extension, "history", None)

@@ -50,7 +50,7 @@ def duration(word: str) -> float:
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     """Run the verb."""
-    every_timing = _of(magics.shell)
+    every_timing = of(magics.shell)
     quiet = options.quiet or silent
     if verb == "log":
         log = every_timing.log()
@@ -72,7 +72,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     return hand_over(magics.shell, every_timing.log(), options, silent=True)
 
 
-def _of(shell: Any) -> EveryTiming:
+def of(shell: Any) -> EveryTiming:
     """The automatic mode of a shell, made when first asked for."""
     extension = shell._gpumagic
     found: EveryTiming | None = getattr(extension, "every_timing", None)

@@ -119,7 +119,7 @@ class Trial:
                 "a Python with the new environment does not start within a minute"
             ) from None
         if self._child.returncode:
-            said = (errors.strip().splitlines() or [f"status {self._child.returncode}"])[-1]
+            said = child.reason(errors) or f"status {self._child.returncode}"
             raise RestartError(f"the new process would not start: {one_line.reason(said)}")
         found = (printed.strip().splitlines() or ["none"])[-1]
         if found != __version__:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -136,7 +137,10 @@ def replace(
 
 @contextmanager
 def working_in(folder: str) -> Iterator[None]:
-    """``folder`` as the working folder, if both it and the present one are there."""
+    """``folder`` as the working folder, or the present one, or where neither is there Python's own.
+
+    In a folder that is gone Python does not start where its path has a relative entry.
+    """
     try:
         here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # gone, or not to be read
@@ -144,6 +148,10 @@ def working_in(folder: str) -> Iterator[None]:
     try:
         with suppress(OSError):
             os.chdir(folder)
+        try:
+            Path.cwd()
+        except OSError:
+            os.chdir(sys.prefix)
         yield
     finally:
         if here is not None:

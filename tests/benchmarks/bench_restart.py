@@ -12,6 +12,7 @@ from statistics import median
 from tests.benchmarks.row import Row
 from tests.support.kernels import Kernel, python_environment
 
+KEEPING = 5
 ROUNDS = 10  # even: the choice changes from one turn to the next
 #: Initialises the driver, so that another choice needs a restart; torch is not needed for that.
 _FREEZE = "%load_ext gpumagic\nimport ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
@@ -26,6 +27,24 @@ def _in_place(kernel: Kernel, after: str, turn: int) -> float:
         kernel.run(after)
     taken = time.perf_counter() - started
     assert shown.startswith("restarted"), shown
+    return taken
+
+
+#: A model of a class of the notebook's is tried in a child; one of torch's own is sure to load.
+_MODEL = """
+import torch
+class Net(torch.nn.Linear): pass
+tried, sure = Net(8, 8), torch.nn.Linear(8, 8)
+"""
+
+
+def _keeping(kernel: Kernel, name: str, choice: int) -> float:
+    """From the cell that asks to its reply, with a variable that is kept."""
+    kernel.run(_FREEZE + _MODEL)
+    started = time.perf_counter()
+    shown = kernel.run(f"%gpu {choice} --restart --keep {name}").text
+    taken = time.perf_counter() - started
+    assert f"Kept: {name}" in shown, shown
     return taken
 
 
@@ -66,6 +85,18 @@ def rows() -> Iterator[Row]:
                     note=f"restart_kernel, until it is ready, and the first reply; medians of "
                     f"{ROUNDS}, in turns",
                 )
+            names = ("tried", "sure")
+            keeping: dict[str, list[float]] = {name: [] for name in names}
+            for _ in range(KEEPING):
+                for choice, name in enumerate(names):
+                    keeping[name].append(_keeping(kernels["ours"], name, choice))
+            yield Row.shown(
+                "%gpu … --restart --keep, tried in a child",
+                median(keeping["tried"]),
+                median(keeping["sure"]),
+                note=f"--keep of a model of torch's own, which is sure to load and is not tried; "
+                f"medians of {KEEPING}, in turns; torch is imported by the child and by both",
+            )
         finally:
             for kernel in kernels.values():
                 kernel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,21 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
+#: A picture of more than 64 KiB, which zmq sends from a thread of its own.
+FIGURE = """
+%config InlineBackend.figure_format = 'png'
+import matplotlib.pyplot as plt, numpy as np
+figure = plt.figure(figsize=(4, 3), dpi=200)
+_ = plt.imshow(np.random.default_rng(0).random((300, 400)), interpolation='nearest')
+"""
 CELLS = [
-    "%load_ext gpumagic\nimport torch, os\n"
-    "x = torch.ones(4, device='cuda')\nprint('pid', os.getpid())",
+    "%load_ext gpumagic\nimport torch, os\nx = torch.ones(4).cuda()\nprint('pid', os.getpid())",
     "%gpu",
-    "%gpu off --restart",
-    "import torch, os\nprint('after', torch.cuda.is_available(), torch.cuda.device_count())",
+    FIGURE,
+    "%gpu off --restart --keep x",
+    "print('after', torch.cuda.is_available(), x.device, x.sum().item(), 'figure' in globals())",
     "print('pid', os.getpid())",
+    FIGURE,
     "%gpu",
     *[f"print('queued', {i})" for i in range(14)],
 ]
@@ -84,11 +93,16 @@ def test_a_restart_in_the_middle_of_run_all(
         dialogs = page.locator(".jp-Dialog").count()
         shown = outputs(page)
         numbers = prompts(page)
+        found = page.locator(".jp-OutputArea img").evaluate_all("all => all.map(i => i.src)")
+        pictures = [len(base64.b64decode(each.partition(",")[2])) for each in found]
     assert dialogs == 0
+    assert all(size > 1 << 16 for size in pictures)
+    assert len(pictures) == 2
     assert "cuda:0" in shown[1]
-    assert "restarted" in shown[2]
-    assert "after False 0" in shown[3]
-    assert shown[0].split("pid ")[1].split()[0] == shown[4].split("pid ")[1].split()[0]
-    assert "hidden" in shown[5]
-    assert [text.strip() for text in shown[6:]] == [f"queued {i}" for i in range(14)]
+    assert "restarted" in shown[3]
+    assert "Kept: x." in shown[3]
+    assert "after False cpu 4.0 False" in shown[4]
+    assert shown[0].split("pid ")[1].split()[0] == shown[5].split("pid ")[1].split()[0]
+    assert "hidden" in shown[7]
+    assert [text.strip() for text in shown[8:]] == [f"queued {i}" for i in range(14)]
     assert numbers == [f"[{i}]:" for i in range(1, len(CELLS) + 1)]

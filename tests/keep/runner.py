@@ -45,7 +45,7 @@ def _save(case: Case, folder: Path) -> dict[str, Any]:
     home = namespace()
     file = f"<cell {case.name}>"
     linecache.cache[file] = (len(case.cell), None, case.cell.splitlines(keepends=True), file)
-    exec(compile(case.cell, file, "exec"), home)
+    exec(compile(case.cell, file, "exec", dont_inherit=True), home)
     variables = {name: value for name, value in home.items() if not name.startswith("__")}
     asked = [*variables] if case.keep == "all" else case.keep.split()
     chosen = keep.plan(home, asked, variables, sources=[case.cell])

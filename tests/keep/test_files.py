@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from gpumagic import keep
+from gpumagic.errors import RestartError
 from tests.keep.runner import namespace
 
 
@@ -22,7 +26,11 @@ def kept(cell: str, **options: Any) -> tuple[keep.Plan, list[IO[bytes]]]:
     exec(cell, home)
     variables = {name: value for name, value in home.items() if not name.startswith("__")}
     chosen = keep.plan(home, variables, variables, **options)
-    return chosen, keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))
+    return chosen, keep.save(chosen, create)
+
+
+def create(folder: str) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
 
 
 def restored(files: list[IO[bytes]]) -> tuple[dict[str, Any], keep.Restored]:
@@ -73,6 +81,59 @@ def test_one_that_does_not_load_takes_no_other_with_it(module: Path, tmp_path: P
     os.utime(module, (1, 1))  # another time than the cached bytecode's
     importlib.invalidate_caches()
     assert keep.load(folder, "m")["m"].a == 1
+    keep.close(files)
+    shutil.rmtree(folder)
+
+
+DATA = """
+import threading
+REGISTRY = {}
+settings = {"lr": 1}
+HANDLE = open("/dev/null")
+NUMBER = 5
+class Net: pass
+def register(name): REGISTRY[name] = len(REGISTRY)
+"""
+USES = """
+from users_module_of_keep import REGISTRY, settings as cfg, HANDLE, NUMBER, register, Net
+register("one"); cfg["lr"] = 2
+class Trainer:
+    def __init__(self): self.cfg = cfg
+trainer = Trainer()
+"""
+
+
+def test_what_belongs_to_a_module_too_is_still_the_same(module: Path) -> None:
+    """`from mymod import REGISTRY`: what is kept is the module's afterwards too."""
+    module.write_text(DATA)
+    chosen, files = kept(USES, sources=[USES])
+    sys.modules.pop("users_module_of_keep").HANDLE.close()
+    home, outcome = restored(files)
+    assert (chosen.failures, outcome.failures, outcome.apart) == ({}, {}, None)
+    fresh = sys.modules["users_module_of_keep"]
+    assert home["REGISTRY"] is fresh.REGISTRY
+    assert home["cfg"] is home["trainer"].cfg is fresh.settings == {"lr": 2}
+    home["register"]("two")
+    assert home["REGISTRY"] == {"one": 0, "two": 1}
+    # What cannot be kept is the module's.
+    assert home["HANDLE"] is fresh.HANDLE
+    assert outcome.imported == ["register", "Net", "HANDLE"]
+    assert outcome.names == ["REGISTRY", "cfg", "NUMBER", "Trainer", "trainer"]
+    fresh.HANDLE.close()
+    keep.close(files)
+
+
+def test_what_is_not_asked_for_is_imported_again(module: Path) -> None:
+    module.write_text(DATA)
+    home = namespace()
+    exec(USES, home)
+    variables = {name: value for name, value in home.items() if not name.startswith("__")}
+    chosen = keep.plan(home, [], variables, sources=[USES])
+    files = keep.save(chosen, create)
+    sys.modules.pop("users_module_of_keep").HANDLE.close()
+    home, outcome = restored(files)
+    assert (home["REGISTRY"], home["cfg"], outcome.names) == ({}, {"lr": 1}, [])
+    home["HANDLE"].close()
     keep.close(files)
 
 
@@ -154,3 +215,63 @@ def test_the_plan_tells_how_much_it_has_pickled() -> None:
     chosen = keep.plan({"a": list(range(100_000))}, ["a"], {}, told=told.append)
     assert len(told) > 2
     assert told[-1] == len(chosen.pickles["a"])
+
+
+class Fails:
+    """A file that fails at a write."""
+
+    def __init__(self, file: IO[bytes], at: int, error: BaseException) -> None:
+        self._file, self._left, self._error = file, at, error
+
+    def write(self, data: Any) -> int:
+        self._left -= 1
+        if self._left < 0:
+            raise self._error
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_an_interrupt_while_tensors_are_written_is_one() -> None:
+    """torch ends its archive all the same, and reports what it failed at then."""
+    torch = pytest.importorskip("torch")
+    home = namespace() | {"small": torch.ones(3), "large": torch.zeros(1 << 20)}
+    chosen = keep.plan(home, ["small", "large"], home)
+    for error, raised in (
+        (KeyboardInterrupt(), KeyboardInterrupt),
+        (OSError(28, "No space left on device"), RestartError),
+    ):
+        for at in range(12):
+            made: list[Any] = []
+            fails = partial(_second_fails, made, at, error)
+            with pytest.raises(raised):
+                keep.save(chosen, fails)
+            assert all(file.closed for file in made)
+
+
+def _second_fails(made: list[Any], at: int, error: BaseException, folder: str) -> Any:
+    made.append(create(folder))
+    return made[-1] if len(made) == 1 else Fails(made[-1], at, error)
+
+
+def test_a_trial_of_quantized_models() -> None:
+    """Their weights are packed as they are loaded, which needs the right shapes."""
+    pytest.importorskip("torch")
+    cell = """
+import torch
+def packed(weight):
+    return torch.ops.quantized.linear_prepack(weight, None)
+q = torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.qint8)
+scales = torch.tensor([0.1, 0.2]), torch.tensor([0, 0])
+c = torch.quantize_per_channel(torch.ones(2, 3), *scales, 0, torch.qint8)
+class Quantized:
+    def __init__(self, weight): self.packed = packed(weight)
+    def __getstate__(self): return torch.ops.quantized.linear_unpack(self.packed)[0]
+    def __setstate__(self, weight): self.packed = packed(weight)
+by_tensor, by_channel = Quantized(q), Quantized(c)
+"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, files = kept(cell)
+    assert tried(files) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -155,28 +156,54 @@ def test_an_interrupt_before_withdraws_the_restart(
     assert k.run("kept, os.environ.get('CUDA_VISIBLE_DEVICES')").value == "(1, None)"
 
 
+def _adapters(pid: int) -> list[str]:
+    """debugpy's processes that the kernel has started, or that have outlived it."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(process.cmdline())
+            if "debugpy" in words and process.ppid() in (pid, 1) and process.pid != pid:
+                found.append(words)
+    return found
+
+
 @pytest.mark.parametrize("off_again", [False, True], ids=["on", "off again"])
 def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> None:
-    """It replaces os.execve by a function that starts another process."""
+    """It replaces os.execve, and has what starts Python start it under the debugger."""
     pytest.importorskip("debugpy")
     k = kernel()
-    k.run(f"{FREEZE}; x = 5")
+    k.run(f"{FREEZE}; import os; pid = os.getpid()\nclass Kept:\n    a = 5\nx = Kept()")
+    pid = k.value("pid")
+    others = _adapters(-1)
     control, session = k.client.control_channel, k.client.session
-    commands: list[tuple[str, dict[str, Any]]] = [
-        ("initialize", {"clientID": "t", "adapterID": "", "pathFormat": "path"}),
-        ("attach", {}),
-    ]
-    if off_again:
-        commands.append(("disconnect", {"restart": False, "terminateDebuggee": False}))
-    for number, (command, arguments) in enumerate(commands):
-        content = {"type": "request", "seq": number, "command": command, "arguments": arguments}
+
+    def ask(command: str, **arguments: Any) -> Any:
+        content = {"type": "request", "seq": 1, "command": command, "arguments": arguments}
         message = session.msg("debug_request", content)
         control.send(message)
-        k._next(control.get_msg, message["header"]["msg_id"], time.monotonic() + 60)
-    assert "pydev" in k.run("import os; os.execve.__module__ + os.execve.__name__").shown or True
-    reply = k.run("%gpu 1 --restart --keep x")
+        return k._next(control.get_msg, message["header"]["msg_id"], time.monotonic() + 60)
+
+    # As JupyterLab does.
+    ask("initialize", clientID="t", adapterID="", pathFormat="path", supportsVariableType=True)
+    ask("attach")
+    ask("debugInfo")
+    cell = ask("dumpCell", code="x = 1\nx")["content"]["body"]["sourcePath"]
+    ask("setBreakpoints", source={"path": cell}, breakpoints=[], sourceModified=False)
+    ask("configurationDone")
+    if off_again:
+        ask("disconnect", restart=False, terminateDebuggee=False)
+    # A variable that is tried in a child.
+    asking, rest = k.submit("%gpu 1 --restart --keep x"), k.submit("x.a, os.getpid()")
+    reply = k.wait(asking)
     assert reply.text.startswith("restarted: this kernel sees 1 GPU")
-    assert k.run("x").value == "5"
+    assert "Kept: x." in reply.text
+    assert k.wait(rest).value == f"(5, {pid})"
+    deadline = time.monotonic() + 60
+    while set(_adapters(pid)) - set(others):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_found_only_through_the_path_of_the_notebook(kernel: Callable[..., Kernel]) -> None:
@@ -214,8 +241,11 @@ def test_where_gpumagic_fails_in_the_new_process(kernel: Callable[..., Kernel], 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("os.environ['PYTHONHOME'] = '/nowhere'", "the new process would not start: "),
-        ("os.environ['PYTHONPATH'] = os.getcwd()", "the new process would not start: "),
+        (
+            "os.environ['PYTHONHOME'] = '/nowhere'",
+            "would not start: ModuleNotFoundError: No module named 'encodings'",
+        ),
+        ("os.environ['PYTHONPATH'] = os.getcwd()", "would not start: ZeroDivisionError: "),
         ("os.environ['LARGE'] = 'x' * (1 << 20)", "cannot be started again: "),
     ],
     ids=["no Python", "a broken module", "too large"],

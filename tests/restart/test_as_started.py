@@ -164,7 +164,17 @@ def test_what_c_code_writes_is_shown_after_a_tee(kernel: Callable[..., Kernel]) 
     assert k.wait(running).status == "ok"
 
 
-@pytest.mark.parametrize("gone", ["os.rmdir(os.getcwd())", "os.environ['TMPDIR'] = '/nowhere'"])
+#: Python does not start in a folder that is gone where its path has a relative entry.
+WITH_PATH = """
+get_ipython().starting_dir = os.getcwd()
+os.environ['PYTHONPATH'] = os.environ.get('PYTHONPATH', '') + ':modules'
+os.rmdir(os.getcwd())
+"""
+
+
+@pytest.mark.parametrize(
+    "gone", ["os.rmdir(os.getcwd())", "os.environ['TMPDIR'] = '/nowhere'", WITH_PATH]
+)
 def test_a_folder_that_is_gone(kernel: Callable[..., Kernel], gone: str) -> None:
     k = kernel()
     k.run(f"{FREEZE}; x = 5\nimport os, tempfile\nos.chdir(tempfile.mkdtemp())\n{gone}")

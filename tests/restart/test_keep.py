@@ -144,15 +144,19 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
 def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nfrom gpumagic.magics import keeping; keeping.PATIENCE = 0")
+    # Methods of the shell, which a child that tries them does not have.
+    k.run("magic = get_ipython().run_line_magic; import threading")
+    k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
     first = k.run("def f(): return 1 / 0\n'first'").execution_count
     k.run("big = list(range(300_000))\ndel keeping")
-    asked = k.run("%gpu off --restart --keep Out f big")
+    asked = k.run("%gpu off --restart --keep Out f big magic ended")
     assert "keeping variables: " in asked.text
     assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)
     later = k.run("'later'").execution_count
     assert k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)") == (
         *("first", "later", "first", True),
     )
+    assert k.value("(magic.__self__ is get_ipython(), ended.is_alive())") == (True, False)
     assert k.value("__import__('inspect').getsource(f)") == "def f(): return 1 / 0\n"
     assert f"In[{first}]" in k.run("f()", raising=False).shown
 
@@ -171,9 +175,104 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert "On the CPU, since cuda:0 has no room for it: 100 MiB." in shown
     assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
     assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
-    k.run("generator = torch.Generator('cuda')")
+    # Of a GPU without a context too; and of a hidden one it is said.
+    k.run("%gpu 1,2 --restart")
+    k.run("import torch; torch.cuda.init(); torch.cuda.manual_seed_all(5)")
+    k.run("state = torch.cuda.get_rng_state(1)")
+    k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
+    shown = k.run("%gpu 2 --restart --keep state pinned pinned_too plain").text
+    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
+    assert "Kept without pinned memory: pinned, pinned_too." in shown
+    assert k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
+    # Not in use yet, but seeded.
+    k.run("%gpu 3 --restart")
+    k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7); small = {'epoch': 7}")
+    k.run(FREEZE)
+    shown = k.run("%gpu 2 --restart --keep small").text
+    assert "random state" not in shown
+    assert k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())") == (False, 7)
+    k.run("torch.cuda.init(); generator = torch.Generator('cuda')")
     refused = k.run("%gpu off --restart --keep generator small", raising=False)
     assert "cannot keep generator (a random generator of a GPU that is hidden)" in refused.shown
     assert k.value("small") == {"epoch": 7}
-    assert "Kept: generator, small." in k.run("%gpu 1 --restart --keep generator small").text
+    shown = k.run("%gpu 1 --restart --keep generator small").text
+    assert "Kept: generator, small." in shown
+    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
     assert k.value("generator.device.type") == "cuda"
+
+
+#: What a session has told torch, NumPy, pandas, matplotlib, warnings, logging and IPython.
+TOLD = """
+import torch, numpy as np, pandas as pd, matplotlib, warnings, logging
+torch.set_default_dtype(torch.float64); torch.set_default_device('cuda:1')
+torch.use_deterministic_algorithms(True, warn_only=True); torch.set_float32_matmul_precision('high')
+torch.backends.cudnn.benchmark = True; torch.set_printoptions(precision=2); torch.set_num_threads(1)
+torch.autograd.set_detect_anomaly(True); torch.set_grad_enabled(False)
+np.set_printoptions(precision=3); np.seterr(divide='ignore')
+pd.set_option('display.max_rows', 7); matplotlib.rcParams['figure.figsize'] = (2, 3)
+warnings.filterwarnings('ignore', message='mine'); warnings.simplefilter('error', FutureWarning)
+logging.basicConfig(level=logging.DEBUG); logging.getLogger('mine').setLevel(logging.ERROR)
+get_ipython().ast_node_interactivity = 'all'
+cpu, gpu = torch.arange(3.0, device='cpu'), torch.nn.Linear(2, 2)
+from IPython.core.magic import register_line_magic
+@register_line_magic
+def hello(line): return 'hello'
+del hello, register_line_magic
+def after_cell(*_): pass
+get_ipython().events.register('post_run_cell', after_cell)
+"""
+ASKED = """
+def told():
+    return [str(torch.get_default_dtype()), str(torch.get_default_device()),
+        torch.is_deterministic_algorithms_warn_only_enabled(), torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark, repr(torch.tensor(0.123, device='cpu')),
+        torch.get_num_threads(), torch.is_anomaly_enabled(), torch.is_grad_enabled(),
+        repr(np.array(0.12345)), np.geterr()['divide'], pd.get_option('display.max_rows'),
+        list(matplotlib.rcParams['figure.figsize']), warnings.filters[0][:1],
+        warnings.filters[0][2:], warnings.filters[1][1].pattern,
+        logging.root.level, logging.getLogger('mine').level,
+        get_ipython().ast_node_interactivity, get_ipython().call_pdb,
+        get_ipython().automagic]
+"""
+
+
+def test_what_the_session_was_told_is_told_again(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    k = kernel()
+    # An extension that is imported anew, and draws a number as it is.
+    (tmp_path / "drawing_extension.py").write_text(
+        "import random\nrandom.random()\ndef load_ipython_extension(shell): pass\n"
+    )
+    k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
+    k.run("%cudatime on --above 7s\n%gpumem on")
+    k.run("%config GpuMagic.max_util = '55'\n%automagic off")
+    k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
+    k.run("%cudatime -q --name first x = 1")
+    before = k.value("[repr(each) for each in told()]")
+    k.run("fork = random.Random(); fork.setstate(random.getstate())")
+    shown = k.run("%gpu 1 --restart --keep all").text
+    after = k.value("[repr(each) for each in told()]")
+    moved = [each.replace("cuda:1", "cuda:0") for each in before]
+    assert after == moved
+    assert "Not registered again: %hello, the hook after_cell." in shown
+    assert "Not as it was: the root logger's StreamHandler." in shown
+    # What draws the report imports libraries that draw random numbers.
+    assert k.value("random.random() == fork.random()")
+    ip = "get_ipython()"
+    assert k.value(f"{ip}.magics_manager.registry['AutoreloadMagics']._reloader.check_all")
+    assert k.value(f"({ip}._gpumagic.every_timing.above, {ip}._gpumagic.every_cell.watching)") == (
+        *(7.0, True),
+    )
+    assert k.value(f"{ip}._gpumagic.magics.max_util") == "55"
+    assert k.value("(cpu.tolist(), str(cpu.device), str(gpu.weight.device))") == (
+        *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
+    )
+    assert k.value("(gpu.weight.requires_grad, cpu.dtype is torch.float64)") == (True, True)
+    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
+    # What cannot be loaded again, and a default device that is hidden.
+    (tmp_path / "drawing_extension.py").unlink()
+    shown = k.run("%gpu off --restart --keep told").text
+    assert "Not as it was: torch's default device (cuda:0 is hidden)" in shown
+    assert "Not loaded again: drawing_extension (ModuleNotFoundError" in shown
+    assert k.value("str(torch.get_default_device())") == "cpu"

@@ -1,0 +1,132 @@
+"""What IPython and gpumagic were told in a session, told again to the process that replaces it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from traitlets.config import Config
+
+from gpumagic import one_line, threads
+from gpumagic.errors import GpuMagicError
+from gpumagic.magics import memory_cells, memory_history, timing_cells
+
+_PLAIN = (bool, int, float, str, type(None))
+#: What is set on a shell beside its configuration.
+_ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic")
+
+
+def save(shell: Any) -> dict[str, Any]:
+    """What is to be told again; plain data, and results of gpumagic."""
+    extension = shell._gpumagic
+    timing, memory, history = (
+        getattr(extension, name, None) for name in ("every_timing", "every_cell", "history")
+    )
+    recorded = None if history is None else history.state()
+    return {
+        "extensions": [*shell.extension_manager.loaded],
+        "autoreload": _autoreload(shell),
+        "magics": _magics(shell),
+        "hooks": [*_hooks(shell)],
+        "configuration": [*_configuration(shell)],
+        "attributes": {name: getattr(shell, name) for name in _ATTRIBUTES},
+        "timing": (timing.above,) if timing is not None and timing.watching else (),
+        "memory": memory is not None and memory.watching,
+        "history": recorded.max_entries if recorded is not None and recorded.own else None,
+        "timings": extension.magics.kept_timings,
+        "threads": threads.number() if threads.is_ours() else None,
+    }
+
+
+def use_threads(found: Mapping[str, Any]) -> None:
+    """``--threads`` of an earlier choice; before torch is told the number as the user's own."""
+    if found["threads"] is not None:
+        threads.put_back(found["threads"])
+
+
+def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
+    """Tell it again; a note for what is not as it was."""
+    notes = []
+    numbers = random.getstate()  # imports draw from it
+    for name in found["extensions"]:
+        if name not in shell.extension_manager.loaded:
+            try:
+                shell.extension_manager.load_extension(name)
+            except Exception as error:
+                notes.append(f"Not loaded again: {name} ({one_line.named(error)}).")
+    random.setstate(numbers)
+    if found["autoreload"] is not None and _autoreload(shell) not in (None, found["autoreload"]):
+        shell.run_line_magic("autoreload", found["autoreload"])
+    _configure(shell, found["configuration"])
+    for name, value in found["attributes"].items():
+        if getattr(shell, name) != value:
+            setattr(shell, name, value)
+    modes: dict[str, tuple[Any, Callable[[], Any]]] = {
+        "%cudatime on": (found["timing"], lambda: timing_cells.of(shell).on(*found["timing"])),
+        "%gpumem on": (found["memory"], memory_cells.of(shell).on),
+        "%gpumem record": (
+            found["history"],
+            lambda: memory_history.of(shell).on(found["history"]),
+        ),
+    }
+    for mode, (was, begin) in modes.items():
+        try:
+            if was:
+                begin()
+        except GpuMagicError as error:  # there is no GPU any more
+            notes.append(f"Not on again: {mode} ({error}).")
+    shell._gpumagic.magics.kept_timings = found["timings"]
+    missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
+    if missing:
+        notes.append(f"Not registered again: {', '.join(missing)}.")
+    return notes
+
+
+def _magics(shell: Any) -> set[str]:
+    kinds = (("line", "%"), ("cell", "%%"))
+    known = shell.magics_manager.lsmagic()
+    return {f"{sign}{name}" for kind, sign in kinds for name in known[kind]}
+
+
+def _hooks(shell: Any) -> Iterator[str]:
+    """The notebook's functions that IPython calls around cells."""
+    lists = [*shell.events.callbacks.values()]
+    lists += [shell.input_transformers_cleanup, shell.input_transformers_post]
+    for function in {id(each): each for found in lists for each in found}.values():
+        if getattr(function, "__globals__", None) is shell.user_ns:
+            yield f"the hook {function.__name__}"
+
+
+def _autoreload(shell: Any) -> str | None:
+    """The mode of ``%autoreload``; None where that is not loaded."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    reloader = getattr(magics, "_reloader", None)
+    if reloader is None:
+        return None
+    every = "3" if getattr(reloader, "autoload_obj", False) else "2"
+    return "0" if not reloader.enabled else every if reloader.check_all else "1"
+
+
+def _configuration(shell: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What ``%config`` and the profile have set, by class: of `traitlets`, plain values."""
+    for configurable in shell.configurables:
+        for kind in type(configurable).mro():
+            section = configurable.config.get(kind.__name__) or {}
+            values = {n: value for n, value in section.items() if isinstance(value, _PLAIN)}
+            if values:
+                yield kind.__name__, values
+
+
+def _configure(shell: Any, sections: list[tuple[str, dict[str, Any]]]) -> None:
+    for name, values in sections:
+        owners = [
+            each
+            for each in shell.configurables
+            if any(kind.__name__ == name for kind in type(each).mro())
+        ]
+        for owner in owners or [shell]:  # a shell hands its configuration on to what it makes
+            now = owner.config.get(name) or {}
+            changed = {n: v for n, v in values.items() if now.get(n, _PLAIN) != v}
+            if changed:
+                owner.update_config(Config({name: changed}))
