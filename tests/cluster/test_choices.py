@@ -56,9 +56,9 @@ def test_what_a_silent_engine_is_pinned_to_is_not_known(two: Cluster, run: Run, 
     run(two, "%gpu pin -t 0 -q")
     with busy(two, 0):
         with pytest.raises(UsageError, match="engine 0 does not answer and may hold any GPU"):
-            run(two, "%gpu pin -t 1 --timeout 3s")
+            run(two, "%gpu pin -t 1 --timeout 8s")
         assert two.value(1, COUNT) == 4  # nothing was changed
-        assert run(two, "%gpu pin -t 1 --share --timeout 3s -o -q").value.targets == (1,)
+        assert run(two, "%gpu pin -t 1 --share --timeout 8s -o -q").value.targets == (1,)
 
 
 def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster], run: Run) -> None:
@@ -261,7 +261,7 @@ def test_engines_that_do_not_answer_change_nothing(two: Cluster, run: Run, busy:
     run(two, "%gpu cluster -q")
     with busy(two, 1):
         with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
-            run(two, "%gpu pin --timeout 3s")
+            run(two, "%gpu pin --timeout 8s")
         assert two.value(0, COUNT) == 4
 
 
