@@ -6,7 +6,8 @@ The shell is IPython's, passed in; nothing here imports IPython. Where each of t
 - ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, as the displayhook's own;
 - ``last_execution_result``: the last value and the last exception;
 - ``sys.last_type``, ``last_value``, ``last_traceback`` and, from Python 3.12, ``last_exc``;
-- ``InteractiveTB.tb``, and after ``%debug`` the debugger's frames in ``InteractiveTB.pdb``.
+- ``InteractiveTB.tb``, and after ``%debug`` the debugger's frames in ``InteractiveTB.pdb``;
+- from Python 3.12, the convenience variables that pdb leaves in the globals of frames it has shown.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _UNDERSCORES = ("_", "__", "___")
 _SYS = ("last_type", "last_value", "last_traceback", "last_exc")
 _NUMBERED = re.compile(r"_\d+")
 _INPUT = re.compile(r"_i{1,3}|_i\d+")
+#: Where pdb keeps ``$_frame`` and the like, and those that it sets itself.
+_CONVENIENCE, _PDBS = "__pdb_convenience_variables", ("_frame", "_exception", "_retval")
 _OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython"}
 
 #: The kinds of places.
@@ -116,7 +119,15 @@ class Pins:
 
     def _debuggers(self) -> list[Any]:
         found = [vars(formatter).get("pdb") for formatter in self._formatters()]
+        found += [kept.get(name) for kept in self._convenience() for name in _PDBS]
         return [each for each in found if each is not None]
+
+    def _convenience(self) -> list[dict[str, Any]]:
+        """The convenience variables in the namespace, and in the globals of what failed."""
+        spaces = {id(self.namespace): self.namespace}
+        spaces.update((id(frame.f_globals), frame.f_globals) for frame, _ in self.failed())
+        found = [space.get(_CONVENIENCE) for space in spaces.values()]
+        return [each for each in found if type(each) is dict]
 
     def failed(self) -> list[tuple[FrameType, int]]:
         """The functions that failed last: their frames, and the lines in them.
@@ -192,6 +203,9 @@ class Pins:
             setattr(hook, name, "")
 
     def _forget_exception(self) -> None:
+        for kept in self._convenience():
+            for name in _PDBS:
+                kept.pop(name, None)
         for name in _SYS:
             if hasattr(sys, name):
                 delattr(sys, name)

@@ -49,13 +49,16 @@ def run_cell(shell: InteractiveShell, source: str, *, raising: bool = True) -> R
     error = result.error_before_exec or result.error_in_exec
     if raising and error is not None:
         raise error
-    return Ran(
-        stdout=captured.stdout,
-        stderr=captured.stderr,
-        displays=[output.data for output in captured.outputs],
-        value=result.result,
-        error=error,
-    )
+    try:
+        return Ran(
+            stdout=captured.stdout,
+            stderr=captured.stderr,
+            displays=[output.data for output in captured.outputs],
+            value=result.result,
+            error=error,
+        )
+    finally:
+        del error  # its traceback leads to this frame, which would keep it
 
 
 @contextmanager
