@@ -152,6 +152,8 @@ def test_one_mig_instance_is_all_that_cuda_shows() -> None:
         ("MIG-2", (0,), {0: "MIG-2b"}),
         ("MIG-2b,MIG-1a", (0,), {0: "MIG-2b"}),
         ("MIG-2b,MIG-2", (), {}),
+        ("MIG-2b,GPU-b", (0,), {0: "MIG-2b"}),
+        ("GPU-b,MIG-2b", (1,), {}),
         ("MIG-zz", (), {}),
         ("MIG-GPU-aa/1/0", None, {}),
     ],

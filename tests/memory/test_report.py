@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.memory import report
 from gpumagic.memory.report import memory_report
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
@@ -101,6 +102,13 @@ def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gp
     assert after.devices[0].free == before.devices[0].free - 7 * GIB
     assert after.devices[0].allocated_change == 0
     del kept
+
+
+def test_a_remainder_below_zero_is_unknown() -> None:
+    """NVML looks a moment earlier than the allocator, and may not have seen the last segment."""
+    assert report._outside(3 * MIB, 2 * MIB, True) == MIB
+    assert report._outside(2 * MIB, 2 * MIB, True) == 0
+    assert report._outside(2 * MIB, 3 * MIB, True) is None
 
 
 def test_host_pids(kernel: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.timing.bound import judge
 from gpumagic.timing.bracket import Reading
 from gpumagic.timing.measure import Stopwatch
 from gpumagic.timing.queued import Hold, Probe
@@ -31,6 +32,15 @@ def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
     assert timing.bound_evidence
     assert timing.gpu_at_most == (limit == "host")
     assert {"gpu": "GPU-bound", "host": "host-bound"}[limit] in str(timing)
+
+
+def test_the_verdict_is_of_one_loop() -> None:
+    """Runs of ten loops, 1 s each; the queued samples are of one loop."""
+    probe = Probe(0, 0.1, 0.1, 1)
+    probe.samples = [0.095] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, probe)[0] == "gpu"
+    probe.samples = [0.05] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, probe)[0] == "host"
 
 
 def test_there_are_twenty() -> None:

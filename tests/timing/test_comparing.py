@@ -68,6 +68,14 @@ def test_the_same_row_twice_is_not_different() -> None:
     assert ratio_interval([2.0] * 4, [1.0] * 4) == pytest.approx((2, 2))
 
 
+def test_the_interval_of_the_inverse_is_the_inverse() -> None:
+    chance = random.Random(5)
+    ours, theirs = ([chance.lognormvariate(0, 0.5) for _ in range(8)] for _ in range(2))
+    low, high = ratio_interval(ours, theirs) or (0, 0)
+    assert ratio_interval(theirs, ours) == pytest.approx((1 / high, 1 / low))
+    assert high < max(ours) / min(theirs)
+
+
 def test_too_few_cannot_tell() -> None:
     assert ratio_interval([1.0] * 3, [2.0] * 3) is None
     assert ratio_interval([1.0], [2.0] * 30) is None

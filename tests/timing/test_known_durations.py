@@ -118,6 +118,15 @@ def test_a_stream_that_is_not_torchs_where_the_driver_is_older(
     assert 0.98 * 0.008 <= timed.gpu.median <= 1.02 * 0.008 + timed.host.median
 
 
+def test_a_short_side_stream_where_the_driver_is_older(work: Any, virtual_gpu: Any) -> None:
+    """Streams of torch's have marks of their own, however short their work is."""
+    virtual_gpu.fault("cuCtxRecordEvent", 801)
+    with gpumagic.cudatime() as timed:
+        work.on_side(0.001)
+    assert 0.98 * 0.001 <= timed.gpu.median <= 1.02 * 0.001 + timed.host.median
+    assert timed.per_device[0].median == timed.gpu.median
+
+
 @pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize(
     "slow", ["cudaDeviceSynchronize", "cudaEventRecord", "cudaEventQuery", "cudaStreamQuery"]
