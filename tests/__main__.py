@@ -28,8 +28,13 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [*whole, *arguments]
 
 
+def environment() -> dict[str, str]:
+    """That of this process, but that Python keeps what it has compiled: kernels are many."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
 if __name__ == "__main__":
     try:
-        sys.exit(subprocess.call(command(sys.argv[1:]), cwd=ROOT))
+        sys.exit(subprocess.call(command(sys.argv[1:]), cwd=ROOT, env=environment()))
     except KeyboardInterrupt:
         sys.exit(130)  # pytest was interrupted too, and has said so

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import nbformat
-from nbclient import NotebookClient
+from typing import TYPE_CHECKING
 
 from tests.support.kernels import ROOT, python_environment
+
+if TYPE_CHECKING:  # they take a second of CPU time to import
+    import nbformat
+    from nbclient import NotebookClient
 
 SOURCES = ROOT / "demo_notebooks"
 RESULTS = ROOT / "build" / "demo"
@@ -111,18 +113,21 @@ def execute(
     machine: Machine,
     *,
     timeout: float = 300,
-    client_class: type[NotebookClient] = NotebookClient,
+    client_class: type[NotebookClient] | None = None,
 ) -> nbformat.NotebookNode:
     """The notebook with its outputs; a note on top says if the GPU was virtual.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed that is not meant to.
     """
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(source, as_version=4)
     if machine.virtual:
         note = nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id="virtual-gpu")
         notebook.cells.insert(1, note)
-    client = client_class(
+    client = (client_class or NotebookClient)(
         notebook,
         timeout=int(timeout),
         kernel_name="python3",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
 
 from tests.demo.runner import (
@@ -15,7 +15,9 @@ from tests.demo.runner import (
     virtual_machine,
     without_memory_figures,
 )
-from tests.support.notebooks import Client
+
+if TYPE_CHECKING:  # nbformat takes a second of CPU time to import
+    import nbformat
 
 MAGICS = {
     "01_choose_gpus.ipynb": ("%gpu", "%%gpu"),
@@ -35,6 +37,8 @@ def test_each_notebook_is_known() -> None:
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_kept_without_outputs(path: Path) -> None:
+    import nbformat
+
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in code_cells(notebook):
@@ -53,6 +57,8 @@ def test_runs_on_any_number_of_gpus(path: Path, devices: int) -> None:
 
     0 stands for a GPU whose memory NVML does not report.
     """
+    from tests.support.notebooks import Client
+
     machine = virtual_machine(devices) if devices else without_memory_figures()
     notebook = execute(path, machine, client_class=Client)
     shown = 0

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from tests.support.kernels import ROOT
 
 #: Where pictures are kept for somebody to look at.
@@ -95,6 +93,8 @@ def _wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    import nbformat  # takes a second of CPU time to import
+
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.metadata["kernelspec"] = {
         "name": "python3",

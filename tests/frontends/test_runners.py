@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from tests.frontends import lab
@@ -74,6 +73,8 @@ def test_runners(
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    import nbformat  # takes a second of CPU time to import
+
     check(nbformat.read(tmp_path / "done.ipynb", as_version=4))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nbclient.exceptions import CellExecutionError
 
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
 
@@ -171,6 +170,8 @@ def test_progress_shows_and_goes(kernel: Any) -> None:
 
 def test_run_all_stops(notebook: Any) -> None:
     cells = ["%load_ext gpumagic", "%%cudatime\n1 / 0", "print('not reached')"]
+    from nbclient.exceptions import CellExecutionError
+
     with pytest.raises(CellExecutionError) as caught:
         notebook(cells)
     assert caught.value.ename == "ZeroDivisionError"
