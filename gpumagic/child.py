@@ -72,7 +72,7 @@ def start(
         return subprocess.Popen(
             command,
             cwd=sys.prefix if outside else folder,
-            env=_absolute(environment) if outside else dict(environment),
+            env=_absolute(environment) if outside else _without_colours(environment),
             stdin=subprocess.DEVNULL,
             errors="replace",
             **options,
@@ -81,7 +81,7 @@ def start(
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without what would be imported, or loaded, from wherever a child works."""
-    found = dict(environment)
+    found = _without_colours(environment)
     for name, separators in (("PYTHONPATH", os.pathsep), ("LD_LIBRARY_PATH", ":;")):
         if name in found:
             entries = re.split(f"[{separators}]", found.pop(name))
@@ -91,6 +91,14 @@ def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _without_colours(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with Python's tracebacks as they are: 3.13 and newer colour them.
+
+    Also in a file, by ``FORCE_COLOR``, which ipykernel sets.
+    """
+    return {**environment, "PYTHON_COLORS": "0"}
+
+
 def _not_debugged() -> AbstractContextManager[Any]:
     """A debugger that is attached would start our children under itself, waiting for a client."""
     monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
@@ -98,9 +106,13 @@ def _not_debugged() -> AbstractContextManager[Any]:
     return nullcontext() if skip is None else skip()
 
 
+#: What colours text in a terminal, or moves in it.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
 def reason(errors: str) -> str:
     """What a Python that has failed says of it, in a line: of its last error, if it names one."""
-    lines = errors.strip().splitlines()
+    lines = _ESCAPES.sub("", errors).strip().splitlines()
     named = [line for line in lines if "Error" in line or "error:" in line]
     return (named or lines or [""])[-1].strip()
 

@@ -15,8 +15,9 @@ from inspect import CO_OPTIMIZED
 from typing import Any, cast
 
 _OF_TYPE = vars(type)
-_MRO, _NAME, _FLAGS, _CLASS_DICT = (
-    _OF_TYPE[name].__get__ for name in ("__mro__", "__name__", "__flags__", "__dict__")
+_MRO, _NAME, _FLAGS, _CLASS_DICT, _MODULE = (
+    _OF_TYPE[name].__get__
+    for name in ("__mro__", "__name__", "__flags__", "__dict__", "__module__")
 )
 #: `issubclass` without the hooks of metaclasses.
 _DERIVES = type.__subclasscheck__
@@ -53,6 +54,18 @@ def mro(kind: type) -> tuple[type, ...]:
 def name_of(kind: type) -> str:
     """A type's name."""
     return cast(str, _NAME(kind))
+
+
+def module_of(kind: type) -> str:
+    """The name of the module that a type says it is of; "" where it names none.
+
+    On Python 3.10 a type made in C may have a slot of its objects there: Cython's functions have.
+    """
+    try:
+        module = _MODULE(kind)
+    except AttributeError:  # deleted
+        return ""
+    return module if type(module) is str else ""
 
 
 def in_python(kind: type) -> bool:

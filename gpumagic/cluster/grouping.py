@@ -76,8 +76,8 @@ def init_group(
     )
     failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
     joined = {e: planned[e]["rank"] for e, answer in answers.items() if answer.error is None}
-    if failed and joined:  # a part of a group is of no use, and would wait for the rest for ever
-        ask(cluster, list(joined), "leave", timeout=_LEAVING)
+    if failed:  # a part of a group is of no use, and would wait for the rest for ever
+        ask(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVING)
         joined = {}
     if not joined:
         return ProcessGroup(failed=failed)

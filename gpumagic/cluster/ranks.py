@@ -27,8 +27,12 @@ _SIOCGIFADDR = 0x8915
 _PATIENCE = 60.0
 #: The variables as they were before `join`.
 _before: dict[str, str | None] = {}
-#: What was prepared for the other ranks: a ``listener``, or a ``folder``.
+#: What was prepared for the other ranks: a ``listener``, or a ``folder``; and the store's ``file``.
 _meeting: dict[str, Any] = {}
+_GONE = (
+    "the process group's store does not answer: has rank 0 ended? %gpu dist down, then "
+    "%gpu dist init makes a new group"
+)
 
 
 def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
@@ -83,10 +87,22 @@ def rendezvous(towards: Sequence[str], meets: bool = False) -> tuple[str, int, b
 
 def _close_meeting() -> None:
     """Give up what `rendezvous` has prepared, as far as it has not been handed over."""
-    if "listener" in _meeting:
-        _meeting.pop("listener").close()
+    _close_listener()
     if "folder" in _meeting:
         _meeting.pop("folder").cleanup()
+    _meeting.clear()
+
+
+def _close_listener() -> None:
+    if "listener" in _meeting:
+        _meeting.pop("listener").close()
+
+
+def _check_file() -> None:
+    """Raise a `DeviceError` if the store's folder is gone: torch would wait half an hour for it."""
+    file = _meeting.get("file")
+    if file is not None and not Path(file).parent.is_dir():
+        raise DeviceError(_GONE)
 
 
 def _address(towards: Sequence[str]) -> str:
@@ -175,8 +191,8 @@ def join(
         if distributed.is_initialized():
             distributed.destroy_process_group()
         _put_back()
-        _close_meeting()
-        if not isinstance(error, Exception):
+        _close_listener()  # the file's folder stays for those that come later, until `leave`
+        if isinstance(error, DeviceError) or not isinstance(error, Exception):
             raise
         raise DeviceError(f"torch refuses: {one_line.reason(error)}") from None
     return str(distributed.get_backend())
@@ -198,6 +214,9 @@ def _meet(
 
     store: Any
     if isinstance(where, str):
+        _meeting["file"] = where
+        if not Path(where).parent.is_dir():  # torch would wait for it, five minutes
+            raise DeviceError("the other ranks have given up")
         store = distributed.FileStore(where, world_size)
         store.set_timeout(left())
     else:
@@ -243,26 +262,26 @@ def _come_together(distributed: Any) -> None:
     except DeviceError:
         raise
     except RuntimeError:
-        raise DeviceError(
-            "the process group's store does not answer: has rank 0 ended? %gpu dist down, then "
-            "%gpu dist init makes a new group"
-        ) from None
+        raise DeviceError(_GONE) from None
 
 
 def _poll(store: Any, rank: int, everybody: range) -> None:
+    _check_file()
     turn = store.add(f"gpumagic/turns/{rank}", 1)
     keys = [f"gpumagic/{turn}/{each}" for each in everybody]
     deadline = time.monotonic() + _PATIENCE
     try:
         store.set(keys[rank], "here")
         while not store.check(keys):
+            _check_file()
             late = time.monotonic() > deadline
             if late and (missing := [each for each in everybody if not store.check([keys[each]])]):
                 which = f"rank{'s' * (len(missing) > 1)} {spans(missing)}"
                 raise DeviceError(f"{which} did not come to the barrier in {_PATIENCE:g} s")
             time.sleep(0.001)
     except BaseException:
-        with suppress(RuntimeError):  # the store may be what is gone
+        with suppress(RuntimeError, DeviceError):  # the store may be what is gone
+            _check_file()
             store.delete_key(keys[rank])
             store.add(f"gpumagic/turns/{rank}", -1)
         raise

@@ -24,7 +24,7 @@ from typing import Any
 
 import cloudpickle
 
-from gpumagic import torch_cuda
+from gpumagic import foreign, torch_cuda
 from gpumagic.keep import naming, rebuilding, reducing
 from gpumagic.plain_tensors import plain_functions
 
@@ -145,6 +145,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             **dict.fromkeys((logging.Logger, logging.RootLogger), self._logger),
             **dict.fromkeys(reducing.VIEWS, reducing.dict_view),
             **dict.fromkeys(reducing.LOCKS, reducing.lock),
+            **dict.fromkeys(reducing.HANDLES, reducing.thread_handle),
         }
 
     # --- what is left out of the pickle ----------------------------------------------------------
@@ -219,30 +220,25 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             raise pickle.PicklingError("a running thread")
         elif isinstance(value, BaseException):
             reduced = self._exception(value)
-        elif self._torch is not None and kind.__module__.partition(".")[0] == "torch":
+        elif self._torch is not None and foreign.module_of(kind).partition(".")[0] == "torch":
             reduced = self._torchs(value)
         elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
             reduced = self._mapped(value)
         elif reducing.looks_attributes_up(kind):
-            reduced = (
-                object.__new__,
-                (kind,),
-                reducing.attributes(value),
-                None,
-                None,
-                rebuilding.set_attributes,
-            )
+            reduced = reducing.past_getattr(value)
         if reduced is NotImplemented and self._torch is not None:
             reduced = reducing.scheduler(value, self._torch)
         if not isinstance(value, type):
             for base in kind.__mro__:
-                if base.__name__ in _OF_PROCESS and base.__module__.startswith(("torch", "ipyw")):
-                    raise pickle.PicklingError(_OF_PROCESS[base.__name__])
+                what = _OF_PROCESS.get(base.__name__)
+                if what is not None and foreign.module_of(base).startswith(("torch", "ipyw")):
+                    raise pickle.PicklingError(what)
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)
         if self.seen.sure:
-            where = value.__module__ if isinstance(value, _NAMED) else kind.__module__
-            self.seen.sure = str(where).startswith(_TRUSTED) or kind in reducing.PLAIN
+            named = isinstance(value, _NAMED)
+            where = str(value.__module__) if named else foreign.module_of(kind)
+            self.seen.sure = where.startswith(_TRUSTED) or kind in reducing.PLAIN
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     def _function(self, value: types.FunctionType) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextvars
 import functools
 import types
@@ -93,6 +94,16 @@ def set_attributes(made: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
         made.__dict__.update(attributes)
     for name, value in slots.items():
         object.__setattr__(made, name, value)
+
+
+def thread_handle(ident: int) -> Any:
+    """Make the handle of a thread that has not begun or, with an ``ident``, has ended."""
+    python: Any = _thread
+    if not ident:
+        return python._ThreadHandle()
+    made = python._make_thread_handle(ident)
+    made._set_done()
+    return made
 
 
 def context_variable(name: str, default: tuple[Any, ...]) -> contextvars.ContextVar[Any]:

@@ -79,6 +79,17 @@ def lock(value: Any) -> Any:
     return LOCKS[type(value)], ()
 
 
+#: Python 3.13 and newer: what a `threading.Thread` has of the thread that it runs.
+HANDLES: list[type] = [*filter(None, [getattr(_thread, "_ThreadHandle", None)])]
+
+
+def thread_handle(value: Any) -> Any:
+    """Reduce the handle of a thread that has not begun, or has ended, to one that says so."""
+    if value.ident and not value.is_done():
+        raise pickle.PicklingError("a running thread")
+    return rebuilding.thread_handle, (value.ident,)
+
+
 def view(value: memoryview) -> Any:
     """Reduce a memoryview to one of the same object."""
     of = value.obj
@@ -175,19 +186,35 @@ def scheduler(value: Any, torch: Any) -> Any:
 
 
 _REDUCE = ("__reduce__", "__reduce_ex__")
-#: What looks an object's attributes up in a class is asked by pickle for ``__setstate__`` before
-#: the object has any attribute: a ``__getattr__`` that passes on to one never ends.
+#: Pickle asks an object for ``__setstate__`` before it has any attribute, and before Python 3.11
+#: also for ``__getstate__``: a ``__getattr__`` that passes on to an attribute never ends, one that
+#: raises something else ends the pickle.
 _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__")
 
 
 def looks_attributes_up(kind: type) -> bool:
-    """Whether a class of plain objects has a ``__getattr__`` and no way of pickling of its own."""
+    """Whether a class has a ``__getattr__`` and no way of pickling of its own.
+
+    Of plain objects, or of dictionaries or lists.
+    """
     names = [name for base in kind.__mro__[:-1] for name in vars(base)]
     has_own_way = any(name in names for name in (*_OWN_WAYS, "__getnewargs_ex__"))
-    plain = kind.__basicsize__ >= object.__basicsize__ and all(
-        base is object or base.__flags__ & (1 << 9) for base in kind.__mro__
-    )
-    return "__getattr__" in names and not has_own_way and plain
+    known = all(base in _BARE or base.__flags__ & (1 << 9) for base in kind.__mro__)
+    return "__getattr__" in names and not has_own_way and known
+
+
+#: What classes may inherit from for their objects to be made anew by it, without arguments.
+_BARE = (object, dict, list)
+
+
+def past_getattr(value: Any) -> Any:
+    """Reduce an object of a class that `looks_attributes_up`, without asking for an attribute."""
+    kind = type(value)
+    base = next(each for each in (dict, list, object) if issubclass(kind, each))
+    state = attributes(value)
+    items = list.__iter__(value) if base is list else None
+    pairs = iter(dict.items(value)) if base is dict else None
+    return base.__new__, (kind,), state, items, pairs, rebuilding.set_attributes
 
 
 def attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -208,4 +235,5 @@ def attributes(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 #: Classes whose objects load in any process.
-PLAIN = {*LOCKS, *VIEWS, memoryview, Cell, Mapped, types.ModuleType, io.BytesIO, io.StringIO}
+PLAIN = {*LOCKS, *HANDLES, *VIEWS, memoryview, Cell, Mapped}
+PLAIN |= {types.ModuleType, io.BytesIO, io.StringIO}

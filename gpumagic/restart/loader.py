@@ -269,10 +269,9 @@ def failed(shell: Any, left: Mapping[str, Any], error: BaseException) -> None:
         "process under the new choice; all variables are lost"
     )
     kernel = getattr(shell, "kernel", None)
-    shell.execution_count = left["numbering"]["execution_count"]
+    shell.execution_count = left["numbering"]["next"]
     if kernel is None:
         print(said, file=sys.stderr)
-        shell.execution_count += 1
         answered(kernel)
         return
     shell.execution_count -= 1  # the kernel counts the cell once more

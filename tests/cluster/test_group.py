@@ -272,6 +272,56 @@ def test_a_backend_that_is_none(two: Cluster, run: Run) -> None:
     assert two.value(0, "'RANK' in __import__('os').environ") is False
 
 
+def test_a_rank_that_comes_when_the_first_has_given_up(
+    two: Cluster, run: Run, tmp_path: Path
+) -> None:
+    """torch waits five minutes for a file in a folder that is gone, and nothing interrupts it."""
+    run(two, "%gpu off --cluster -q")
+    flag = tmp_path / "given up"
+    two.run(
+        0,
+        "import gpumagic.cluster.ranks as r, pathlib; real = r.join\n"
+        "def join(**given):\n"
+        "    try: return real(**given)\n"
+        f"    finally: pathlib.Path({str(flag)!r}).touch()\n"
+        "r.join = join",
+    )
+    two.run(
+        1,
+        "import gpumagic.cluster.ranks as r, pathlib, time; real = r.join\n"
+        "def join(**given):\n"
+        f"    while not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.01)\n"
+        "    return real(**given)\n"
+        "r.join = join",
+    )
+    group = run(two, "%gpu dist init --backend gloom -o -q").value
+    refused = "torch refuses: Unknown backend type gloom"
+    assert dict(group.failed) == {0: refused, 1: refused}
+    assert two.value(0, "r._meeting") == {}
+    given = {
+        **{"backend": "gloo", "master": ("127.0.0.1", 1), "file": str(tmp_path / "gone" / "store")},
+        **{"rank": 1, "world_size": 2, "local_rank": 1, "local_world_size": 2, "timeout": 60.0},
+    }
+    two.run(
+        1,
+        f"try: real(**{given!r})\nexcept r.DeviceError as error: said = str(error)",
+    )
+    assert two.value(1, "said") == "the other ranks have given up"
+    assert two.value(1, "'RANK' in __import__('os').environ") is False
+
+
+def test_a_barrier_when_the_store_is_gone(joined: Cluster, run: Run) -> None:
+    """The first rank has left; torch waits for the file for half an hour."""
+    run(joined, "%gpu dist down -t 0 -q")
+    joined.run(
+        1,
+        "import gpumagic.cluster.ranks as r\n"
+        "try: r.barrier()\nexcept r.DeviceError as error: said = str(error)",
+    )
+    assert "store does not answer: has rank 0 ended" in joined.value(1, "said")
+    assert run(joined, "%gpu dist down -q").value is None
+
+
 def test_a_rank_that_fails_holds_up_nobody(two: Cluster, run: Run) -> None:
     run(two, "%gpu off --cluster -q")
     two.run(0, "import torch")

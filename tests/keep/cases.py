@@ -515,11 +515,15 @@ class Slotted:
 class Attr(dict):
     def __getattr__(self, n): return self[n]
     def __setattr__(self, n, v): self[n] = v
+class Rows(list):
+    def __getattr__(self, n): return self.names[n]
 pr = Proxy([1]); sl = Slotted([2]); at = Attr(a=1)
+rows = Rows([1, 2]); rows.names = {'first': rows}; object.__setattr__(at, 'own', rows)
 """,
     "pr.append(2)\npr.x == [1, 2]",
     "sl.append(3)\nsl.x == [2, 3]",
-    "at.a == 1 and type(at) is Attr",
+    "at.a == 1 and type(at) is Attr and at.own is rows",
+    "rows == [1, 2] and type(rows) is Rows and rows.first is rows",
 )
 case(
     "enums-dataclasses-named-tuples",
@@ -767,11 +771,16 @@ import tempfile, threading, asyncio, concurrent.futures, multiprocessing, loggin
 folder = tempfile.TemporaryDirectory(); local = threading.local(); end = threading.Event()
 def wait(): end.wait()
 thread = threading.Thread(target=wait, daemon=True); thread.start()
-later = threading.Thread(target=wait); pool = concurrent.futures.ThreadPoolExecutor(1)
+later = threading.Thread(target=str, daemon=True); early = threading.Thread(target=str)
+early.start(); early.join(); ident = early.ident; pool = concurrent.futures.ThreadPoolExecutor(1)
 file = logging.FileHandler(folder.name + '/log'); anonymous = mmap.mmap(-1, 10)
 loop = asyncio.new_event_loop(); loop.close(); waiting = asyncio.Queue(); x = 1
 """,
-    "x == 1 and not later.is_alive() and waiting.empty()",
+    "x == 1 and waiting.empty()",
+    "(later.is_alive(), later.daemon, later.ident) == (False, True, None)",
+    "early.join()\nearly.is_alive() is False and early.ident == ident",
+    "try: early.start()\nexcept RuntimeError as error: said = str(error)\n'once' in said",
+    "later.start(); later.join()\nlater.ident is not None and not later.is_alive()",
     failures={
         "folder": "cleaned up", "local": "local", "thread": "a running thread", "pool": "",
         "file": "an open file", "anonymous": "mmap", "end": "a lock that is held",

@@ -36,12 +36,25 @@ def traps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traps:
 def test_the_traps_work(traps: Traps) -> None:
     subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
     assert traps.caught
-    load = [sys.executable, "-S", "-E", "-P", "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]
-    if sys.version_info < (3, 11):
-        load.remove("-P")
-        (traps.folder / "ctypes.py").unlink()
+    source = f"{child.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
+    load = [sys.executable, "-S", "-E", "-c", source]
     done = subprocess.run(load, capture_output=True, text=True, check=False)
     assert "libcuda.so.1: " in done.stderr
+
+
+def test_what_a_child_says_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 colours tracebacks, and `FORCE_COLOR`, which ipykernel sets, also in a file."""
+    for name in ("FORCE_COLOR", "PYTHON_COLORS"):
+        monkeypatch.setenv(name, "1")
+    failed = child.python("1 / 0", timeout=60)
+    assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    for folder in (None, str(Path.cwd())):
+        command = [sys.executable, "-c", "1 / 0"]
+        with child.start(command, os.environ, folder, stderr=child.PIPE) as started:
+            _, said = started.communicate()
+        assert said.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    coloured = "Traceback:\n\x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m\n"
+    assert child.reason(coloured) == "KeyError: 'a'"
 
 
 def test_torch_asked_in_a_child(traps: Traps) -> None:
