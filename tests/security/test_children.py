@@ -37,7 +37,8 @@ def test_the_traps_work(traps: Traps) -> None:
     subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
     assert traps.caught
     source = f"{child.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
-    load = [sys.executable, "-S", "-E", "-c", source]
+    alone = ["-P"] if sys.version_info >= (3, 11) else []  # 3.13 imports before it runs `-c`
+    load = [sys.executable, "-S", "-E", *alone, "-c", source]
     done = subprocess.run(load, capture_output=True, text=True, check=False)
     assert "libcuda.so.1: " in done.stderr
 
