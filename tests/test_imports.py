@@ -39,7 +39,9 @@ ROOMS: dict[str, set[str]] = {
     "import_notes": set(),
     "witness": {"driver", "nvml_check", "import_notes"},
     "plain_tensors": {"torch_cuda"},
-    "keep": {"errors", "frames", "torch_cuda", "plain_tensors", "child", "import_places"},
+    "keep": {
+        *("errors", "frames", "torch_cuda", "plain_tensors", "child", "import_places", "foreign"),
+    },
     "own_file": set(),
     "saved": {"errors", "own_file"},
     "nvml": {"results", "errors"},

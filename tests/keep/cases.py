@@ -526,6 +526,11 @@ rows = Rows([1, 2]); rows.names = {'first': rows}; object.__setattr__(at, 'own',
     "rows == [1, 2] and type(rows) is Rows and rows.first is rows",
 )
 case(
+    "a-class-whose-module-is-no-text",  # as, before Python 3.11, that of Cython's functions
+    "class Odd: __module__ = property(lambda self: 'odd')\nodd = Odd(); odd.x = 1",
+    "odd.x == 1 and odd.__module__ == 'odd' and type(odd) is Odd",
+)
+case(
     "enums-dataclasses-named-tuples",
     """
 import enum, dataclasses, collections, typing
