@@ -133,6 +133,18 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
     return names(found)
 
 
+def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Those of a frame that may still run. Leaves nothing behind that would hold its values."""
+    found: Any = frame.f_locals
+    if not frame.f_code.co_flags & CO_OPTIMIZED:
+        # A module's names are found there; a class body's, or those of ``exec``, are its own.
+        return [] if found is frame.f_globals else names(found)
+    variables = list(found.items())
+    if type(found) is dict:  # a copy that Python keeps with the frame, and makes anew when asked
+        found.clear()
+    return variables
+
+
 # --- exceptions ----------------------------------------------------------------------------------
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
+from gpumagic.memory.owners import Owners, finalized
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
-from gpumagic.memory.referents import finalizers
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.scanning import scanned, summed
 from gpumagic.memory.tensors import Root, Walked, bits, walk
@@ -84,13 +84,16 @@ class Survey:
             namespace = pins.namespace if pins else vars(sys.modules["__main__"])
         plugins = _plugins(namespace)
         modules = {**frames.users_modules(), **plugins}
-        roots = [*named_roots(namespace, modules, pins), *_callbacks()]
+        roots = [*named_roots(namespace, modules, pins), *finalized()]
         without: list[Any] = [namespace, sys.modules, vars(sys), vars(builtins)]
         # What is in them has names of its own.
         without += map(foreign.module_attributes, plugins.values())
         if pins is not None:
             roots += pins.roots()
             without += pins.excluded()
+        owners = Owners(pins)
+        roots += owners.roots()
+        without += owners.excluded()
         blocks = Blocks.read()
         walked = walk(
             roots,
@@ -280,13 +283,6 @@ def _of_module(name: str, module: Any, namespace: Mapping[str, Any]) -> list[tup
     if inside is namespace:
         return []
     return [(f"{name}.{key}", value) for key, value in foreign.names(inside) if key[:2] != "__"]
-
-
-def _callbacks() -> Iterator[Root]:
-    """What is called when an object dies, by `weakref.finalize`, which itself holds on to it."""
-    for function, *arguments in finalizers():
-        what = function.__qualname__ if type(function) is types.FunctionType else "…"
-        yield Root(f"weakref.finalize({what})", "callback", (function, *arguments))
 
 
 def _kind(value: Any) -> tuple[int, str]:

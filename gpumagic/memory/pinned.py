@@ -76,7 +76,16 @@ class Pins:
         shell = self.shell
         found = [shell, shell.displayhook, shell.history_manager, shell.user_module]
         found += [shell.user_ns, shell.user_global_ns, shell.user_ns_hidden, self.outputs]
+        # The kernel and the application, which lead to each other's outputs, tasks and streams.
+        above = shell
+        while (above := getattr(above, "parent", None)) is not None:
+            found.append(above)
         return [*found, vars(shell.user_module), sys.modules, vars(sys)]
+
+    def callbacks(self) -> Iterator[tuple[str, list[Any]]]:
+        """What IPython calls at its events, by their names."""
+        for event, functions in foreign.names(self.shell.events.callbacks):
+            yield event, list(functions)
 
     # --- what they hold --------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from gpumagic.plain_tensors import tensor_base
 
 #: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
 _LEAVES: tuple[type, ...] = (
-    *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)),
     *(type(NotImplemented), types.CodeType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
     types.WrapperDescriptorType,
@@ -65,6 +65,7 @@ class Rules:
         self.of_type[id(types.BuiltinFunctionType)] = _builtin
         self.of_type[id(types.FrameType)] = self._frame
         self.of_type[id(weakref.finalize)] = _finalizer
+        self._numpy: Any = sys.modules.get("numpy")
         loaded = list(sys.modules.values())
         self._modules = {id(module) for module in loaded}
         self._spaces = {id(foreign.module_attributes(module)) for module in loaded}
@@ -91,6 +92,9 @@ class Rules:
             return None
         if derives(kind, types.ModuleType):
             return self._plugin
+        array = foreign.module_attributes(self._numpy).get("ndarray")
+        if array is not None and derives(kind, array):
+            return self._array
         if torch is not None:
             if derives(kind, torch.Tensor):
                 return self._tensor
@@ -105,13 +109,39 @@ class Rules:
                 for base in foreign.mro(kind)
             ):
                 return self._node
-        return _anything
+        return self._anything
 
     def _sequence(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A list or a tuple; a long one in parts, without those in which all refer to nothing."""
+        """A list, tuple or array; a long one in parts, without those in which all refer to nothing."""
         if len(thing) <= _PART:
             return ((part, thing),)
         return ((part, Part(thing, at, self.of_type)) for at in range(0, len(thing), _PART))
+
+    def _anything(self, thing: Any, part: str, here: int) -> Iterable[Group]:
+        # Whether the collector tracks it says nothing: not so a dictionary of arrays of objects.
+        return self._sequence(gc.get_referents(thing), part, here)
+
+    def _array(self, thing: Any, part: str, here: int) -> Iterable[Group]:
+        """A NumPy array, of which the collector knows nothing: its base, or its own objects."""
+        base = foreign.slot(thing, "base")
+        if gc.is_tracked(thing):  # a subclass: its attributes
+            yield part, gc.get_referents(thing)
+        if base is not None:  # a view: the elements are the base's
+            yield part, (base,)
+        elif foreign.slot(thing, "dtype").hasobject:
+            yield from self._elements(thing, part)
+
+    def _elements(self, array: Any, part: str) -> Iterable[Group]:
+        fields = foreign.slot(array, "dtype").names
+        if fields is None:
+            flat, exact = foreign.slot(array, "flat"), type(array) is self._numpy.ndarray
+            # To take a part of a subclass's runs its code, to go through it does not.
+            yield from self._sequence(flat, part, 0) if exact else ((part, flat),)
+        elif type(array) is self._numpy.ndarray:
+            for name in fields:
+                yield from self._elements(array[name], part)
+        else:
+            self._incomplete.add("records in subclasses of NumPy's arrays were not looked at")
 
     def _class(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         inside = foreign.class_attributes(thing)
@@ -268,11 +298,6 @@ class Part:
 #: The parts that the attributes of a module play, and of an optimizer.
 _OWN = {"_parameters": "parameters", "_buffers": "buffers"}
 _OF_OPTIMIZER = {"state": "optimizer state", "param_groups": "parameters"}
-
-
-def _anything(thing: Any, part: str, here: int) -> Iterable[Group]:
-    # What the collector does not track refers to nothing that it could see.
-    return ((part, gc.get_referents(thing)),) if gc.is_tracked(thing) else ()
 
 
 def _builtin(thing: Any, part: str, here: int) -> Iterable[Group]:
