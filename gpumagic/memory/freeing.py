@@ -33,7 +33,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
             shell.del_var(name, by_name=True)
         return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
     try:
-        survey = Survey.make(shell=shell)
+        survey = Survey.make(shell=shell, certain=True)
     except UnreadableError as error:
         return Freed(error=str(error))
     holding = survey.holding(lambda root: root.pinned)

@@ -11,12 +11,15 @@ from typing import Any
 
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks, UnreadableError
-from gpumagic.memory.owners import Owners, finalized
+from gpumagic.memory.owners import KINDS, Owners, finalized
 from gpumagic.memory.pinned import LAST, LOCAL, Pins
 from gpumagic.memory.report import uncounted
 from gpumagic.memory.scanning import scanned, summed
 from gpumagic.memory.tensors import Root, Walked, bits, walk
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
+
+#: What to call what holds memory beside the names, where that is all that is known of it.
+ELSEWHERE = "something that no name leads to"
 
 INEXACT = (
     "this allocator does not list its blocks: sizes are the tensors' own, and what it adds to "
@@ -44,7 +47,8 @@ def holders(
     if not torch_cuda.contexts():
         return Holders(error=torch_cuda.no_gpu_reason())
     try:
-        survey = Survey.make(namespace, shell)
+        # Whoever calls holds on to names of their own.
+        survey = Survey.make(namespace, shell, certain=namespace is None)
     except UnreadableError as error:
         return Holders(error=str(error))
     return survey.result(scan=gc)
@@ -72,8 +76,9 @@ class Survey:
         shell: Any = None,
         *,
         deadline: float | None = None,
+        certain: bool = False,
     ) -> Survey:
-        """Look around now.
+        """Look around now; with ``certain`` also for references from where nothing is looked at.
 
         Raises:
             UnreadableError: a pluggable allocator, which keeps no counters.
@@ -94,6 +99,10 @@ class Survey:
         owners = Owners(pins)
         roots += owners.roots()
         without += owners.excluded()
+        places = None
+        if certain:
+            places = [namespace, *map(foreign.module_attributes, modules.values())]
+            places += pins.places() if pins else (vars(sys),)
         blocks = Blocks.read()
         walked = walk(
             roots,
@@ -101,9 +110,13 @@ class Survey:
             without=without,
             user_modules=modules,
             deadline=deadline,
+            places=places,
         )
+        if certain:
+            roots.append(Root(ELSEWHERE, "", ()))
         survey = cls(blocks, roots, walked, pins.cell_of if pins else frames.no_cells)
         survey._name_locals()
+        survey._name_elsewhere()
         return survey
 
     def _name_locals(self) -> None:
@@ -113,6 +126,14 @@ class Survey:
         for block, owners in self.walked.owners.items():
             if owners & local:
                 self.walked.owners[block] = owners & ~last
+
+    def _name_elsewhere(self) -> None:
+        """What is known to be held by one who does not let go is held elsewhere by that one."""
+        known = self._mask(lambda root: root.kind in KINDS)
+        unknown = self._mask(lambda root: root.name == ELSEWHERE)
+        for block, owners in self.walked.owners.items():
+            if owners & known:
+                self.walked.owners[block] = owners & ~unknown
 
     def held_by(self, chosen: Callable[[Root], bool]) -> set[int]:
         """The blocks that nothing but the chosen roots holds."""
@@ -171,7 +192,8 @@ class Survey:
             count.add(block, self.walked.parts.get(place, ""), owners)
             for root in (first, *others) if others else ():
                 counted.setdefault(root, _Count()).shared += block.requested
-        found = [self._holder(self.roots[i], count) for i, count in counted.items()]
+        counts = ((self.roots[place], count) for place, count in counted.items())
+        found = [self._holder(root, count) for root, count in counts if root.name != ELSEWHERE]
         found.sort(key=lambda holder: -holder.bytes)
         named = sum(holder.bytes for holder in found if not holder.pinned)
         pinned = sum(holder.bytes for holder in found if holder.pinned)

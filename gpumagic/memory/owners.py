@@ -20,7 +20,7 @@ from gpumagic.memory.referents import finalizers
 from gpumagic.memory.tensors import Root
 
 #: The kinds of these owners.
-CALLBACK, RUNNING, ATTRIBUTE = "callback", "running", "attribute"
+CALLBACK, RUNNING, ATTRIBUTE = KINDS = "callback", "running", "attribute"
 #: Of `sys`: the modules have names of their own; the last exception is the notebook's.
 _OF_SYS = {"modules", "last_type", "last_value", "last_traceback", "last_exc"}
 _PLAIN = {id(kind) for kind in (types.ModuleType, types.BuiltinFunctionType, str, int, bool)}

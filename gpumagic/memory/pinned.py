@@ -87,6 +87,12 @@ class Pins:
         for event, functions in foreign.names(self.shell.events.callbacks):
             yield event, list(functions)
 
+    def places(self) -> list[Any]:
+        """The objects that refer to what a notebook holds on to."""
+        shell = self.shell
+        found = [shell.displayhook, self._last, *self._formatters(), shell.user_ns_hidden]
+        return [self.namespace, self.outputs, *found, vars(sys)]
+
     # --- what they hold --------------------------------------------------------------------------
 
     def roots(self) -> list[Root]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.memory.blocks import Blocks
+from gpumagic.memory.certainty import held_elsewhere
 from gpumagic.memory.referents import UNKNOWN, Part, Rules
 from gpumagic.plain_tensors import plain_functions
 
@@ -61,6 +62,7 @@ def walk(
     without: Iterable[Any] = (),
     user_modules: Iterable[str] = ("__main__",),
     deadline: float | None = None,
+    places: Iterable[Any] | None = None,
 ) -> Walked:
     """Which blocks each of the ``roots`` leads to.
 
@@ -70,12 +72,16 @@ def walk(
         without: Objects that are not entered (the shell, its namespaces).
         user_modules: Names of the modules whose classes are entered.
         deadline: A value of `time.perf_counter` after which no more is visited.
+        places: Where the ``roots`` were found. With them, what is held from elsewhere, too, is led
+            to by one root more, after all others.
     """
     graph = _Graph(blocks, user_modules, deadline)
     graph.exclude(without)
     # Whatever mode or subclass of tensors is active, torch's own methods are meant.
     with plain_functions():
         entries = [graph.enter(root.objects) for root in roots]
+        if places is not None:
+            entries.append(graph.held_elsewhere(roots, places))
     return graph.result(entries)
 
 
@@ -132,6 +138,11 @@ class _Graph:
                 if here >= 0:
                     above.append(here)
         return entries
+
+    def held_elsewhere(self, roots: Iterable[Root], places: Iterable[Any]) -> list[int]:
+        """The numbers of what leads to memory, and is held by what was not walked over, too."""
+        objects = (root.objects for root in roots)
+        return held_elsewhere(self._kept, self._edges, self._blocks, objects, places)
 
     def _stop(self) -> bool:
         if len(self._kept) > LIMIT:

@@ -113,6 +113,16 @@ OWNERS = {
         "events[:] = [e for e in events if e.__name__ != 'after']; del events",
         "a callback of IPython's (post_execute)",
     ),
+    "an exit function": (
+        "atexit.register(print, x);",
+        "atexit.unregister(print)",
+        "something that no name leads to",
+    ),
+    "a library": (
+        "import json; json.kept_for_a_test = {'x': x}",
+        "del json.kept_for_a_test",
+        "something that no name leads to",
+    ),
 }
 
 
@@ -133,3 +143,83 @@ def test_another_owner_is_named_and_its_memory_not_promised(
         cells(end)
     assert device(cells)["x"].alone == 3 * MIB
     assert promised(cells, "x") == given(cells, "x") == 3 * MIB
+
+
+#: What only ``x`` leads to, however it does.
+WHOLE = {
+    "a module": "x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()",
+    "a module with gradients": """
+x = torch.nn.Linear(64, 64).cuda()
+x(torch.ones(2, 64, device="cuda")).sum().backward()
+torch._C._cuda_clearCublasWorkspaces()
+""",
+    "a module and its optimizer": """
+x = [torch.nn.Linear(64, 64).cuda()]
+x.append(torch.optim.Adam(x[0].parameters()))
+for p in x[0].parameters(): p.grad = torch.ones_like(p)
+x[1].step(); del p
+""",
+    "a loss": """
+x = (torch.ones(64, device="cuda", requires_grad=True) * 2).exp().sum()
+""",
+    "a function of autograd's": """
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a): ctx.save_for_backward(a); ctx.kept = f(1); return a * 2
+    @staticmethod
+    def backward(ctx, g): return g * 2
+x = Twice.apply(torch.ones(9, device="cuda", requires_grad=True).exp())
+""",
+    "objects": """
+from dataclasses import dataclass
+@dataclass
+class Batch:
+    a: object
+    b: object = None
+class Slots:
+    __slots__ = ("a", "me")
+x = Batch({"k": [f(1), (f(1),)]}, Slots()); x.b.a = f(1); x.b.me = x
+""",
+    "functions": """
+import functools
+def make(a):
+    def g(b=f(1)): return a
+    g.kept = f(1)
+    return functools.partial(g, functools.lru_cache(g))
+def numbers(a):
+    yield a
+x = [make(f(1)), numbers(f(1)), [f(1)].append, f(1).add, [f(1)].__iter__()]; next(x[1])
+""",
+    "containers": """
+import collections, types
+x = collections.OrderedDict(a=collections.deque([f(1)]), b=collections.defaultdict(list))
+x["b"][1].append(frozenset([f(1)])); x["c"] = types.SimpleNamespace(t=f(1)); x["d"] = {f(1): 1}
+x["e"] = types.MappingProxyType({1: f(1)}); x["f"] = collections.namedtuple("N", "t")(f(1))
+""",
+    "a class": "class x:\n    held = f(1)\n    def method(self): return __class__\n",
+    "an exception": """
+def fail(n):
+    held = f(1)
+    if n: fail(n - 1)
+    raise ValueError(held)
+try: fail(3)
+except ValueError as error: x = error
+""",
+    "views": "x = f(4); x = [x, x[4:].view(-1, 2), x.untyped_storage(), x.detach()]",
+    "a pinned result": "x = f(1)\nx",
+    "a parameter in a list": "x = list(torch.nn.Linear(64, 64).cuda().parameters())",
+    "a loader": """
+data = torch.utils.data.TensorDataset(f(1)); x = iter(torch.utils.data.DataLoader(data)); del data
+""",
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_all_of_it_is_promised_where_nothing_else_holds_it(
+    torch: ModuleType, cells: Any, case: str
+) -> None:
+    cells(WHOLE[case])
+    expected = promised(cells, "x")
+    assert expected == given(cells, "x")
+    assert expected >= 512
+    assert torch.cuda.memory_allocated() == 0
