@@ -9,6 +9,7 @@ them: the slots of Python's and torch's own types, and an instance's real dictio
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
@@ -134,15 +135,32 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 
 def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Those of a frame that may still run. Leaves nothing behind that would hold its values."""
+    """Those of a frame that may still run; none where to read them would change them.
+
+    Up to Python 3.12 ``f_locals`` is a dictionary that stays with the frame, and holds what is in
+    it: it is emptied here. It is also what ``locals()`` has returned there, and what a trace
+    function's frame is filled from afterwards: such frames are not read.
+    """
+    code, caller = frame.f_code, frame.f_back
+    if _COPIED and code.co_flags & CO_OPTIMIZED:
+        if frame.f_trace is not None or (caller is not None and caller.f_trace is not None):
+            return []
+        if not _READING.isdisjoint(code.co_names):
+            return []
     found: Any = frame.f_locals
-    if not frame.f_code.co_flags & CO_OPTIMIZED:
+    if not code.co_flags & CO_OPTIMIZED:
         # A module's names are found there; a class body's, or those of ``exec``, are its own.
         return [] if found is frame.f_globals else names(found)
     variables = list(found.items())
-    if type(found) is dict:  # a copy that Python keeps with the frame, and makes anew when asked
+    if _COPIED and sys.getrefcount(found) <= 3:  # the frame's, ours, and the call's
         found.clear()
     return variables
+
+
+#: Whether ``f_locals`` of a function is a copy.
+_COPIED = sys.version_info < (3, 13)
+#: What code uses that has, or may have, asked for its variables as a dictionary.
+_READING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 # --- exceptions ----------------------------------------------------------------------------------

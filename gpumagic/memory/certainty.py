@@ -11,7 +11,7 @@ import gc
 import sys
 import types
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpumagic import foreign, torch_cuda

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import gc
-from collections.abc import Sequence
+import sys
+import types
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from gpumagic import torch_cuda
+from gpumagic import foreign, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import EXCEPTION, LAST, LOCAL, Pins
+from gpumagic.memory.tensors import Root
 from gpumagic.results import Freed, FreeStep
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
@@ -41,6 +44,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     labels = (_label("delete", names), _label("forget", list(places)))
     if dry_run:
         return _expected(survey, names, labels)
+    notes = _others(survey, names, dry_run=False)
     del survey
     meter = _Meter()
     for name in names:
@@ -53,20 +57,54 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     meter.step("collect garbage")
     torch_cuda.empty_cache()
     meter.step("empty the cache")
-    return meter.result((NO_DEBUG,) if failed else ())
+    return meter.result((*notes, NO_DEBUG) if failed else notes)
 
 
 def _check(pins: Pins, names: Sequence[str]) -> None:
+    modules = {id(module) for module in list(sys.modules.values())}
     for name in names:
         if name not in pins.namespace:
             near = difflib.get_close_matches(name, list(pins.namespace), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
-        if pins.is_notebooks(name, pins.namespace[name]):
+        value = pins.namespace[name]
+        if pins.is_notebooks(name, value):
             raise SpecError(
                 f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free lets go "
                 "of what the notebook holds on to"
             )
+        if foreign.is_a(value, types.ModuleType) and id(value) in modules:
+            raise SpecError(
+                f"%gpumem free: {name!r} is a module, and stays loaded without that name; "
+                "%gpumem vars lists the variables that hold memory"
+            )
+
+
+def _is_one(root: Root, names: Collection[str]) -> bool:
+    """Whether a root goes with ``names``: a variable, or what is in a module that has that name."""
+    return not root.pinned and root.name.partition(".")[0] in names
+
+
+def _others(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str, ...]:
+    """A line for each of ``names`` that does not give back all it leads to: who holds it, too."""
+    lines = []
+    for name in names:
+        held, rest, others = survey.beside(
+            lambda root, name=name: _is_one(root, (name,)),  # type: ignore[misc]
+            lambda root: root.pinned or _is_one(root, names),
+        )
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        who = f"{', '.join(others[:3])}{more} {'hold' if len(others) > 1 else 'holds'}"
+        if not held:
+            told = f"{name} leads to no GPU memory" if dry_run else "it led to no GPU memory"
+        elif not rest:
+            continue
+        elif len(rest) < len(held):
+            told = f"{who} some of {name}'s memory" if dry_run else f"{who} some of its memory"
+        else:
+            told = f"{who} the same memory{f' as {name}' if dry_run else ''}"
+        lines.append(told if dry_run else f"deleted {name}; {told}")
+    return tuple(lines)
 
 
 def _label(verb: str, names: Sequence[str]) -> str | None:
@@ -116,8 +154,8 @@ def _expected(survey: Survey, names: Sequence[str], labels: tuple[str | None, st
     """The figures of a dry run."""
     blocks = survey.blocks
     before = (dict(blocks.allocated), dict(blocks.reserved))
-    by_names = survey.held_by(lambda root: not root.pinned and root.name in names)
-    by_all = survey.held_by(lambda root: root.pinned or root.name in names)
+    by_names = survey.held_by(lambda root: _is_one(root, names))
+    by_all = survey.held_by(lambda root: root.pinned or _is_one(root, names))
     middle = blocks.without(by_names)[0]
     after = blocks.without(by_all)
     steps = []
@@ -129,6 +167,7 @@ def _expected(survey: Survey, names: Sequence[str], labels: tuple[str | None, st
     steps.append(FreeStep("empty the cache", {}, _minus(before[1], after[1])))
     pinned = survey.holding(lambda root: root.kind in (LOCAL, EXCEPTION))
     notes = ["nothing was done; without --dry-run it is"]
+    notes += _others(survey, names, dry_run=True)
     if pinned:
         notes.append("the last exception would be gone, and %debug would have nothing to show")
     if not blocks.exact or any(segment.expandable for segment in blocks.segments):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,16 @@ class Survey:
         """The blocks that nothing but the chosen roots holds."""
         mask = self._mask(chosen)
         return {b for b, owners in self.walked.owners.items() if owners and not owners & ~mask}
+
+    def beside(
+        self, chosen: Callable[[Root], bool], going: Callable[[Root], bool]
+    ) -> tuple[set[int], set[int], list[str]]:
+        """The blocks that the chosen roots lead to; those that stay when ``going`` ones go; why."""
+        mask, staying = self._mask(chosen), ~self._mask(going)
+        held = {b: owners for b, owners in self.walked.owners.items() if owners & mask}
+        rest = {block for block, owners in held.items() if owners & staying}
+        who = dict.fromkeys(self.roots[i].name for b in rest for i in bits(held[b] & staying))
+        return set(held), rest, list(who)
 
     def alone(self, beside: Callable[[Root], bool]) -> dict[int, set[int]]:
         """By place of a root, the blocks that only it holds, and perhaps roots ``beside`` it."""

@@ -111,7 +111,7 @@ def stack_of(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def _loops(stacks: Iterable[list[types.FrameType]]) -> list[tuple[Any, dict[str, Any]]]:
-    """The event loops of asyncio's that run, or that IPython runs cells in, and their attributes."""
+    """The event loops of asyncio that run, or that IPython runs cells in: their attributes."""
     base, events = (sys.modules.get(f"asyncio.{name}") for name in ("base_events", "events"))
     if base is None or events is None:
         return []

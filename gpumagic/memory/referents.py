@@ -112,7 +112,7 @@ class Rules:
         return self._anything
 
     def _sequence(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A list, tuple or array; a long one in parts, without those in which all refer to nothing."""
+        """A sequence; a long one in parts, without those in which all refer to nothing."""
         if len(thing) <= _PART:
             return ((part, thing),)
         return ((part, Part(thing, at, self.of_type)) for at in range(0, len(thing), _PART))

@@ -10,7 +10,8 @@ from typing import Any
 
 from gpumagic import foreign, frames, torch_cuda
 from gpumagic.memory.blocks import Block, Blocks
-from gpumagic.plain_tensors import plain_functions
+from gpumagic.memory.owners import stack_of
+from gpumagic.plain_tensors import plain_functions, tensor_base
 from gpumagic.results import Site
 
 #: The ids of types: to compare a type may run a metaclass's code.
@@ -51,10 +52,35 @@ def scanned(
                 tensors.append(thing)
                 places.append(block)
     named = _referrers(tensors, cell_of)
+    (plain,) = map(sys.getrefcount, [object()])
+    counts = list(map(sys.getrefcount, tensors))
     found: dict[int, str] = {}
-    for thing, block in zip(tensors, places, strict=True):
-        found.setdefault(block, named.get(id(thing), "no object of Python's"))
+    for thing, block, count in zip(tensors, places, counts, strict=True):
+        where = named.get(id(thing))
+        if where is None:
+            # C++ that refers to a tensor may refer to Python's object, once.
+            alone = count <= plain or (count == plain + 1 and _shared(thing))
+            where = "no object of Python's" if alone else "what Python does not list"
+        found.setdefault(block, where)
     return summed((blocks.all[block], f"held by {where}") for block, where in found.items())
+
+
+def _shared(tensor: Any) -> bool:
+    count = getattr(tensor_base(), "_use_count", None)
+    return count is None or bool(count(tensor) > 1)
+
+
+def _variables(cell_of: frames.CellOf) -> dict[int, str]:
+    """By `id`, what is in a variable of a function that runs in this thread: what to call that."""
+    found: dict[int, str] = {}
+    for frame in stack_of(sys._getframe()):
+        module = frame.f_globals.get("__name__")
+        if type(module) is str and module.partition(".")[0] == __package__.partition(".")[0]:
+            continue  # what refers to it here is this look itself
+        where = frames.described(frame, frame.f_lineno, cell_of)
+        for name, value in foreign.running_variables(frame):
+            found.setdefault(id(value), f"{name} ({where}, which is running)")
+    return found
 
 
 #: So many steps are gone back from a tensor, through what has no name.
@@ -67,6 +93,8 @@ def _referrers(things: list[Any], cell_of: frames.CellOf) -> dict[int, str]:
     found: dict[int, str] = {}
     nameless: dict[int, str] = {}
     seen = set(map(id, things))
+    variables = _variables(cell_of)
+    found.update((i, variables[i]) for i in seen if i in variables)
     #: Side by side: what is referred to, and the ids of those things that it leads to.
     held, leads = things, [{id(thing)} for thing in things]
     for _ in range(_STEPS):
@@ -80,7 +108,9 @@ def _referrers(things: list[Any], cell_of: frames.CellOf) -> dict[int, str]:
                 continue
             seen.add(id(holder))
             where = _called(holder, places, modules, cell_of)
-            if id(holder) not in modules and id(type(holder)) in _NAMELESS:
+            if id(holder) in variables:
+                found.update((each, variables[id(holder)]) for each in to)
+            elif id(holder) not in modules and id(type(holder)) in _NAMELESS:
                 above.append(holder)
                 above_leads.append(to)
                 nameless.update((each, where) for each in to - nameless.keys())
