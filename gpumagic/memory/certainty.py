@@ -37,8 +37,11 @@ def held_elsewhere(
         edges: By number, the numbers of the objects that it leads to.
         tensors: Their numbers.
         roots: What the walk began with: the caller's own references to it.
-        places: Where the walk found that: namespaces, and what keeps the notebook's results.
+        places: Where the walk found that: namespaces, and what keeps the notebook's results. Who
+            refers to these is of no interest.
     """
+    places = list(places)
+    given = set(map(id, places))
     numbers = sorted(_leading(edges, tensors))
     place_of = {id(kept[number]): number for number in numbers}
     own = (place_of.get(id(each)) for objects in roots for each in objects)
@@ -51,7 +54,8 @@ def held_elsewhere(
     found: list[int] = []
     for number, count in zip(numbers, list(map(sys.getrefcount, things)), strict=True):
         more = count - plain - known[number]
-        if more > 0 and not _explained(kept[number], more):
+        thing = kept[number]
+        if more > 0 and id(thing) not in given and not _explained(thing, more):
             found.append(number)
     return found
 

@@ -7,6 +7,7 @@ IPython's events. ``%gpumem free`` lets go of none of these.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 import types
@@ -40,8 +41,9 @@ class Owners:
     def __init__(self, pins: Pins | None) -> None:
         self._pins = pins
         self._threads = other_threads()
-        own = list(stack_of(sys._getframe()))
-        self._loops = _loops([own, *(stack for _, stack in self._threads)])
+        # Not as a list, which would be in one of its own frames, and keep them all.
+        own = stack_of(sys._getframe(1))
+        self._loops = _loops(itertools.chain([own], (stack for _, stack in self._threads)))
 
     def excluded(self) -> list[Any]:
         """What no name of the user's leads through: its contents are owners of their own."""
@@ -93,11 +95,12 @@ def other_threads() -> list[tuple[str, list[types.FrameType]]]:
         for ident, thread in list(threading._active.items())  # type: ignore[attr-defined]
     }
     found: list[tuple[str, list[types.FrameType]]] = []
-    for ident, frame in sys._current_frames().items():
-        if ident != own:
-            name = names.get(ident)
-            told = f"the running thread {name}" if type(name) is str else "a running thread"
-            found.append((told, list(stack_of(frame))))
+    running = sys._current_frames()
+    del running[own]  # a variable of this frame that refers to it would keep all that called it
+    for ident, frame in running.items():
+        name = names.get(ident)
+        told = f"the running thread {name}" if type(name) is str else "a running thread"
+        found.append((told, list(stack_of(frame))))
     return found
 
 
@@ -110,7 +113,7 @@ def stack_of(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 # --- event loops ---------------------------------------------------------------------------------
 
 
-def _loops(stacks: Iterable[list[types.FrameType]]) -> list[tuple[Any, dict[str, Any]]]:
+def _loops(stacks: Iterable[Iterable[types.FrameType]]) -> list[tuple[Any, dict[str, Any]]]:
     """The event loops of asyncio that run, or that IPython runs cells in: their attributes."""
     base, events = (sys.modules.get(f"asyncio.{name}") for name in ("base_events", "events"))
     if base is None or events is None:

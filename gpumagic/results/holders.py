@@ -55,7 +55,7 @@ class DeviceHolders:
 
     #: What torch's allocator says is allocated.
     allocated: int
-    #: Held by the user's names.
+    #: Held by the user's names, and by what runs or is yet to be called.
     named: int
     #: Held by nothing but the notebook (``Out``, ``_``, the last exception…).
     pinned: int
