@@ -9,7 +9,8 @@ Who holds it
     `blocks` (the allocator's), `tensors` (the walk over the user's objects), `referents` (what each
     refers to), `pinned` (what a notebook holds on to by itself), `holding` (all of them added up),
     `owners` (who holds some without a name: threads, event loops, what is yet to be called),
-    `certainty` (whether all that refers to it is known), `scanning` (what no name leads to, by all objects of the process).
+    `certainty` (whether all that refers to it is known), `scanning` (what no name
+    leads to, by all objects of the process).
 Getting it back
     `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report).
 """
