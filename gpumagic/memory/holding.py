@@ -71,7 +71,7 @@ class Survey:
         namespace: Mapping[str, Any] | None = None,
         shell: Any = None,
         *,
-        deadline: float | None = None,
+        seconds: float | None = None,
     ) -> Survey:
         """Look around now.
 
@@ -97,7 +97,7 @@ class Survey:
             blocks,
             without=without,
             user_modules=modules,
-            deadline=deadline,
+            seconds=seconds,
         )
         survey = cls(blocks, roots, walked, pins.cell_of if pins else frames.no_cells)
         survey._name_locals()
