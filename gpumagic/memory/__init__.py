@@ -10,5 +10,6 @@ Who holds it
     refers to), `pinned` (what a notebook holds on to by itself), `holding` (all of them added up),
     `scanning` (what no name leads to, by all objects of the process).
 Getting it back
-    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report).
+    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `beginning` (the
+    counters as a cell begins, with which its failure is compared).
 """
