@@ -35,7 +35,9 @@ def kept(function: Any) -> Any:
     return getattr(function, "timing", None) or getattr(function, "memory", None)
 
 
-def test_called_first(decorator: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_called_first(
+    decorator: Any, torch: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With or without brackets."""
     for made in (decorator(plain), decorator()(plain), decorator()(staticmethod(plain)).__func__):
         assert made(1) == 2
