@@ -19,6 +19,8 @@ class Counts(NamedTuple):
     #: How many allocations have ever failed, and how many were ever served.
     failures: int = 0
     served: int = 0
+    #: Bytes that were ever handed out.
+    given: int = 0
 
 
 #: By CUDA ordinal; a device that was not in use is missing.
@@ -39,7 +41,14 @@ def _counts(stats: Mapping[str, Any]) -> Counts:
         stats["allocated_bytes"]["all"]["current"],
         stats["num_ooms"],
         stats["allocation"]["all"]["allocated"],
+        stats["allocated_bytes"]["all"]["allocated"],
     )
+
+
+def given_since(begun: Beginning, ordinal: int) -> int | None:
+    """Bytes handed out since, also those taken back; None if the counters were reset."""
+    now, before = (read() or {}).get(ordinal, Counts()), begun.get(ordinal, Counts())
+    return None if now.served < before.served else now.given - before.given
 
 
 def failed_since(begun: Beginning | None) -> set[int] | None:

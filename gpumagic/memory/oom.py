@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpumagic import foreign, frames, inventory, torch_cuda
-from gpumagic.memory.beginning import Beginning, Counts, failed_since
+from gpumagic.memory.beginning import Beginning, Counts, failed_since, given_since
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import Pins
@@ -142,8 +142,11 @@ def _report(
         if fragmented and largest >= requested:
             fragmented = None  # much has come free since: how it lay then is not known
     then = _size(_ALLOCATED, text)
+    own = None
+    if begun is not None and then is not None:
+        given = given_since(begun, device)
+        own = then if given is None else min(then, given)
     before = None if begun is None else begun.get(device, Counts()).allocated
-    own, released = _of_the_cell(then, before, allocated)
     complete = not survey.walked.incomplete
     situation = Situation(
         survey=survey,
@@ -156,7 +159,7 @@ def _report(
         unattributed=held.unattributed if held else 0,
         complete=complete,
         own=own,
-        released=released,
+        released=_let_go(then, before, allocated),
         processes=_others(listed),
         roomier=_roomier(table, device, requested),
     )
@@ -187,18 +190,18 @@ def _report(
     )
 
 
-def _of_the_cell(then: int | None, before: int | None, now: int) -> tuple[int | None, int]:
-    """What a cell had allocated when it failed, and what of that was let go of since. Bytes.
+def _let_go(then: int | None, before: int | None, now: int) -> int:
+    """Bytes that a cell had allocated when it failed, and that were let go of since.
 
     By what was allocated then, before the cell, and now. Where it is not known what the cell had,
     all that came free may have been its own.
     """
     if then is None:
-        return None, 0
+        return 0
     if before is None:
-        return None, max(0, then - now)
+        return max(0, then - now)
     own = max(0, then - before)
-    return own, own - min(max(0, now - before), own)
+    return own - min(max(0, now - before), own)
 
 
 # --- what the exception says ---------------------------------------------------------------------

@@ -34,9 +34,9 @@ class Situation:
     unattributed: int
     #: Whether all objects were looked at.
     complete: bool
-    #: What the cell had allocated of its own when it failed; None where not known.
+    #: What the cell had allocated of its own when it failed, at most; None where not known.
     own: int | None
-    #: Of that, what was let go of since.
+    #: What it had allocated and has let go of since.
     released: int
     #: Of others, on this device.
     processes: tuple[Process, ...]

@@ -325,6 +325,10 @@ FAILS_AGAIN = {
 
 @pytest.mark.parametrize("case", FAILS_AGAIN)
 def test_what_came_free_was_the_cells_own(cells: Any, ip: Any, case: str) -> None:
+    cells("a = new(25)")
+    text = cells(f"del a\n{FAILS_AGAIN[case]}", raising=False).text
+    assert "Out of memory on cuda:0" in text
+    assert "run the cell again" not in text
     text = cells(FAILS_AGAIN[case], raising=False).text
     assert "Out of memory on cuda:0" in text
     assert "run the cell again" not in text
