@@ -57,6 +57,8 @@ class CompiledCell:
     #: The source as it was written; its lines are counted from `first_line` on.
     source: str = ""
     first_line: int = 1
+    #: The whole of it, parsed, with the same numbers of lines.
+    tree: ast.Module | None = None
 
     @property
     def is_async(self) -> bool:
@@ -144,6 +146,7 @@ def compile_cell(
         compile_time=time.perf_counter() - started,
         source=source,
         first_line=1 if header is None else 2,
+        tree=tree,
     )
     if made.is_async:
         _check_awaited()

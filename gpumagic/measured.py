@@ -132,6 +132,12 @@ def name_of(function: Any) -> str:
     return name if isinstance(name, str) else type(function).__qualname__
 
 
+def _compiling() -> bool:
+    """Whether torch.compile is tracing this very call. Imports nothing."""
+    compiler = sys.modules.get("torch.compiler")
+    return compiler is not None and bool(compiler.is_compiling())
+
+
 def decorated(
     function: Any,
     measure: Callable[[], Measured[Any, Any]],
@@ -140,6 +146,8 @@ def decorated(
 ) -> Any:
     """``function``, every call of which is measured; awaited if it is a coroutine function.
 
+    Not where torch.compile traces the call: there the function is compiled as it is.
+
     Args:
         function: Whatever can be called, and a ``staticmethod`` or ``classmethod``.
         measure: A new measurement.
@@ -147,10 +155,13 @@ def decorated(
         instead: What to do for a generator function.
 
     Raises:
-        SpecError: a generator function, of which only the creation would be measured.
+        SpecError: a generator function, of which only the creation would be measured; or something
+            that cannot be called.
     """
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorated(function.__func__, measure, keep, instead))
+    if not callable(function):
+        raise SpecError(f"a function can be measured, not {type(function).__name__}")
     kind, name = kind_of(function), name_of(function)
     if kind == "generator":
         raise SpecError(f"{name} is a generator: measure the loop that uses it, {instead}")
@@ -165,6 +176,8 @@ def decorated(
                 keep(wrapped, name, measured.finished)
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if _compiling():
+            return function(*args, **kwargs)
         measured = measure()
         try:
             with measured:

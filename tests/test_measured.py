@@ -13,6 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic import measured
+from gpumagic.errors import SpecError
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.peaks import LEDGER
 from gpumagic.results import CudaTiming, MemoryDelta
@@ -24,7 +25,7 @@ Decorator = Callable[[Any], Any]
 
 
 @pytest.fixture(params=["cudatime", "gpumem"])
-def decorator(request: pytest.FixtureRequest) -> Decorator:
+def decorator(request: pytest.FixtureRequest) -> Any:
     found: Decorator = getattr(gpumagic, request.param)
     return found
 
@@ -32,6 +33,46 @@ def decorator(request: pytest.FixtureRequest) -> Decorator:
 def kept(function: Any) -> Any:
     """The result that a decorated function has kept."""
     return getattr(function, "timing", None) or getattr(function, "memory", None)
+
+
+def test_called_first(
+    decorator: Any, torch: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With or without brackets."""
+    for made in (decorator(plain), decorator()(plain), decorator()(staticmethod(plain)).__func__):
+        assert made(1) == 2
+        assert kept(made) is not None
+        assert made.__doc__ == plain.__doc__
+    with pytest.raises(SpecError, match="can be measured, not int"):
+        decorator()(1)
+
+
+def test_a_function_that_torch_compiles(
+    decorator: Decorator, torch: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It becomes one graph, without a word of what measures it; outside it is measured."""
+    nodes: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        nodes.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    class Net(torch.nn.Module):  # type: ignore[name-defined,misc]
+        @decorator
+        def forward(self, x: Any) -> Any:
+            return x * 2 + 1
+
+    net, x = Net(), torch.ones(2)
+    compiled = decorator(torch.compile(net, backend=backend, fullgraph=True))
+    try:
+        assert compiled(x).tolist() == [3, 3]
+    finally:
+        torch._dynamo.reset()
+    assert len(nodes) == 2
+    assert kept(Net.forward) is None
+    assert kept(compiled) is not None
+    assert net(x).tolist() == [3, 3]
+    assert kept(Net.forward) is not None
 
 
 class Called:

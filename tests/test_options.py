@@ -36,3 +36,33 @@ def test_a_quotation_that_is_not_closed(line: str) -> None:
 
 def test_options_are_left_out_as_they_were_written() -> None:
     assert without_options(parser(), "-q -s='x = 1' y", {"-q"}) == "-s='x = 1'"
+
+
+@pytest.mark.parametrize(
+    ("line", "quiet", "loops", "rest"),
+    [
+        ("-qn 2 y", True, 2, "y"),
+        ("-qn2 y", True, 2, "y"),
+        ("-oqn 2", True, 2, ""),
+        ("-qo y", True, None, "y"),
+        ("-qo;", True, None, ";"),
+        ("-n 2 -q -- -y", True, 2, "-y"),
+    ],
+)
+def test_short_options_that_are_joined(
+    line: str, quiet: bool, loops: int | None, rest: str
+) -> None:
+    options, left = take_options(parser(), line)
+    assert (options.quiet, options.loops, left) == (quiet, loops, rest)
+
+
+def test_joined_options_with_a_value() -> None:
+    options, left = take_options(parser(), "-qs 'x = 1' y")
+    assert (options.quiet, options.setup, left) == (True, "x = 1", "y")
+    assert take_options(parser(), "-qs'x = 1' y")[0].setup == "x = 1"
+    assert without_options(parser(), "-qn 2 -ov name y", {"-q", "-o"}) == "-n 2 -v name"
+    assert without_options(parser(), "-qvname y", {"-v"}) == "-q"
+    with pytest.raises(SpecError, match="-n"):
+        take_options(parser(), "-qn")
+    with pytest.raises(SpecError, match="'-2' is not a number of 1 or more"):
+        parser().parse_words(["-qn", "-2"])

@@ -15,7 +15,9 @@ def line_report(result: LineReport) -> list[Block]:
     """The blocks of a `LineReport`."""
     blocks: list[Block] = []
     for source in result.sources:
-        if not source.ran:
+        if source.empty:
+            blocks.append(Line.of(f"{source.name}: nothing to run", "dim"))
+        elif not source.ran:
             blocks.append(Line.of(f"{source.name}: did not run in this cell's thread", "dim"))
         for ordinal, lines in source.devices.items():
             blocks.append(Line((Cell(source.name, "strong"), Cell(f" on cuda:{ordinal}", "dim"))))

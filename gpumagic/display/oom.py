@@ -17,7 +17,7 @@ def out_of_memory(result: OutOfMemory) -> list[Block]:
     if result.total is None:
         return blocks
     blocks += [_places(result), *_verdict(result)]
-    if result.holders:
+    if result.holders or not result.complete:
         blocks.append(_holders(result))
     blocks += [_remedy(number, remedy) for number, remedy in enumerate(result.remedies, 1)]
     return [*blocks, *(Line.of(note, "dim") for note in result.notes)]
@@ -86,7 +86,8 @@ def _holders(result: OutOfMemory) -> Grid:
     if result.unattributed:
         share = result.unattributed / result.allocated if result.allocated else None
         size = Cell(bytes_(result.unattributed), "dim", share)
-        rows.append([Cell("no name leads to it", "dim"), size, Cell(""), Cell("")])
+        who = "no name leads to it" if result.complete else "not known: not all was looked at"
+        rows.append([Cell(who, "dim"), size, Cell(""), Cell("")])
     return Grid(columns, rows)
 
 

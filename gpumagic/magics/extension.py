@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -134,6 +135,8 @@ class Extension:
         self.pid = os.getpid()
         #: Called, last first, by `unload`: each undoes one change made after loading.
         self.undo: list[Callable[[], None]] = []
+        #: The cells that run, one within the other, with the allocator's counters as they began.
+        self.running: list[tuple[Any, Any]] = []
 
     def load(self) -> None:
         shell = self.shell
@@ -151,8 +154,12 @@ class Extension:
             import_module("gpumagic.magics.saving").apply(shell)
         witness.attach(shell)
         self.undo.append(witness.detach)
-        shell.events.register("post_run_cell", self._after_cell)
-        self.undo.append(lambda: shell.events.unregister("post_run_cell", self._after_cell))
+        for event, hook in (
+            ("pre_run_cell", self._before_cell),
+            ("post_run_cell", self._after_cell),
+        ):
+            shell.events.register(event, hook)
+            self.undo.append(partial(shell.events.unregister, event, hook))
         if "torch" in sys.modules:
             # All GPUs may have been hidden while torch could fail on it.
             from gpumagic.selection import note_hiding
@@ -163,13 +170,35 @@ class Extension:
         """Go on where the process stopped that this one has replaced, which has left ``state``."""
         import_module("gpumagic.magics.restarting").resume(self.shell, state)
 
+    def _before_cell(self, info: Any) -> None:
+        """Read what a failure of the cell is to be compared with, if torch is there."""
+        begun: Any = {}
+        if not self.magics.explain_oom:
+            begun = None
+        elif "torch" in sys.modules:
+            begun = import_module("gpumagic.magics.failures").counters()
+        self.running.append((info, begun))
+
     def _after_cell(self, result: Any) -> None:
         """End what the cell has left behind; say what is known of its failure."""
         with suppress(Exception):  # what it does is for the cells to come
             end_abandoned(self.shell)
-        # A cell that was cancelled has no result.
-        if result is not None and result.error_in_exec is not None:
-            import_module("gpumagic.magics.failures").explain(self.shell, result.error_in_exec)
+        if result is None:  # a cell that was cancelled
+            self.running.clear()
+            return
+        begun = self._begun(result.info)
+        if result.error_in_exec is not None:
+            failures = import_module("gpumagic.magics.failures")
+            failures.explain(self.shell, result.error_in_exec, begun)
+
+    def _begun(self, info: Any) -> Any:
+        """What was read as a cell began; None for one that is not known."""
+        places = [place for place, (known, _) in enumerate(self.running) if known is info]
+        if not places:
+            return None
+        begun = self.running[places[-1]][1]
+        del self.running[places[-1] :]
+        return begun
 
     def own_variables(self) -> set[str]:
         """The environment variables that were set by loading."""

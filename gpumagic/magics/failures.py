@@ -8,12 +8,26 @@ from typing import Any, cast
 from gpumagic import one_line
 
 
-def explain(shell: Any, error: BaseException) -> None:
-    """Show what there is to say on ``error``. Never raises, and keeps nothing of it."""
+def counters() -> Any:
+    """The allocator's counters, for `explain`, as a cell begins; None where they cannot be read."""
+    try:
+        from gpumagic.memory.beginning import read
+
+        return read()
+    except Exception:  # as the cell itself will find out
+        return None
+
+
+def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
+    """Show what there is to say on ``error``. Never raises, and keeps nothing of it.
+
+    ``begun`` are the `counters` as the cell began, if they were read.
+    """
     try:
         from gpumagic.memory.oom import find
 
-        found = _out_of_memory(shell, error) if find(error) is not None else _known(error)
+        none = find(error) is None
+        found = _known(error) if none else _out_of_memory(shell, error, begun)
         if found is None:
             return
         from IPython.display import display
@@ -29,9 +43,9 @@ def _known(error: BaseException) -> Any:
     return explain(error)
 
 
-def _out_of_memory(shell: Any, error: BaseException) -> Any:
+def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:
     if not shell._gpumagic.magics.explain_oom:
         return None
-    from gpumagic.memory.oom import explain
+    from gpumagic.memory.oom import elsewhere, explain
 
-    return explain(error, shell)
+    return elsewhere(error, begun) or explain(error, shell, begun)

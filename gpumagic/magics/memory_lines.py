@@ -10,8 +10,7 @@ from gpumagic.errors import SpecError
 from gpumagic.memory.line_sources import (
     Source,
     cell_source,
-    code_source,
-    find_code,
+    defined_source,
     function_source,
 )
 from gpumagic.memory.lines import LineTracer
@@ -25,14 +24,17 @@ def tracer(compiled: CompiledCell, functions: list[str]) -> LineTracer:
     """
     codes = [code for code in (compiled.body, compiled.last) if code is not None]
     names = dict.fromkeys(functions)  # one named twice is traced once
-    cell = cell_source(codes, compiled.source, compiled.first_line)
+    cell = cell_source(codes, compiled.source, compiled.first_line, compiled.tree)
     return LineTracer([cell, *(_function(n, codes, compiled) for n in names)])
 
 
 def _function(name: str, codes: list[Any], compiled: CompiledCell) -> Source:
-    defined_here = find_code(codes, name)
+    try:
+        defined_here = defined_source(codes, name)
+    except ValueError as error:
+        raise SpecError(f"-f {error}") from None
     if defined_here is not None:
-        return code_source(name, defined_here)
+        return defined_here
     head, *attributes = name.split(".")
     found: Any = None
     for namespace in (compiled.locals, compiled.globals, vars(builtins)):

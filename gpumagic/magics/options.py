@@ -71,7 +71,10 @@ class Parser(argparse.ArgumentParser):
             for option in action.option_strings
         }
         found: list[str] = []
-        for word in words:
+        wants_value = _wants_value(self)
+        for joined in words:
+            flags, word = ([], joined) if "--" in found else _apart(joined, wants_value)
+            found += flags
             if found and found[-1] in single and re.match(r"-\d", word):
                 found[-1] += word if len(found[-1]) == 2 else f"={word}"
             else:
@@ -125,22 +128,19 @@ def without_options(parser: Parser, line: str, names: Collection[str]) -> str:
     taken, _ = _take(parser, line)
     kept = []
     for name, _, written in taken:
-        if name.startswith("--") or len(name) == 2:
-            parts = [(name.split("=")[0], written)]
-        else:
-            parts = _together(parser, name)
-        kept += [each for short, each in parts if short not in names]
+        short = name.split("=")[0] if name.startswith("--") else name[:2]
+        if short not in names:
+            kept.append(written)
     return " ".join(kept)
 
 
-def _together(parser: Parser, word: str) -> list[tuple[str, str]]:
-    """The options in ``-qo`` or ``-qvNAME``, each with how it is written alone."""
-    found: list[tuple[str, str]] = []
-    for place, letter in enumerate(word[1:], 1):
-        if _wants_value(parser).get(f"-{letter}"):
-            return [*found, (f"-{letter}", f"-{word[place:]}")]
-        found.append((f"-{letter}", f"-{letter}"))
-    return found
+def _apart(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
+    """The options without a value that stand joined in front: of ``-qon 2`` those, and ``-n 2``."""
+    flags: list[str] = []
+    while wants_value.get(text[:2]) is False and text[:1] == "-" and f"-{text[2:3]}" in wants_value:
+        flags.append(text[:2])
+        text = f"-{text[2:]}"
+    return flags, text
 
 
 def _wants_value(parser: Parser) -> dict[str, bool]:
@@ -155,8 +155,9 @@ def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
     taken: list[tuple[str, str, str]] = []
     rest = line.strip()
     while rest.startswith("-"):
-        before = rest
-        name, _, rest = rest.partition(" ")
+        flags, before = _apart(rest, wants_value)
+        taken += [(flag, flag, flag) for flag in flags]
+        name, _, rest = before.partition(" ")
         rest = rest.lstrip()
         if name == "--":
             break

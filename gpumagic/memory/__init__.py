@@ -12,5 +12,6 @@ Who holds it
     `certainty` (whether all that refers to it is known), `scanning` (what no name
     leads to, by all objects of the process).
 Getting it back
-    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report).
+    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `beginning` (the
+    counters as a cell begins, with which its failure is compared).
 """

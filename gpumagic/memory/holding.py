@@ -75,7 +75,7 @@ class Survey:
         namespace: Mapping[str, Any] | None = None,
         shell: Any = None,
         *,
-        deadline: float | None = None,
+        seconds: float | None = None,
         certain: bool = False,
     ) -> Survey:
         """Look around now; with ``certain`` also for references from where nothing is looked at.
@@ -109,7 +109,7 @@ class Survey:
             blocks,
             without=without,
             user_modules=modules,
-            deadline=deadline,
+            seconds=seconds,
             places=places,
         )
         if certain:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from collections.abc import Iterator, Sequence
-from types import CodeType
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 _INLINE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
+class Inline(Enum):
+    """How code within other code is run: in the lines of that, but for a function."""
+
+    FUNCTION = 0
+    #: A comprehension, or a generator.
+    EXPRESSION = 1
+    #: The body of a class, with statements of its own.
+    BODY = 2
+
+    def __bool__(self) -> bool:
+        return self is not Inline.FUNCTION
 
 
 class Source(NamedTuple):
@@ -18,25 +34,50 @@ class Source(NamedTuple):
     codes: tuple[CodeType, ...]
     first: int
     lines: tuple[str, ...]
+    #: The first line of its statement, by the number of each line after it.
+    statements: Mapping[int, int] = MappingProxyType({})
 
 
-def cell_source(codes: Sequence[CodeType], text: str, first: int) -> Source:
-    """The cell, whose first line has the number ``first``."""
+def cell_source(
+    codes: Sequence[CodeType], text: str, first: int, tree: ast.Module | None = None
+) -> Source:
+    """The cell, whose first line has the number ``first``; ``tree`` is numbered as it is."""
     # As Python counts lines: `splitlines` knows more ends, which may stand in a string.
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
-    return Source("cell", tuple(codes), first, tuple(lines))
+    statements = {} if tree is None else _continued(tree)
+    return Source("cell", tuple(codes), first, tuple(lines), statements)
 
 
 def function_source(name: str, function: Any) -> Source:
     """A function, method or module (its ``forward``), through decorators and ``partial``.
 
     Raises:
-        ValueError: it has no Python code; the message is one line.
+        ValueError: it has no Python code, or is a class; the message is one line.
     """
+    if isinstance(function, type):
+        inside: dict[str, Any] = {}
+        for base in function.__mro__[-2::-1]:
+            inside.update(vars(base))
+        raise ValueError(_choose(name, [n for n, each in inside.items() if type(each) in _WRITTEN]))
     code = _code_of(function)
     if code is None:
         raise ValueError(f"{name} is no Python function: {type(function).__name__}")
     return code_source(name, code)
+
+
+#: What a function written in a class is there.
+_WRITTEN = (FunctionType, staticmethod, classmethod, property)
+#: The functions of a class that are named before its others.
+_FIRST = ("__init__", "forward", "__call__", "__enter__", "__exit__")
+
+
+def _choose(name: str, functions: Sequence[str]) -> str:
+    """What to say of a class where a function is meant."""
+    if not functions:
+        return f"{name} is a class without Python functions"
+    named = [each for each in _FIRST if each in functions] or list(functions)
+    choice = ", ".join(f"{name}.{each}" for each in named[:3])
+    return f"{name} is a class; name one of its functions: {choice}"
 
 
 def code_source(name: str, code: CodeType) -> Source:
@@ -46,7 +87,8 @@ def code_source(name: str, code: CodeType) -> Source:
     except OSError:  # the file is gone, or the code was made from a string
         numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
-    return Source(name, (code,), first, tuple(line.rstrip("\n") for line in lines))
+    written = tuple(line.rstrip("\n") for line in lines)
+    return Source(name, (code,), first, written, _statements(written, first))
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -63,8 +105,24 @@ def _code_of(function: Any) -> CodeType | None:
     return None
 
 
+def defined_source(codes: Sequence[CodeType], name: str) -> Source | None:
+    """The function ``name`` (``f``, ``Class.method``) that ``codes`` define; None if they do not.
+
+    Raises:
+        ValueError: it is a class; the message is one line.
+    """
+    code = find_code(codes, name)
+    if code is None:
+        return None
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        inside = (each for each in code.co_consts if isinstance(each, CodeType))
+        functions = [each.co_name for each in inside if each.co_name not in _INLINE]
+        raise ValueError(_choose(name, functions))
+    return code_source(name, code)
+
+
 def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
-    """The function ``name`` (``f``, ``Class.method``) that ``codes`` define."""
+    """The code of the function or class ``name`` (``f``, ``Class.method``) in ``codes``."""
     head, _, rest = name.partition(".")
     for code in codes:
         for nested in code.co_consts:
@@ -75,11 +133,44 @@ def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
     return None
 
 
-def with_inline(code: CodeType) -> Iterator[tuple[CodeType, bool]]:
+def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
     """The code and what runs in its lines: comprehensions and class bodies, at any depth."""
-    yield code, False
+    yield code, Inline.FUNCTION
     for nested in code.co_consts:
-        if isinstance(nested, CodeType) and (
-            nested.co_name in _INLINE or not nested.co_flags & inspect.CO_OPTIMIZED
-        ):
-            yield from ((each, True) for each, _ in with_inline(nested))
+        if not isinstance(nested, CodeType):
+            continue
+        how = Inline.EXPRESSION if nested.co_name in _INLINE else Inline.BODY
+        if how is Inline.EXPRESSION or not nested.co_flags & inspect.CO_OPTIMIZED:
+            yield from ((each, inner or how) for each, inner in with_inline(nested))
+
+
+def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
+    """`_continued` of the lines of a function; empty where they are not Python by themselves."""
+    text, before = "\n".join(lines), 1
+    if text[:1].isspace():  # a method
+        text, before = f"if 1:\n{text}", 2
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the code, which were given when it was compiled
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return {
+        line + first - before: start + first - before for line, start in _continued(tree).items()
+    }
+
+
+def _continued(tree: ast.Module) -> dict[int, int]:
+    """By number of a line, the first line of the statement that it continues.
+
+    Of a statement with a body, only the lines above that.
+    """
+    found: dict[int, int] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        below = (each.lineno for each in ast.walk(node) if isinstance(each, ast.stmt))
+        body = min((line for line in below if line > node.lineno), default=None)
+        end = (node.end_lineno or node.lineno) + 1 if body is None else body
+        found.update(dict.fromkeys(range(node.lineno + 1, end), node.lineno))
+    return found

@@ -8,14 +8,14 @@ goes on working, and is put back.
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from gpumagic.memory.line_sources import Source, with_inline
+from gpumagic.memory.line_sources import Inline, Source, with_inline
 from gpumagic.memory.peaks import LEDGER, Scope
 from gpumagic.memory.stayed import EventLog, Living, Range
 from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
@@ -42,22 +42,29 @@ class _Level:
         #: The highest allocated bytes by ordinal, of the line and of the whole call.
         self.peak: dict[int, int] = {}
         self.highest: dict[int, int] = {}
-        #: What the line had allocated itself before it was suspended, by ordinal.
-        self.carried: dict[int, int] = {}
+        #: The statement that runs, by its first line.
+        self.statement = 0
+        #: By line and ordinal, what the lines of the statement have allocated themselves in it so
+        #: far: they may come again, in the next pass of a comprehension or after an ``await``.
+        self.carried: dict[int, dict[int, int]] = {}
 
 
 class _Paused(NamedTuple):
-    """A line that was left by ``await`` or ``yield``, and that its frame will come back to."""
+    """A call that was left, perhaps by ``await`` or ``yield``, to come back to where it was."""
 
     code: CodeType
-    line: int
-    carried: dict[int, int]
+    #: The place in the code.
+    last: int
+    statement: int
+    carried: dict[int, dict[int, int]]
+
+    def is_where(self, frame: FrameType) -> bool:
+        """Whether a frame with the same id is this one: one that is new stands elsewhere."""
+        # Some versions of Python have gone on to the next instruction.
+        return self.code is frame.f_code and frame.f_lasti in (self.last, self.last + 2)
 
 
-def _is_suspended(frame: FrameType) -> bool:
-    """Whether a frame that is being left is left by ``await`` or ``yield``."""
-    last = frame.f_lasti
-    return last >= 0 and dis.opname[frame.f_code.co_code[last]].startswith(("YIELD", "SEND"))
+_COMES_BACK = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 class _Sum:
@@ -89,7 +96,7 @@ class LineTracer:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        #: By the id of a code object, which source it is of, and whether it is run in its line.
+        #: By the id of a code object, which source it is of, and how it is run.
         self._traced = {
             id(code): (i, inline)
             for i, source in enumerate(sources)
@@ -163,7 +170,9 @@ class LineTracer:
     def result(self, cell: MemoryDelta) -> LineReport:
         """What each line did; ``cell`` is what all of them did, the first source's."""
         sources = tuple(
-            SourceLines(s.name, s.first, s.lines, self._devices(i), ran=i in self._ran)
+            SourceLines(
+                s.name, s.first, s.lines, self._devices(i), i in self._ran, empty=not s.codes
+            )
             for i, s in enumerate(self._sources)
         )
         by_lines = {
@@ -233,25 +242,26 @@ class LineTracer:
 
     # --- the course of the lines -------------------------------------------------------------
 
-    def _enter(self, frame: FrameType, source: int, inline: bool) -> None:
+    def _enter(self, frame: FrameType, source: int, inline: Inline) -> None:
         self._ran.add(source)
         top = self._levels[-1] if self._levels else None
         if inline and top is not None and top.source == source:
             top.frames.append((frame, top.line))
-            self._go_to(top, frame.f_lineno)
+            self._go_to(top, frame.f_lineno, frame)
             return
         self._advance()
         level = _Level(source, frame)
+        level.statement = self._statement(level)
         self._levels.append(level)
         self._begin_line(level)
         paused = self._paused.pop(id(frame), None)
-        if paused is not None and paused.code is frame.f_code and paused.line == level.line:
-            level.carried = paused.carried
+        if paused is not None and paused.is_where(frame):
+            level.statement, level.carried = paused.statement, paused.carried
 
     def _to_line(self, frame: FrameType) -> None:
         level = self._unwind_to(frame)
         if level is not None:
-            self._go_to(level, frame.f_lineno)
+            self._go_to(level, frame.f_lineno, frame)
 
     def _leave(self, frame: FrameType) -> None:
         level = self._unwind_to(frame)
@@ -259,9 +269,10 @@ class LineTracer:
             return
         _, line = level.frames.pop()
         if level.frames:
-            self._go_to(level, line)  # the comprehension's end: back in the line that runs it
+            # A comprehension's end: back in the line that runs it.
+            self._go_to(level, line, level.frames[-1][0])
         else:
-            self._pop(frame if _is_suspended(frame) else None)
+            self._pop(frame if frame.f_code.co_flags & _COMES_BACK else None)
 
     def _unwind_to(self, frame: FrameType) -> _Level | None:
         """The level of ``frame``; what ended unseen above it is taken off."""
@@ -277,29 +288,38 @@ class LineTracer:
                 level.frames.pop()
             self._pop()
 
-    def _pop(self, suspended: FrameType | None = None) -> None:
+    def _pop(self, left: FrameType | None = None) -> None:
+        """End a call; ``left`` is its frame if it may come back."""
         self._advance()
         level = self._levels.pop()
         self._end_line(level)
-        if suspended is not None:
-            carried = {
-                i: level.carried.get(i, 0) + now.allocated - level.start.get(i, _Point()).allocated
-                for i, now in self._now.items()
-            }
-            self._paused[id(suspended)] = _Paused(suspended.f_code, level.line, carried)
+        if left is not None:
+            self._paused[id(left)] = _Paused(
+                left.f_code, left.f_lasti, level.statement, level.carried
+            )
         if self._levels:
             below = self._levels[-1]
             for ordinal, peak in level.highest.items():
                 below.peak[ordinal] = max(below.peak.get(ordinal, 0), peak)
                 below.highest[ordinal] = max(below.highest.get(ordinal, 0), peak)
 
-    def _go_to(self, level: _Level, line: int) -> None:
+    def _go_to(self, level: _Level, line: int, frame: FrameType) -> None:
         # One line after itself is one run: a comprehension's passes, a loop's in one line.
-        if line != level.line:
-            self._advance()
-            self._end_line(level)
-            level.line = line
-            self._begin_line(level)
+        if line == level.line:
+            return
+        self._advance()
+        self._end_line(level)
+        level.line = line
+        # A comprehension belongs to the statement that runs it, wherever it is written.
+        if self._traced[id(frame.f_code)][1] is not Inline.EXPRESSION:
+            statement = self._statement(level)
+            if statement != level.statement:
+                level.statement, level.carried = statement, {}
+        self._begin_line(level)
+
+    def _statement(self, level: _Level) -> int:
+        """The first line of the statement that the level's line is in."""
+        return self._sources[level.source].statements.get(level.line, level.line)
 
     def _advance(self) -> None:
         """Read the counters; the peak since belongs to the line that was running."""
@@ -320,18 +340,19 @@ class LineTracer:
 
     def _begin_line(self, level: _Level) -> None:
         self._active[level.source, level.line] += 1
-        level.carried = {}
         level.start = dict(self._now)
         level.peak = {ordinal: point.allocated for ordinal, point in self._now.items()}
 
     def _end_line(self, level: _Level) -> None:
         key = (level.source, level.line)
         self._active[key] -= 1
-        if self._active[key]:
-            return  # a recursion: the call further down at the same line counts it all
+        before = level.carried.setdefault(level.line, {})
         for ordinal, end in self._now.items():
-            start = level.start.get(ordinal, _Point())
-            peak = level.peak.get(ordinal, end.allocated) + level.carried.get(ordinal, 0)
+            start, carried = level.start.get(ordinal, _Point()), before.get(ordinal, 0)
+            before[ordinal] = carried + end.allocated - start.allocated
+            if self._active[key]:
+                continue  # a recursion: the call further down at the same line counts it all
+            peak = level.peak.get(ordinal, end.allocated) + carried
             # By more than the totals, which another allocator than torch's own does not count.
             if end != start or peak > start.allocated:
                 self._sums.setdefault((*key, ordinal), _Sum()).add(start, end, peak)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from gpumagic import one_line, torch_cuda
 from gpumagic.errors import SpecError
@@ -109,7 +109,10 @@ def _not_in_use() -> str:
 
 
 class EnterableReport(MemoryReport):
-    """A report that begins a `Measurement` when it is used in a ``with`` statement."""
+    """A report that begins a `Measurement` when it is used in a ``with`` statement.
+
+    As a decorator it does what `gpumem` itself does.
+    """
 
     def __enter__(self) -> Measurement:
         measurement = Measurement().__enter__()
@@ -118,6 +121,9 @@ class EnterableReport(MemoryReport):
 
     def __exit__(self, *error: Any) -> None:
         _MEASURING.leave(self).__exit__(*error)
+
+    def __call__(self, function: _Function) -> _Function:
+        return cast(_Function, _measured(function))
 
 
 #: What reports have begun to measure.
@@ -140,8 +146,9 @@ def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
     - ``with gpumem() as m:`` measures the block; afterwards ``m`` has the attributes of a
       `MemoryDelta`. Where the report's price (some NVML calls) is too much, in a loop perhaps,
       ``with gpumagic.memory.measurement.Measurement() as m:`` does without it.
-    - ``@gpumem`` before a function (an ``async`` one too) prints what each call does; the last
-      call's `MemoryDelta` is the function's attribute ``memory``.
+    - ``@gpumem`` or ``@gpumem()`` before a function (an ``async`` one too) prints what each call
+      does; the last call's `MemoryDelta` is the function's attribute ``memory``. What torch.compile
+      compiles into one graph is not measured within: decorate what ``torch.compile`` returns.
     - ``gpumem("statement", globals=globals())`` runs the statement, in a fresh namespace if none is
       given, and returns a `MemoryDelta`.
 

@@ -7,18 +7,18 @@ nothing of the exception: the result is made of numbers and strings.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from gpumagic import foreign, frames, inventory, torch_cuda
+from gpumagic.memory.beginning import Beginning, Counts, failed_since, given_since
 from gpumagic.memory.blocks import UnreadableError
 from gpumagic.memory.holding import Survey
 from gpumagic.memory.pinned import Pins
 from gpumagic.memory.remedies import Situation, remedies
-from gpumagic.results import Device, OutOfMemory, Process
+from gpumagic.results import Device, Explanation, OutOfMemory, Process
 
-#: Seconds that the walk over the user's objects may take; the whole report stays below 0.3.
+#: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.
 WALK = 0.12
 #: So many holders are named.
 _HOLDERS = 6
@@ -29,8 +29,11 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 #: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
 _REQUESTED = re.compile(rf"(?:Tried to allocate|Requested {{0,9}}:) {_SIZE}")
 _DEVICE = re.compile(r"(?:\bGPU|on device) (\d{1,4})\b")
+_ALLOCATED = re.compile(rf"Of the allocated memory {_SIZE} is allocated by PyTorch")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|Free \(according to CUDA\): {_SIZE})")
+#: The one request that torch refuses before it counts it as a failure.
+_ABSURD = "Tried to allocate more than 1EB memory"
 
 
 def find(error: BaseException) -> BaseException | None:
@@ -46,8 +49,41 @@ def find(error: BaseException) -> BaseException | None:
     return next((each for each in shown if foreign.is_a(each, kind)), None)
 
 
-def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
-    """Why the memory ran out; None if it is not of that that the exception tells."""
+def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanation | None:
+    """A line on an out-of-memory error that is of no allocation of this process in this cell.
+
+    A worker's, that is raised again here, or one that somebody has made: what this process holds
+    explains neither. The allocator counts its failures.
+
+    Args:
+        error: The cell's exception.
+        begun: The counters as the cell began, if they were read.
+    """
+    found = find(error)
+    failed = failed_since(begun)
+    if found is None or failed is None or _ABSURD in (text := foreign.message(found)):
+        return None
+    match = _DEVICE.search(text)
+    if int(match.group(1)) in failed if match else failed:
+        return None
+    if failed_since(None):
+        here, whence = "failed in this cell", "or from before"
+    else:
+        here, whence = "has failed", "a worker perhaps, or was raised by hand"
+    return Explanation(
+        f"gpumagic: no allocation of this process {here}: the out-of-memory error comes from "
+        f"another process, {whence}."
+    )
+
+
+def explain(error: BaseException, shell: Any, begun: Beginning | None = None) -> OutOfMemory | None:
+    """Why the memory ran out; None if it is not of that that the exception tells.
+
+    Args:
+        error: The cell's exception.
+        shell: IPython's.
+        begun: The counters as the cell began, if they were read.
+    """
     found = find(error)
     if found is None:
         return None
@@ -57,12 +93,11 @@ def explain(error: BaseException, shell: Any) -> OutOfMemory | None:
     requested = _size(_REQUESTED, text)
     if device is None:
         return OutOfMemory(requested=requested, where=where, source=source)
-    deadline = time.perf_counter() + WALK
     try:
-        survey = Survey.make(shell=shell, deadline=deadline)
+        survey = Survey.make(shell=shell, seconds=WALK)
     except UnreadableError:
         return OutOfMemory(device=device, requested=requested, where=where, source=source)
-    return _report(survey, device, text, requested, where, source)
+    return _report(survey, device, text, requested, where, source, begun)
 
 
 def _report(
@@ -72,6 +107,7 @@ def _report(
     requested: int | None,
     where: str | None,
     source: str | None,
+    begun: Beginning | None,
 ) -> OutOfMemory:
     blocks = survey.blocks
     account = survey.result()
@@ -82,8 +118,9 @@ def _report(
     free, total = torch_cuda.memory_info(device)
     limit = torch_cuda.memory_limit(device)
     limit = limit if limit is not None and limit < total * 0.999 else None
-    own = None if listed is None else listed.memory_own
-    outside = None if own is None or own < reserved else own - reserved
+    used = None if listed is None else listed.memory_own
+    outside = None if used is None or used < reserved else used - reserved
+    largest = blocks.largest_free(device)
     # What nobody else may use of it does not count as unused.
     private = sum(
         size
@@ -102,6 +139,15 @@ def _report(
     if requested is not None and blocks.exact:
         # A margin: the message gives two decimals, and blocks are rounded up.
         fragmented = not expandable and unused > 0 and unused + room >= requested * 1.01
+        if fragmented and largest >= requested:
+            fragmented = None  # much has come free since: how it lay then is not known
+    then = _size(_ALLOCATED, text)
+    own = None
+    if begun is not None and then is not None:
+        given = given_since(begun, device)
+        own = then if given is None else min(then, given)
+    before = None if begun is None else begun.get(device, Counts()).allocated
+    complete = not survey.walked.incomplete
     situation = Situation(
         survey=survey,
         device=device,
@@ -111,6 +157,9 @@ def _report(
         limit=limit,
         fragmented=bool(fragmented),
         unattributed=held.unattributed if held else 0,
+        complete=complete,
+        own=own,
+        released=_let_go(then, before, allocated),
         processes=_others(listed),
         roomier=_roomier(table, device, requested),
     )
@@ -128,7 +177,7 @@ def _report(
         outside=outside,
         others=None if listed is None else listed.memory_others,
         processes=_others(listed),
-        largest_free=blocks.largest_free(device) if blocks.exact else None,
+        largest_free=largest if blocks.exact else None,
         limit=limit,
         fragmented=fragmented,
         fragmentation="expandable" if expandable else "too-late" if fragmented else "",
@@ -136,8 +185,23 @@ def _report(
         unattributed=held.unattributed if held else None,
         recoverable=sum(blocks.all[i].size for i in pinned if blocks.all[i].device == device),
         remedies=remedies(situation),
+        complete=complete,
         notes=account.notes,
     )
+
+
+def _let_go(then: int | None, before: int | None, now: int) -> int:
+    """Bytes that a cell had allocated when it failed, and that were let go of since.
+
+    By what was allocated then, before the cell, and now. Where it is not known what the cell had,
+    all that came free may have been its own.
+    """
+    if then is None:
+        return 0
+    if before is None:
+        return max(0, then - now)
+    own = max(0, then - before)
+    return own - min(max(0, now - before), own)
 
 
 # --- what the exception says ---------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """What helps against an out-of-memory error, the smallest remedy first.
 
-A remedy is enough if the failed request would then fit. What the failed functions had allocated
-counts as taken: the same cell would allocate it again.
+A remedy is enough if the failed request would then fit. What the cell had allocated counts as
+taken, whether the failed functions still hold it or have let go of it: the same cell would allocate
+it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from gpumagic import torch_cuda
 from gpumagic.memory.holding import Survey
@@ -29,8 +30,14 @@ class Situation:
     total: int
     limit: int | None
     fragmented: bool
-    #: What no name leads to.
+    #: What no name is known to lead to.
     unattributed: int
+    #: Whether all objects were looked at.
+    complete: bool
+    #: What the cell had allocated of its own when it failed, at most; None where not known.
+    own: int | None
+    #: What it had allocated and has let go of since.
+    released: int
     #: Of others, on this device.
     processes: tuple[Process, ...]
     #: Another ordinal with enough free memory for the request; None if none is known.
@@ -39,12 +46,14 @@ class Situation:
 
 def remedies(now: Situation) -> tuple[Remedy, ...]:
     """The remedies, from what costs nothing to what costs most."""
-    if fits(now, set()):  # it came free when the exception took the place of the one before
+    # It came free when the exception took the place of the one before. This one stays, and holds
+    # what it holds, while the cell runs again.
+    if now.own is not None and fits(now, set(), taken=now.own):
         again = Remedy("run the cell again", "memory has come free since it failed", None, True)
-        return (again, *_free(now), _less(now))
+        return (again, *_by_holders(now, _free), _less(now))
     found = [
-        *_free(now),
-        *_names(now),
+        *_by_holders(now, _free),
+        *_by_holders(now, _names),
         *_limit(now),
         *_processes(now),
         *_fragmentation(now),
@@ -52,16 +61,34 @@ def remedies(now: Situation) -> tuple[Remedy, ...]:
     return (*found, _less(now))
 
 
-def fits(now: Situation, gone: set[int], more: int = 0) -> bool | None:
-    """Whether the request fits once the blocks ``gone`` are freed and ``more`` bytes appear."""
+def _by_holders(
+    now: Situation, offered: Callable[[Situation], Iterator[Remedy]]
+) -> Iterator[Remedy]:
+    """What follows from who holds what, as far as that is known."""
+    for remedy in offered(now):
+        if now.complete:
+            yield remedy
+        else:
+            why = f"{remedy.why}; not all was looked at, and other names may hold it, too"
+            yield replace(remedy, why=why, enough=None)
+
+
+def fits(now: Situation, gone: set[int], more: int = 0, taken: int | None = None) -> bool | None:
+    """Whether the request fits once the blocks ``gone`` are freed and ``more`` bytes appear.
+
+    Before it the cell takes ``taken`` bytes; by default, what was let go of when it failed.
+    """
     if now.requested is None:
         return None
     blocks = now.survey.blocks
-    reserved = blocks.without(gone)[1][now.device]
+    allocated, reserved = (each[now.device] for each in blocks.without(gone))
     free = now.free + blocks.reserved[now.device] - reserved + more
     if now.limit is not None:
         free = min(free, now.limit - reserved)
-    return max(free, blocks.largest_free(now.device, gone)) >= now.requested
+    taken = now.released if taken is None else taken
+    # Where the cell takes it from is not known: enough in all is the least.
+    enough = not taken or free + reserved - allocated - taken >= now.requested
+    return enough and max(free, blocks.largest_free(now.device, gone)) >= now.requested
 
 
 def _given(now: Situation, gone: set[int]) -> int:
@@ -76,7 +103,7 @@ def _outputs(now: Situation) -> set[int]:
 def _free(now: Situation) -> Iterator[Remedy]:
     gives = _given(now, now.survey.held_by(lambda root: root.pinned))
     if not gives:
-        if now.unattributed >= (now.requested or 0) // 100:
+        if now.complete and now.unattributed >= (now.requested or 0) // 100:
             yield Remedy("%gpumem free", "no name leads to some of it: garbage, perhaps")
         return
     outputs = _outputs(now)
@@ -114,7 +141,7 @@ def _names(now: Situation) -> Iterator[Remedy]:
 def _limit(now: Situation) -> Iterator[Remedy]:
     if now.limit is None or now.requested is None:
         return
-    enough = max(now.free, 0) >= now.requested
+    enough = fits(replace(now, limit=None), set())
     why = f"this process may use only {now.limit / now.total:.0%} of the device"
     yield Remedy("torch.cuda.set_per_process_memory_fraction(1.0)", why, None, enough)
 

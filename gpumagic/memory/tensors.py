@@ -6,6 +6,9 @@ visits each object once, whatever cycles there are; its cost grows with the numb
 
 Two steps: every root in turn leads to objects that were not yet visited, which gives each block its
 first holder; then the roots are carried along the edges, which gives each block all its holders.
+
+Where there is little time the roots take turns, so that no large one keeps the others from being
+looked at: what the notebook holds first, then the names; each a few objects, then more.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from gpumagic.plain_tensors import plain_functions
 
 #: More objects than these are not visited: some seconds.
 LIMIT = 3_000_000
+#: So many objects of each root are visited in the first turn, and so many times more in the next.
+_TURN, _MORE = 32, 8
+#: A longer list of what an object refers to may be looked at in parts.
+_LONG = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def walk(
     *,
     without: Iterable[Any] = (),
     user_modules: Iterable[str] = ("__main__",),
-    deadline: float | None = None,
+    seconds: float | None = None,
     places: Iterable[Any] | None = None,
 ) -> Walked:
     """Which blocks each of the ``roots`` leads to.
@@ -71,25 +78,45 @@ def walk(
         blocks: Where the storages lie.
         without: Objects that are not entered (the shell, its namespaces).
         user_modules: Names of the modules whose classes are entered.
-        deadline: A value of `time.perf_counter` after which no more is visited.
+        seconds: CPU time of this thread after which no more is visited: other threads and other
+            processes take nothing from it.
         places: Where the ``roots`` were found. With them, what is held from elsewhere, too, is led
             to by one root more, after all others.
     """
-    graph = _Graph(blocks, user_modules, deadline)
+    graph = _Graph(blocks, user_modules, seconds)
     graph.exclude(without)
+    visits = [_Visit(root.objects) for root in roots]
     # Whatever mode or subclass of tensors is active, torch's own methods are meant.
     with plain_functions():
-        entries = [graph.enter(root.objects) for root in roots]
+        if seconds is None:
+            for visit in visits:
+                graph.go_on(visit)
+        else:
+            graph.take_turns(
+                [visit for visit, root in zip(visits, roots, strict=True) if root.pinned],
+                [visit for visit, root in zip(visits, roots, strict=True) if not root.pinned],
+            )
+        entries = [visit.entries for visit in visits]
         if places is not None:
             entries.append(graph.held_elsewhere(roots, places))
     return graph.result(entries)
+
+
+class _Visit:
+    """How far the walk has come from one root."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        #: The numbers of the root's own objects.
+        self.entries: list[int] = []
+        #: What is still to be visited: where the numbers go, the part that is played, the objects.
+        self.stack: list[tuple[list[int], str, Iterable[Any]]] = [(self.entries, "", objects)]
 
 
 class _Graph:
     """The objects that were visited, by number, with the objects that each refers to."""
 
     def __init__(
-        self, blocks: Blocks, user_modules: Iterable[str], deadline: float | None = None
+        self, blocks: Blocks, user_modules: Iterable[str], seconds: float | None = None
     ) -> None:
         self._number: dict[int, int] = {}
         #: Keeps every visited object alive, so that its id stays its own.
@@ -97,7 +124,9 @@ class _Graph:
         self._edges: list[list[int]] = []
         #: By number of a tensor: its block, and the part that it plays.
         self._blocks: dict[int, tuple[int, str]] = {}
-        self._deadline = deadline
+        #: Tensors that were visited before their turn, whose part an earlier root is to tell.
+        self._early: set[int] = set()
+        self._deadline = None if seconds is None else time.thread_time() + seconds
         self._incomplete: set[str] = set()
         self._rules = Rules(blocks, frozenset(user_modules), self._blocks, self._incomplete)
 
@@ -107,17 +136,30 @@ class _Graph:
             self._kept.append(thing)
             self._edges.append([])
 
-    def enter(self, objects: Iterable[Any]) -> list[int]:
-        """Visit what ``objects`` lead to; returns their own numbers."""
-        entries: list[int] = []
-        stack: list[tuple[list[int], str, Iterable[Any]]] = [(entries, "", objects)]
+    def take_turns(self, first: Sequence[_Visit], then: Sequence[_Visit]) -> None:
+        """Visit what both lead to, a few objects of each in a turn, as long as there is time."""
+        turn = _TURN
+        # What is found there before its turn may have a better name for its part.
+        pending = [visit for visit in first if not self.go_on(visit, turn)]
+        self._early = set(self._blocks)
+        pending += [visit for visit in then if not self.go_on(visit, turn)]
+        while pending and not self._stop():
+            turn *= _MORE
+            pending = [visit for visit in pending if not self.go_on(visit, turn)]
+
+    def go_on(self, visit: _Visit, objects: int = LIMIT) -> bool:
+        """Visit so many more objects, as long as there is time; whether that was all."""
+        stack, early = visit.stack, self._early
         number, kept, edges, rules = self._number, self._kept, self._edges, self._rules
-        rule_of = rules.of_type
+        rule_of, last = rules.of_type, len(kept) + objects
+        split: Any = rule_of[id(list)]
         while stack:
             above, part, group = stack.pop()
             if type(group) is Part and self._stop():
-                return entries
-            for thing in group:
+                stack.append((above, part, group))
+                return False
+            rest = iter(group)
+            for thing in rest:
                 kind = type(thing)
                 # By its id: to hash a type, or to compare it, may run a metaclass's code.
                 rule = rule_of.get(id(kind), UNKNOWN)
@@ -128,16 +170,25 @@ class _Graph:
                 here = number.get(id(thing))
                 if here is None:
                     here = len(kept)
-                    if not here & 0xFF and self._stop():
-                        return entries
                     number[id(thing)] = here
                     kept.append(thing)
                     edges.append([])
-                    for inner, things in rule(thing, part, here):
-                        stack.append((edges[here], inner, things))
-                if here >= 0:
                     above.append(here)
-        return entries
+                    for inner, things in rule(thing, part, here):
+                        if type(things) is list and len(things) > _LONG:
+                            for each, some in split(things, inner, here):
+                                stack.append((edges[here], each, some))
+                        else:
+                            stack.append((edges[here], inner, things))
+                    if here + 1 >= last or (not here & 0xFF and self._stop()):
+                        stack.append((above, part, rest))
+                        return False
+                elif here >= 0:
+                    above.append(here)
+                    if here in early:
+                        early.discard(here)
+                        self._blocks[here] = (self._blocks[here][0], part)
+        return True
 
     def held_elsewhere(self, roots: Iterable[Root], places: Iterable[Any]) -> list[int]:
         """The numbers of what leads to memory, and is held by what was not walked over, too."""
@@ -148,7 +199,7 @@ class _Graph:
         if len(self._kept) > LIMIT:
             self._incomplete.add(f"more than {LIMIT:,} objects: the rest was not looked at")
             return True
-        if self._deadline is not None and time.perf_counter() > self._deadline:
+        if self._deadline is not None and time.thread_time() > self._deadline:
             self._incomplete.add("there was no time to look at all objects")
             return True
         return False

@@ -22,7 +22,8 @@ class LineMemory:
 
     #: Change of the bytes held by live tensors: ``given - taken``, where those are counted.
     change: int = 0
-    #: Highest allocated bytes while the line ran, above its start; the highest of its runs.
+    #: Highest allocated bytes while the line ran, above its start; the highest of its runs. Within
+    #: one statement, the passes of a comprehension for example, it is one run.
     peak: int = 0
     #: Bytes that the line allocated, and bytes that were freed while it ran.
     given: int = 0
@@ -45,6 +46,8 @@ class SourceLines:
     devices: Mapping[int, Mapping[int, LineMemory]] = field(default_factory=dict)
     #: Whether any of it ran.
     ran: bool = True
+    #: Whether there is nothing in it to run.
+    empty: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,14 @@ class OutOfMemory(Result):
     fragmentation: Literal["expandable", "too-late", ""] = ""
     #: Largest first; locals of the failing functions among them.
     holders: tuple[Holder, ...] = ()
+    #: What no name is known to lead to.
     unattributed: int | None = None
     #: What ``%gpumem free`` would give back.
     recoverable: int | None = None
     #: The smallest first.
     remedies: tuple[Remedy, ...] = ()
+    #: Whether all objects were looked at; if not, more may lead to what is held than is said.
+    complete: bool = True
     notes: tuple[str, ...] = ()
 
     @property

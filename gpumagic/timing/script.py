@@ -103,6 +103,7 @@ def cudatime(
       `CudaTiming`, also as ``t.result``.
     - ``@cudatime`` times every call of a function (a coroutine function or a module, too), prints
       the figures (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
+      What torch.compile compiles into one graph is not timed within: decorate what it returns.
     - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
       ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
       warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a

@@ -193,6 +193,7 @@ def test_no_lazy_module_is_loaded(
     torch: ModuleType, ip: Any, run_cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the recipe of Python's documentation; its failure would end `vars`, too."""
+    monkeypatch.setattr(oom, "WALK", 60.0)  # as long as a slow machine needs
     (tmp_path / "heavy_lazy.py").write_text("raise RuntimeError('loaded')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     spec = importlib.util.find_spec("heavy_lazy")

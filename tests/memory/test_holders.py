@@ -449,7 +449,7 @@ def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
     root = Root("numbers", "list", (numbers,))
     blocks = Blocks.read()
     assert list(walk([root], blocks).owners.values()) == [1]
-    late = walk([root], blocks, deadline=0.0)
+    late = walk([root], blocks, seconds=0.0)
     assert not late.owners
     assert late.incomplete
 

@@ -77,12 +77,31 @@ def test_a_comprehension_lands_on_its_line(lines: Any) -> None:
     several = "y = [\n    e(2)\n    for i in range(3)\n]"
     others = "z = {i: e(1) for i in range(2)}\nn = sum(e(4).numel() for i in range(2))"
     report = lines(f"{one}\n{several}\n{others}")
-    assert in_mib(report) == {2: (6, 6, 6), 4: (6, 2, 6), 7: (2, 2, 2), 8: (0, 4, 0)}
+    assert in_mib(report) == {2: (6, 6, 6), 4: (6, 6, 6), 7: (2, 2, 2), 8: (0, 4, 0)}
 
 
 def test_a_generator_expression_lands_where_it_is_written_not_where_it_is_run(lines: Any) -> None:
     report = lines("g = (e(2)\n     for i in range(3))\nkept = list(g)")
-    assert in_mib(report) == {2: (6, 2, 6)}
+    assert in_mib(report) == {2: (6, 6, 6)}
+
+
+def test_the_passes_of_a_comprehension_are_one_run_of_its_lines(lines: Any, run_cell: Any) -> None:
+    """The peak of one statement is at least its change; that of a loop is of one pass."""
+    report = lines(
+        "x = [e(1)\n     for _ in range(4)]\ny = [[e(1),\n      e(2)]\n     for _ in range(3)]\n"
+        "for _ in range(3):\n    x.append(\n        e(5))\n"
+        "class A:\n    for i in range(3):\n        x.append(\n            e(2)\n        )\n"
+        "%time z = 1"
+    )
+    assert in_mib(report) == {
+        **{2: (4, 4, 4), 4: (3, 3, 3), 5: (6, 6, 6)},
+        **{9: (15, 5, 15), 13: (6, 2, 6)},
+    }
+    run_cell(
+        "class B:\n    def f(self, n=[1,\n          2]):\n        s = '''\nflush left'''\n"
+        "        return [\n            e(n)\n            for n in n]"
+    )
+    assert in_mib(lines("r = B().f()", "-f B.f"), 1) == {7: (3, 3, 3)}
 
 
 def test_decorators_and_class_bodies(lines: Any) -> None:
@@ -199,6 +218,15 @@ def test_what_may_be_named(torch: ModuleType) -> None:
     assert function_source("f", made["f"]).lines
 
 
+def test_a_cell_with_nothing_to_run(lines: Any, run_cell: Any) -> None:
+    report = lines("# nothing")
+    assert "cell: nothing to run" in str(report)
+    assert "did not run" not in str(report)
+    run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return e(2)")
+    assert in_mib(lines("r = M()(1)", "-f M.forward"), 1) == {3: (2, 2, 2)}
+    assert "M.forward: did not run in this cell's thread" in str(lines("M()", "-f M.forward"))
+
+
 def test_find_code() -> None:
     code = compile("class A:\n    def f(self): pass\ndef f(): pass", "x", "exec")
     assert find_code([code], "A.f").co_firstlineno == 2  # type: ignore[union-attr]
@@ -212,11 +240,26 @@ def test_find_code() -> None:
         ("%%gpumem --lines -f nope", "-f nope: there is no 'nope' here"),
         ("%%gpumem --lines -f e.nope", "-f e.nope: "),
         ("%%gpumem --lines -f len", "-f len is no Python function"),
+        (
+            "%%gpumem --lines -f M",
+            "-f M is a class; name one of its functions: M.__init__, M.forward, M.__call__",
+        ),
+        (
+            "%%gpumem --lines -f Here",
+            "-f Here is a class; name one of its functions: Here.forward, Here.__call__",
+        ),
+        (
+            "%%gpumem --lines -f torch.no_grad",
+            "-f torch.no_grad is a class; name one of its functions: torch.no_grad.__init__, ",
+        ),
+        ("%%gpumem --lines -f int", "-f int is a class without Python functions"),
         ("%%gpumem -f e", "-f names a function for --lines"),
     ],
 )
 def test_bad_functions_are_one_line(lines: Any, run_cell: Any, magic: str, said: str) -> None:
-    ran = run_cell(f"{magic}\nx = 1", raising=False)
+    run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return x")
+    here = "class Here:\n    def __call__(self): pass\n    def forward(self): pass"
+    ran = run_cell(f"{magic}\nx = 1\n{here}", raising=False)
     assert type(ran.error).__name__ == "UsageError"
     assert said in str(ran.error)
     assert "\n" not in str(ran.error)

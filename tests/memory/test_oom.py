@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory import oom
+from gpumagic.memory import beginning, oom
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import OutOfMemory
 
@@ -39,8 +40,8 @@ def cells(
     run_cell("%gpumem free -q")
 
 
-def explained(ip: Any) -> OutOfMemory:
-    found = explain(sys.last_value, ip)
+def explained(ip: Any, begun: Any = None) -> OutOfMemory:
+    found = explain(sys.last_value, ip, begun)
     assert found is not None
     return found
 
@@ -174,8 +175,9 @@ def test_off_and_on(cells: Any, ip: Any) -> None:
 
 
 def test_a_message_that_says_nothing(torch: ModuleType, cells: Any) -> None:
-    ran = cells("raise torch.OutOfMemoryError('who knows')", raising=False)
-    assert ran.text.startswith("Out of memory on the GPU: In[2] line 1")
+    source = "try:\n    new(1 << 20)\nexcept RuntimeError:\n    pass\n"
+    ran = cells(f"{source}raise torch.OutOfMemoryError('who knows')", raising=False)
+    assert ran.text.startswith("Out of memory on the GPU: In[2] line 5")
 
 
 def test_a_failure_of_ours_is_one_line(
@@ -305,9 +307,130 @@ def test_no_panel_where_the_user_has_put_another_exception_in_its_place(cells: A
 
 def test_memory_that_came_free_meanwhile_is_the_first_remedy(cells: Any, ip: Any) -> None:
     cells("small = new(1); big = [new(40)]")
+    begun = beginning.read()
     cells("new(40)", raising=False)
     ip.user_ns["big"].clear()
-    assert [r.what for r in explained(ip).remedies] == [
+    assert [r.what for r in explained(ip, begun).remedies] == [
         "run the cell again",
         "ask for less at once",
     ]
+
+
+FAILS_AGAIN = {
+    "unwound": "def f():\n    return [new(30) for _ in range(3)]\nf()",
+    "caught": "def f():\n    try:\n        x = new(50)\n        new(50)\n"
+    "    except RuntimeError as e:\n        del x\n        raise\nf()",
+}
+
+
+@pytest.mark.parametrize("case", FAILS_AGAIN)
+def test_what_came_free_was_the_cells_own(cells: Any, ip: Any, case: str) -> None:
+    cells("a = new(25)")
+    text = cells(f"del a\n{FAILS_AGAIN[case]}", raising=False).text
+    assert "Out of memory on cuda:0" in text
+    assert "run the cell again" not in text
+    text = cells(FAILS_AGAIN[case], raising=False).text
+    assert "Out of memory on cuda:0" in text
+    assert "run the cell again" not in text
+    assert "enough" not in text
+    # Nor where it is not known what the cell had itself.
+    assert not [remedy for remedy in explained(ip).remedies if remedy.enough]
+
+
+def test_one_large_variable_does_not_hide_the_others(
+    torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little time there is; and what is not known is said to be that."""
+    cells("first = {i: (i, [i]) for i in range(20_000)}; a = new(8); listed = [1, new(4)]; new(2)")
+    cells("model = torch.nn.Linear(2**14, 2**14, device='cuda')")
+    cells("first[-1] = (0, [0, [new(1)]])")
+    cells("def fails(x):\n    weight = model.weight\n    forward(x)")
+    monkeypatch.setattr(oom, "WALK", 0.0)
+    text = cells("fails(a)", raising=False).text
+    assert "not known: not all was looked at" in text
+    assert "garbage" not in text
+    assert "no name leads to" not in text
+    found = explained(ip)
+    held = {holder.name: holder.bytes for holder in found.holders}
+    assert held == {
+        "hidden (In[1] line 6 in forward)": 20 * GIB,
+        "a": 8 * GIB,
+        "listed": 4 * GIB,
+        "Out[2]": 2 * GIB,
+        "model": GIB + 2**16,
+    }
+    assert (found.complete, found.unattributed) == (False, GIB)
+    assert {remedy.enough for remedy in found.remedies} == {None}
+    assert "not all was looked at" in found.remedies[0].why
+    monkeypatch.setattr(oom, "WALK", 60.0)
+    whole = explained(ip)
+    assert (whole.complete, whole.unattributed) == (True, 0)
+    (model,) = [holder for holder in whole.holders if holder.name == "model"]
+    assert model.parts == {"parameters": GIB + 2**16}
+    cells("del first, model")
+
+
+def test_the_walk_goes_by_its_own_cpu_time(
+    cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a loaded machine any time may pass between two steps."""
+    cells("objects = [{'a': [i]} for i in range(2_000)]; a = [[new(8)]]")
+    cells("forward(1)", raising=False)
+    now = itertools.count(time.perf_counter(), 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: next(now))
+        found = explained(ip)
+    assert found.complete
+    assert found.unattributed == 0
+
+
+WORKERS = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of "
+    "which 1.00 GiB is free. Of the allocated memory 10.00 GiB is allocated by PyTorch, and "
+    "60.00 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_an_error_of_another_process(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """What this process holds does not explain it: none of its allocations has failed."""
+    ip.user_ns["error"] = torch.OutOfMemoryError(WORKERS)
+    sources = ["a = new(1)\nraise error"]
+    if sys.version_info >= (3, 11):
+        sources.append("raise ExceptionGroup('g', [error])")
+    for source in sources:
+        assert cells(source, raising=False).text == (
+            "gpumagic: no allocation of this process has failed: the out-of-memory error comes "
+            "from another process, a worker perhaps, or was raised by hand."
+        )
+    assert "Out of memory on cuda:0" in cells("forward(1)", raising=False).text
+    text = cells("raise error", raising=False).text
+    assert text.startswith("gpumagic: no allocation of this process failed in this cell")
+    # The counters may be reset meanwhile.
+    source = "torch.cuda.reset_accumulated_memory_stats()\nforward(1)"
+    assert "Out of memory on cuda:0" in cells(source, raising=False).text
+    # torch does not count this one.
+    assert "Out of memory" in cells("new(2**32)", raising=False).text
+
+
+def test_cells_within_cells(cells: Any, ip: Any) -> None:
+    """What the outer one had allocated before the inner one began is its own, too."""
+    ip.user_ns["ip"] = ip
+    outer = "kept = [new(30)]; ip.run_cell('1')\ndef f():\n    x = new(30); kept.clear(); new(60)"
+    text = cells(f"{outer}\nf()", raising=False).text
+    assert "Out of memory on cuda:0" in text
+    assert "run the cell again" not in text
+    assert ip._gpumagic.running == []
+
+
+def test_no_fragmentation_beside_a_block_that_is_large_enough(cells: Any, ip: Any) -> None:
+    cells("whole = [new(2) for _ in range(36)]")
+    cells("del whole; pairs = [[new(.1), new(1.85)] for _ in range(36)]")
+    cells("for pair in pairs: del pair[1]")
+    cells("new(20)", raising=False)
+    assert explained(ip).fragmented
+    ip.user_ns["pairs"].clear()
+    cells("torch.cuda.empty_cache(); x = new(30); del x; del pair")
+    found = explained(ip)
+    assert (found.largest_free or 0) > 20 * GIB
+    assert found.fragmented is None
+    assert "Fragmented" not in str(found)
