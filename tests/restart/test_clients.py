@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -32,6 +33,26 @@ CLIENT = {zmq.ROUTER: zmq.DEALER, zmq.PUB: zmq.SUB}
 def wait_for(condition: Callable[[], Any]) -> None:
     while not condition():
         time.sleep(0.001)
+
+
+def test_a_socket_is_looked_at_without_a_default_timeout() -> None:
+    """What it stands for stays blocking for its owner, and a look never waits."""
+    ours, theirs = socket.socketpair()
+    socket.setdefaulttimeout(FOR_EVER)
+    try:
+        copy = clients.socket_of(ours.fileno())
+        assert copy is not None
+        assert copy.gettimeout() is None
+        assert not clients._unread(copy)
+        copy.close()
+        assert os.get_blocking(ours.fileno())
+        assert socket.getdefaulttimeout() == FOR_EVER
+        with open(os.devnull) as file:
+            assert clients.socket_of(file.fileno()) is None
+    finally:
+        socket.setdefaulttimeout(None)
+        ours.close()
+        theirs.close()
 
 
 class Front:
