@@ -113,7 +113,8 @@ def parser() -> Parser:
         action="extend",
         metavar="NAME",
         help="bring these variables back after the restart, or all; with them the globals that "
-        "their functions use, imports, random states and what libraries and IPython were told; "
+        "their functions use, imports, random states, and settings of IPython, Python, torch, "
+        "NumPy, pandas, matplotlib, warnings and logging, but no hooks and no handlers; "
         "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
         "CPU",
     )

@@ -161,7 +161,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
     """Bring the kept variables back, and say what became of them."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
-    session.use_threads(payload["session"])
+    session.tell_first(shell, payload["session"])
     outputs = shell.user_ns["_oh"]
     own = {str(number): each for number, each in enumerate(_own(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:

@@ -38,7 +38,7 @@ def save(shell: Any) -> dict[str, Any]:
         "autoreload": _autoreload(shell),
         "magics": _magics(shell),
         "hooks": [*_hooks(shell)],
-        "builtins": _builtins(),
+        "builtins": _builtins(shell),
         "configuration": [*_configuration(shell)],
         "attributes": {name: _attribute(shell, name) for name in _ATTRIBUTES},
         "exceptions": shell.InteractiveTB.mode,
@@ -51,8 +51,13 @@ def save(shell: Any) -> dict[str, Any]:
     }
 
 
-def use_threads(found: Mapping[str, Any]) -> None:
-    """``--threads`` of an earlier choice; before torch is told the number as the user's own."""
+def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
+    """What sets settings of libraries too, which are told later as the user has them.
+
+    These are ``--threads`` of an earlier choice, and ``%precision``.
+    """
+    if _formatter(shell).float_precision != found["precision"]:
+        _formatter(shell).float_precision = found["precision"]
     if found["threads"] is not None:
         threads.put_back(found["threads"])
 
@@ -77,8 +82,6 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
             setattr(getattr(shell, owner) if owner else shell, attribute, value)
     if shell.InteractiveTB.mode != found["exceptions"]:  # %xmode
         shell.InteractiveTB.set_mode(mode=found["exceptions"])
-    if _formatter(shell).float_precision != found["precision"]:  # %precision
-        _formatter(shell).float_precision = found["precision"]
     modes: dict[str, tuple[Any, Callable[[], Any]]] = {
         "%cudatime on": (found["timing"], lambda: timing_cells.of(shell).on(*found["timing"])),
         "%gpumem on": (found["memory"], memory_cells.of(shell).on),
@@ -95,7 +98,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
             notes.append(f"Not on again: {mode} ({error}).")
     shell._gpumagic.magics.kept_timings = found["timings"]
     missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
-    missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins())]
+    missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
     if missing:
         notes.append(f"Not registered again: {', '.join(missing)}.")
     return notes
@@ -127,8 +130,10 @@ def _is_of_notebook(function: Any, shell: Any) -> bool:
     return getattr(function, "__globals__", None) is shell.user_ns
 
 
-def _builtins() -> set[str]:
-    return {name for name in vars(builtins) if not name.startswith("_")}
+def _builtins(shell: Any) -> set[str]:
+    """Without those that IPython has there while it runs a cell."""
+    of_ipython = shell.builtin_trap.auto_builtins
+    return {n for n in vars(builtins) if not n.startswith("_") and n not in of_ipython}
 
 
 def _attribute(shell: Any, name: str) -> Any:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_socket_is_looked_at_without_a_default_timeout() -> None:
         copy.close()
         assert os.get_blocking(ours.fileno())
         assert socket.getdefaulttimeout() == FOR_EVER
-        with open(os.devnull) as file:
+        with Path(os.devnull).open() as file:
             assert clients.socket_of(file.fileno()) is None
     finally:
         socket.setdefaulttimeout(None)
