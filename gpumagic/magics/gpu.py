@@ -207,8 +207,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, diagnose(), options, silent=silent)
     if options.save:
         kept = saving.kept(shell)
-    before = choice.now()
-    chosen = _choose(shell, spec, wants, options)
+    before, gated = choice.now(), gate.current()
+    try:
+        chosen = _choose(shell, spec, wants, options)
+    except KeyboardInterrupt:
+        choice.restore(before)
+        gate.put_back(gated)
+        raise DeviceError("interrupted; nothing was changed") from None
     if options.save:
         chosen = saving.keep(shell, chosen)
     if options.restart and chosen.status == "too-late":

@@ -227,7 +227,7 @@ torch.backends.cuda.enable_flash_sdp(False); torch.hub.set_dir('hub')
 torch.backends.mkldnn.enabled = False; torch.multiprocessing.set_sharing_strategy('file_system')
 import socket, decimal, sys, gc
 socket.setdefaulttimeout(40); decimal.getcontext().prec = 7; sys.setrecursionlimit(2345)
-gc.disable(); gc.set_threshold(600, 7, 8); sys.setswitchinterval(0.25)
+gc.disable(); gc.set_threshold(600, 7, 8); sys.setswitchinterval(0.004)
 sys.set_int_max_str_digits(5000)
 logging.addLevelName(15, 'TRACE'); logging.disable(5)
 quiet = logging.getLogger('mine.quiet'); quiet.propagate, quiet.disabled = False, True
