@@ -35,9 +35,10 @@ _TRUSTED = (
     *("torch.nn.", "torch.optim.", "torch._utils", "torch.storage", "numpy", "copyreg"),
     *("collections", "datetime", "decimal", "fractions", "pathlib", "functools", "gpumagic.keep"),
 )
-#: Classes of torch and ipywidgets whose objects are but handles on something in the process.
+#: Classes of torch, ipywidgets and comm whose objects are but handles on something in the process.
 _OF_PROCESS = {
     "Widget": "a widget",
+    "BaseComm": "a comm, whose other end the front end has",
     "_CudaStreamBase": "a CUDA stream",
     "_CudaEventBase": "a CUDA event",
     "_CUDAGraph": "a CUDA graph",
@@ -45,6 +46,7 @@ _OF_PROCESS = {
     "_BaseDataLoaderIter": "an iterator of a DataLoader",
     "_ProfilerResult": "a profile of torch",
 }
+_OWNERS = ("torch", "ipyw", "comm.")
 
 
 @dataclass
@@ -81,6 +83,8 @@ class Seen:
     sure: bool = True
     #: The files that functions of the notebook say they come from.
     files: set[str] = field(default_factory=set)
+    #: The ordinals of CUDA devices; None for the current one.
+    devices: set[int | None] = field(default_factory=set)
     #: The identities of what is also data of the user's modules.
     shared: set[int] = field(default_factory=set)
 
@@ -231,7 +235,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if not isinstance(value, type):
             for base in kind.__mro__:
                 what = _OF_PROCESS.get(base.__name__)
-                if what is not None and foreign.module_of(base).startswith(("torch", "ipyw")):
+                if what is not None and foreign.module_of(base).startswith(_OWNERS):
                     raise pickle.PicklingError(what)
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)
@@ -268,7 +272,14 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     def _class(self, value: type) -> Any:
         reduced = super().reducer_override(value)
         if isinstance(reduced, tuple) and reduced[0].__name__ == "_make_skeleton_class":
-            return (rebuilding.skeleton, *reduced[1:])
+            _, (kind, name, bases, made_with, *others), (state, slots), *rest = reduced
+            names, members = reducing.slots(value)
+            # A named tuple's are `typing.NamedTuple`'s to give.
+            if names is not None and typing.NamedTuple not in bases:
+                made_with = {**made_with, "__slots__": names}
+                state = {name: each for name, each in state.items() if name not in members}
+            arguments = (kind, name, bases, made_with, *others)
+            return (rebuilding.skeleton, arguments, (state, slots), *rest)
         return reduced
 
     def _cached(self, value: Any) -> Any:
@@ -312,12 +323,15 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             set_state = rebuilding.set_tensor
             return rebuilding.same, (_Numbered(self._tensor(value)),), state, None, None, set_state
         if kind is torch.device and value.type == "cuda":
+            self.seen.devices.add(value.index)
             return rebuilding.device, (value.index,)
         if kind is torch.Generator:
             # As bytes: a trial does not read tensors.
             return rebuilding.generator, (value.device, value.device.type, reducing.state(value))
         if kind in (torch.finfo, torch.iinfo):
             return kind, (getattr(torch, value.dtype),)
+        if "__getstate__" in vars(kind) and isinstance(value, torch.nn.Module):
+            return reducing.parametrized(value, torch.nn.utils.parametrize)
         if kind is torch.storage.TypedStorage:
             return rebuilding.typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from gpumagic.keep import blocks, naming
+from gpumagic.keep import blocks, naming, settings
 from gpumagic.keep.pickling import Keeper, Seen, Tables
 
 #: Called while a pickle is written, with its bytes until now.
@@ -34,6 +34,8 @@ class Plan:
     failures: dict[str, str] = field(default_factory=dict)
     #: What does not come back with a variable that does.
     without: dict[str, set[str]] = field(default_factory=dict)
+    #: The CUDA devices that a variable names, by their ordinals (None for the current one).
+    devices: dict[str, set[int | None]] = field(default_factory=dict)
     #: The pickle of each variable by itself, as far as there is room.
     pickles: dict[str, bytes] = field(default_factory=dict)
     #: Names whose pickles are sure to load in another process.
@@ -43,6 +45,9 @@ class Plan:
     #: Where in the user's modules objects are, by their identities; those met in each variable.
     of_modules: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     shared: dict[str, set[int]] = field(default_factory=dict)
+    #: Settings of libraries that are functions: their pickles (None if they cannot be kept), and
+    #: the variables that they use.
+    functions: dict[str, tuple[bytes | None, list[str]]] = field(default_factory=dict)
     tables: Tables = field(default_factory=Tables)
     #: Bytes of the pickles.
     pickled: int = 0
@@ -118,6 +123,14 @@ def plan(
             continue
         if place is None:
             found.failures[name] = f"{reason}; {user} uses it" if user else reason
+    for phrase, value in settings.functions().items():
+        try:
+            pickled, seen = dumped(found, value, told)
+        except Exception:  # it is said after the restart
+            found.functions[phrase] = (None, [])
+        else:
+            found.files |= seen.files
+            found.functions[phrase] = (pickled, [n for n in seen.used if n in variables])
     return found
 
 
@@ -129,6 +142,8 @@ def _note(found: Plan, name: str, pickled: bytes, seen: Seen) -> None:
     found.shared[name] = seen.shared
     if seen.sure:
         found.sure.add(name)
+    if seen.devices:
+        found.devices[name] = seen.devices
     if seen.without:
         found.without[name] = seen.without
 

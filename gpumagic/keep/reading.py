@@ -73,6 +73,11 @@ class Reader:
         with self._opened(self.index.singles[name][0]) as memory:
             return Loader(memory, self._find).load()
 
+    def function(self, start: int) -> Any:
+        """One setting of a library that is a function."""
+        with self._opened(start) as memory:
+            return Loader(memory, self._find).load()
+
     def _opened(self, start: int) -> mmap.mmap:
         """The first file from ``start``, in place, since a pickle may be long."""
         rebuilding.home, rebuilding.device_now = self._home, self._device_now
@@ -211,6 +216,13 @@ def restore(
     outcome.names.sort(key=index.names.index)
     outcome.random = random_state.restore(index.random, device_now)
     outcome.reset = settings.restore(index.settings, device_now)
+    for phrase, (place, used) in index.functions.items():
+        try:
+            if place is None or any(name not in home for name in used):
+                raise LookupError
+            settings.tell_function(phrase, reader.function(place))
+        except Exception:
+            outcome.reset.append(phrase)
     return outcome
 
 

@@ -177,6 +177,15 @@ def set_scheduler(made: Any, state: tuple[dict[str, Any], bool]) -> None:
     optimizer.step, optimizer._opt_called = step, called
 
 
+def set_parametrized(made: Any, attributes: dict[str, Any]) -> None:
+    """Set a module's attributes, and give it the class through which its parametrizations act."""
+    parametrize: Any = torch_cuda.require().nn.utils.parametrize
+    made.__dict__.update(attributes)
+    parametrize._inject_new_class(made)
+    for name in made.parametrizations:
+        parametrize._inject_property(made, name)
+
+
 def device(ordinal: int | None) -> Any:
     """Make the `torch.device` of a GPU, where it is now."""
     return torch_cuda.require().device(device_now(ordinal))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import array
 import collections
 import contextvars
 import gc
@@ -93,10 +94,33 @@ def thread_handle(value: Any) -> Any:
 def view(value: memoryview) -> Any:
     """Reduce a memoryview to one of the same object."""
     of = value.obj
-    if not isinstance(of, (bytes, bytearray)) or len(of) != value.nbytes or not value.contiguous:
+    if memoryview(of).nbytes != value.nbytes:
         raise pickle.PicklingError("a memoryview of a part of an object")
+    if not value.c_contiguous:
+        raise pickle.PicklingError("a memoryview in another order than the object's memory")
+    numpy: Any = sys.modules.get("numpy")
+    kinds = (bytes, bytearray, array.array, getattr(numpy, "ndarray", bytes))
+    if type(of) not in kinds or len(value.format) != 1:
+        raise pickle.PicklingError(f"a memoryview of a {type(of).__name__}")
     shape = value.shape if value.ndim != 1 or value.format != "B" else None
     return rebuilding.view, (of, value.format, shape)
+
+
+def slots(kind: type) -> tuple[Any, set[str]]:
+    """Give the ``__slots__`` of a class, None without; and the names of their descriptors."""
+    members = [n for n, m in vars(kind).items() if isinstance(m, types.MemberDescriptorType)]
+    names = vars(kind).get("__slots__")
+    if names is not None and not isinstance(names, (str, tuple, list, dict)):
+        names = members  # an iterator, at its end
+    return names, {*members}
+
+
+def parametrized(value: Any, parametrize: Any) -> Any:
+    """Reduce a module of torch with parametrizations, which has a class of its own."""
+    kind = parametrize.type_before_parametrizations(value)
+    if kind is type(value):
+        return NotImplemented
+    return (object.__new__, (kind,), dict(value.__dict__), None, None, rebuilding.set_parametrized)
 
 
 def dict_view(value: Any) -> Any:

@@ -1,11 +1,11 @@
-"""What libraries were told for the whole process: torch, NumPy, pandas, matplotlib, warnings, logs.
+"""What libraries were told for the whole process: torch, NumPy, pandas, matplotlib, warnings.
 
-Each is read from a library that is loaded, as plain data, and told again to the same library.
+Each is read from a library that is loaded, as plain data, and told again to the same library. What
+is a function is kept as the variables are: it may be one of the notebook's.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from gpumagic import torch_cuda
+from gpumagic.keep import python_settings
 
 #: Switches of torch that are attributes, the older ones first: they set newer ones.
 _SWITCHES = (
@@ -21,7 +22,10 @@ _SWITCHES = (
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
     *("backends.cudnn.benchmark", "backends.cudnn.deterministic", "backends.cudnn.enabled"),
+    "backends.mkldnn.enabled",
 )
+#: Kinds of attention that torch may use: ``torch.backends.cuda.enable_flash_sdp``, for example.
+_ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
 #: Others: what asks torch, and what tells it.
 _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     "default dtype": (
@@ -51,6 +55,14 @@ _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
         lambda torch: torch.get_num_threads(),
         lambda torch, number: torch.set_num_threads(number),
     ),
+    "sharing strategy": (
+        lambda torch: torch.multiprocessing.get_sharing_strategy(),
+        lambda torch, strategy: torch.multiprocessing.set_sharing_strategy(strategy),
+    ),
+    "hub's folder": (
+        lambda torch: torch.hub.get_dir(),
+        lambda torch, folder: torch.hub.set_dir(folder),
+    ),
     "print options": (
         lambda torch: vars(torch._tensor_str.PRINT_OPTS).copy(),
         lambda torch, options: vars(torch._tensor_str.PRINT_OPTS).update(options),
@@ -65,8 +77,7 @@ def save() -> dict[str, Any]:
     """The settings of the libraries that this process has loaded; plain data."""
     found: dict[str, Any] = {
         "warnings": [*_filters()],
-        "levels": _levels(),
-        "handlers": [type(each).__name__ for each in logging.root.handlers],
+        "python": python_settings.save(),
     }
     readers = {
         "torch": _of_torch,
@@ -106,11 +117,29 @@ def restore(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -
                 except Exception:  # another version
                     refused.append(f"{name.partition('.')[0]}'s option {option}")
     _filter_again(found["warnings"])
-    for name, level in found["levels"].items():
-        logging.getLogger(name).setLevel(level)
-    if found["handlers"] and not logging.root.handlers:
-        refused.append(f"the root logger's {', '.join(found['handlers'])}")
-    return refused
+    return refused + python_settings.restore(found["python"])
+
+
+def functions() -> dict[str, Any]:
+    """Settings that are functions, or hold some: by a phrase for each, for `tell_function`."""
+    found: dict[str, Any] = {}
+    for name, read in (("numpy", _formatters), ("pandas._config.config", _functions_of_pandas)):
+        try:
+            if name in sys.modules:
+                found |= read(sys.modules[name])
+        except AttributeError:  # it is being imported; or another version has no such thing
+            continue
+    return found
+
+
+def tell_function(phrase: str, value: Any) -> None:
+    """Tell a library again what is a function, where it is loaded."""
+    if phrase == _FORMATTER:
+        if "numpy" in sys.modules:
+            numpy: Any = sys.modules["numpy"]
+            numpy.set_printoptions(formatter=value)
+    elif "pandas._config.config" in sys.modules:
+        _tell_pandas(sys.modules["pandas._config.config"], phrase.removeprefix(_OPTION), value)
 
 
 # --- torch ---------------------------------------------------------------------------------------
@@ -139,6 +168,15 @@ def _calls() -> Iterator[tuple[str, tuple[Callable[[Any], Any], Callable[[Any, A
             setattr(attrgetter(owner)(torch), name, value)
 
         yield switch, (attrgetter(switch), tell)
+    for kind in _ATTENTION:
+
+        def ask(torch: Any, kind: str = kind) -> Any:
+            return getattr(torch.backends.cuda, f"{kind}_enabled")()
+
+        def enable(torch: Any, on: bool, kind: str = kind) -> None:
+            getattr(torch.backends.cuda, f"enable_{kind}")(on)
+
+        yield kind, (ask, enable)
 
 
 def _tell_torch(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> Iterator[str]:
@@ -168,15 +206,30 @@ def _of_numpy(numpy: Any) -> dict[str, Any]:
     return {"printing": printing, "errors": numpy.geterr()}
 
 
+def _formatters(numpy: Any) -> dict[str, Any]:
+    formatter = numpy.get_printoptions()["formatter"]
+    return {_FORMATTER: formatter} if formatter else {}
+
+
+_FORMATTER, _OPTION = "numpy's formatter", "pandas's option "
+
+
+def _functions_of_pandas(config: Any) -> dict[str, Any]:
+    changed = _changed_in_pandas(config)
+    return {f"{_OPTION}{name}": value for name, value in changed if callable(value)}
+
+
 def _of_pandas(config: Any) -> dict[str, Any]:
-    found = {}
+    return {name: v for name, v in _changed_in_pandas(config) if isinstance(v, _PLAIN)}
+
+
+def _changed_in_pandas(config: Any) -> Iterator[tuple[str, Any]]:
     for name, option in config._registered_options.items():
         value = config._global_config
         for part in name.split("."):
             value = value[part]
-        if isinstance(value, _PLAIN) and value != option.defval:
-            found[name] = value
-    return found
+        if (isinstance(value, _PLAIN) or callable(value)) and value != option.defval:
+            yield name, value
 
 
 def _tell_pandas(config: Any, option: str, value: Any) -> None:
@@ -212,9 +265,3 @@ def _filter_again(filters: list[tuple[Any, ...]]) -> None:
         category = getattr(sys.modules.get(module), name, None)
         if isinstance(category, type) and issubclass(category, Warning):
             warnings.filterwarnings(action, message, category, where, line)
-
-
-def _levels() -> dict[str, int]:
-    loggers = logging.root.manager.loggerDict.items()
-    found = {n: each.level for n, each in loggers if isinstance(each, logging.Logger)}
-    return {"": logging.root.level, **{name: level for name, level in found.items() if level}}

@@ -70,6 +70,8 @@ class Index:
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    #: Those that are functions: where their pickles are, and the variables that they use.
+    functions: dict[str, tuple[int | None, list[str]]] = field(default_factory=dict)
 
 
 def save(
@@ -131,6 +133,8 @@ def _write(chosen: Plan, out: _Counted) -> None:
     for name in names:
         if name in chosen.pickles:
             index.singles[name] = _part(out, chosen.pickles[name])
+    for phrase, (pickled, used) in chosen.functions.items():
+        index.functions[phrase] = (None if pickled is None else _part(out, pickled)[0], used)
     for value, kind in tables.raw:
         index.raw.append((*_part(out, value), kind))
     for block in blocks.found_in(tables.arrays, tables.tensors):

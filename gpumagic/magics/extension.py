@@ -71,6 +71,9 @@ class GpuMagic(Magics):
 
         try:
             magic = import_module(f"gpumagic.magics.{name}")
+        except KeyboardInterrupt:  # where we are imported says nothing to the user
+            raise UsageError("interrupted; nothing was changed") from None
+        try:
             return magic.run(self, line, cell, local_ns)
         except GpuMagicError as error:
             if self._came_from_user(error):

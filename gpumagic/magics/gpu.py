@@ -113,7 +113,8 @@ def parser() -> Parser:
         action="extend",
         metavar="NAME",
         help="bring these variables back after the restart, or all; with them the globals that "
-        "their functions use, imports, random states and what libraries and IPython were told; "
+        "their functions use, imports, random states, and settings of IPython, Python, torch, "
+        "NumPy, pandas, matplotlib, warnings and logging, but no hooks and no handlers; "
         "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
         "CPU",
     )
@@ -206,8 +207,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return hand_over(shell, diagnose(), options, silent=silent)
     if options.save:
         kept = saving.kept(shell)
-    before = choice.now()
-    chosen = _choose(shell, spec, wants, options)
+    before, gated = choice.now(), gate.current()
+    try:
+        chosen = _choose(shell, spec, wants, options)
+    except KeyboardInterrupt:
+        choice.restore(before)
+        gate.put_back(gated)
+        raise DeviceError("interrupted; nothing was changed") from None
     if options.save:
         chosen = saving.keep(shell, chosen)
     if options.restart and chosen.status == "too-late":

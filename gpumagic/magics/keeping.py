@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
 from gpumagic import driver, keep, one_line, torch_cuda
@@ -64,6 +64,7 @@ def write(
             _refuse(failures, options)
     payload["not_kept"] = chosen.failures
     payload["without"] = {name: sorted(what) for name, what in chosen.without.items()}
+    payload["devices"] = chosen.devices
     payload["cells"] = {
         file: number
         for file, number in getattr(shell.compile, "_filename_map", {}).items()
@@ -79,6 +80,8 @@ def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list
     names = [name for word in words for name in word.split(",") if name]
     if "all" in names and "all" not in shell.user_ns:
         names = [*present, *(name for name in names if name != "all")]
+    if any(name.startswith("#") for name in names):
+        raise RestartError("a comment does not belong on a magic's line: put it on the line above")
     unknown = [name for name in names if name not in shell.user_ns]
     if unknown:
         raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
@@ -158,7 +161,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
     """Bring the kept variables back, and say what became of them."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
-    session.use_threads(payload["session"])
+    session.tell_first(shell, payload["session"])
     outputs = shell.user_ns["_oh"]
     own = {str(number): each for number, each in enumerate(_own(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:
@@ -181,7 +184,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
     if restored.imported:
         notes.append(f"Imported again: {', '.join(restored.imported)}.")
-    notes += devices.notes()
+    notes += devices.notes({n: payload["devices"].get(n, set()) for n in restored.names})
     for what in sorted({each for found in payload["without"].values() for each in found}):
         names = [n for n in restored.names if what in payload["without"].get(n, ())]
         if names:
@@ -267,9 +270,19 @@ class _Devices:
         visible, uuid = driver.state().uuids or (), self._uuids[ordinal]
         return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
 
-    def notes(self) -> list[str]:
-        """What was moved, and what a GPU did not take."""
+    def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
+        """What was moved, of the devices that variables name too; and what a GPU did not take."""
         notes = [f"Tensors moved: {', '.join(sorted(self._moved))}."] if self._moved else []
+        moved: dict[str, list[str]] = {}
+        for name, ordinals in named.items():
+            for ordinal in ordinals:
+                before = "cuda" if ordinal is None else f"cuda:{ordinal}"
+                now = self.now(ordinal)
+                if now != before:
+                    moved.setdefault(f"{before} → {now}", []).append(name)
+        if moved:
+            found = [f"{move} ({', '.join(names)})" for move, names in sorted(moved.items())]
+            notes.append(f"Devices moved: {', '.join(found)}.")
         for target, size in self._refused.items():
             notes.append(f"On the CPU, since {target} has no room for it: {bytes_(size)}.")
         return notes

@@ -41,6 +41,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "quiet": options.quiet or silent,
         "target": _target(shell),
         "threads": options.threads,
+        "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
         tried = ending.enter_context(restart.trial(shell, environment))
@@ -149,10 +150,13 @@ def _notes(shell: Any, resumed: restart.Resumed, bringing: float) -> list[str]:
     if resumed.files:
         keeping = resumed.payload["keeping"]
         took += f" ({keeping:.1f} s more to keep variables, {bringing:.1f} s to bring them back)"
-    return [
+    lines = [
         f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
         f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,
     ]
+    if resumed.payload["outputs"] and not shell.user_ns.get("_oh"):
+        lines[1] += " Out is empty."
+    return lines
 
 
 _NOTHING_LOST = "No variable was lost."

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import random
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 from traitlets.config import Config
@@ -14,7 +18,12 @@ from gpumagic.magics import memory_cells, memory_history, timing_cells
 
 _PLAIN = (bool, int, float, str, type(None))
 #: What is set on a shell beside its configuration.
-_ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic")
+_ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic", "Completer.use_jedi")
+#: What Python calls, and the notebook may have replaced.
+_CALLED = (
+    *("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
+    *("warnings.showwarning", "warnings.formatwarning"),
+)
 
 
 def save(shell: Any) -> dict[str, Any]:
@@ -29,8 +38,11 @@ def save(shell: Any) -> dict[str, Any]:
         "autoreload": _autoreload(shell),
         "magics": _magics(shell),
         "hooks": [*_hooks(shell)],
+        "builtins": _builtins(shell),
         "configuration": [*_configuration(shell)],
-        "attributes": {name: getattr(shell, name) for name in _ATTRIBUTES},
+        "attributes": {name: _attribute(shell, name) for name in _ATTRIBUTES},
+        "exceptions": shell.InteractiveTB.mode,
+        "precision": _formatter(shell).float_precision,
         "timing": (timing.above,) if timing is not None and timing.watching else (),
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
@@ -39,8 +51,13 @@ def save(shell: Any) -> dict[str, Any]:
     }
 
 
-def use_threads(found: Mapping[str, Any]) -> None:
-    """``--threads`` of an earlier choice; before torch is told the number as the user's own."""
+def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
+    """What sets settings of libraries too, which are told later as the user has them.
+
+    These are ``--threads`` of an earlier choice, and ``%precision``.
+    """
+    if _formatter(shell).float_precision != found["precision"]:
+        _formatter(shell).float_precision = found["precision"]
     if found["threads"] is not None:
         threads.put_back(found["threads"])
 
@@ -60,8 +77,11 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
         shell.run_line_magic("autoreload", found["autoreload"])
     _configure(shell, found["configuration"])
     for name, value in found["attributes"].items():
-        if getattr(shell, name) != value:
-            setattr(shell, name, value)
+        if _attribute(shell, name) != value:
+            owner, _, attribute = name.rpartition(".")
+            setattr(getattr(shell, owner) if owner else shell, attribute, value)
+    if shell.InteractiveTB.mode != found["exceptions"]:  # %xmode
+        shell.InteractiveTB.set_mode(mode=found["exceptions"])
     modes: dict[str, tuple[Any, Callable[[], Any]]] = {
         "%cudatime on": (found["timing"], lambda: timing_cells.of(shell).on(*found["timing"])),
         "%gpumem on": (found["memory"], memory_cells.of(shell).on),
@@ -78,6 +98,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
             notes.append(f"Not on again: {mode} ({error}).")
     shell._gpumagic.magics.kept_timings = found["timings"]
     missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
+    missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
     if missing:
         notes.append(f"Not registered again: {', '.join(missing)}.")
     return notes
@@ -90,12 +111,37 @@ def _magics(shell: Any) -> set[str]:
 
 
 def _hooks(shell: Any) -> Iterator[str]:
-    """The notebook's functions that IPython calls around cells."""
+    """The notebook's functions that IPython calls around cells, and Python when it must."""
     lists = [*shell.events.callbacks.values()]
     lists += [shell.input_transformers_cleanup, shell.input_transformers_post]
     for function in {id(each): each for found in lists for each in found}.values():
-        if getattr(function, "__globals__", None) is shell.user_ns:
+        if _is_of_notebook(function, shell):
             yield f"the hook {function.__name__}"
+    for name in _CALLED:
+        module, _, attribute = name.partition(".")
+        if _is_of_notebook(getattr(sys.modules[module], attribute, None), shell):
+            yield name
+    for number in sorted(signal.valid_signals()):
+        if _is_of_notebook(signal.getsignal(number), shell):
+            yield f"the handler of {getattr(number, 'name', number)}"
+
+
+def _is_of_notebook(function: Any, shell: Any) -> bool:
+    return getattr(function, "__globals__", None) is shell.user_ns
+
+
+def _builtins(shell: Any) -> set[str]:
+    """Without those that IPython has there while it runs a cell."""
+    of_ipython = shell.builtin_trap.auto_builtins
+    return {n for n in vars(builtins) if not n.startswith("_") and n not in of_ipython}
+
+
+def _attribute(shell: Any, name: str) -> Any:
+    return attrgetter(name)(shell)
+
+
+def _formatter(shell: Any) -> Any:
+    return shell.display_formatter.formatters["text/plain"]
 
 
 def _autoreload(shell: Any) -> str | None:

@@ -89,14 +89,8 @@ def _clients(address: int | str, others: bool = True) -> Iterator[socket.socket]
 def _connections(address: int | str) -> Iterator[socket.socket]:
     """Accepted connections of this process to ``address``: a TCP port, or a socket's path."""
     for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
-        try:
-            copy = os.dup(descriptor)
-        except OSError:
-            continue  # closed since: the one by which the folder was listed, for example
-        try:
-            connection = socket.socket(fileno=copy)
-        except OSError:
-            os.close(copy)
+        connection = socket_of(descriptor)
+        if connection is None:
             continue
         with connection:
             try:
@@ -108,6 +102,27 @@ def _connections(address: int | str) -> Iterator[socket.socket]:
                 local = local[1]
             if local == address:
                 yield connection
+
+
+def socket_of(descriptor: int) -> socket.socket | None:
+    """Copy a descriptor into a socket, to look at it; None if it is no socket, or closed since.
+
+    With a default timeout Python would make what the descriptor stands for non-blocking, also for
+    its owner, and every look at it would wait so long.
+    """
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        return None
+    default = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    finally:
+        socket.setdefaulttimeout(default)
 
 
 def connected(endpoint: str, *, others: bool = True) -> bool:

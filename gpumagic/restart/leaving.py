@@ -21,7 +21,11 @@ def lost(shell: Any) -> list[str]:
 
 
 #: Names that IPython, a front end or a debugger binds in the user's namespace.
-_OTHERS = re.compile(r"_+|_i+|_i?\d+|_i?h|_oh|_dh|_exit_code|__.*__|_VSCODE_.*|__pydevd.*")
+_OTHERS = re.compile(
+    r"_+|_i+|_i?\d+|_i?h|_oh|_dh|_exit_code|_VSCODE_.*|__(vsc|pydevd|DW).*"
+    r"|__(name|doc|package|loader|spec|cached|builtins?|(conditional_)?annotat\w+"
+    r"|warningregistry|return|exception|traceback_?hide|tracebackhide|session)__"
+)
 
 
 def variables(shell: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from gpumagic.processes import command_name
 from gpumagic.restart import signals
+from gpumagic.restart.clients import socket_of
 
 
 def is_fork(shell: Any) -> bool:
@@ -182,7 +183,10 @@ def close_at_exec(stay: Collection[int] = ()) -> None:
 def _stays(descriptor: int) -> bool:
     found = os.fstat(descriptor)
     if stat.S_ISSOCK(found.st_mode):
-        with socket.socket(fileno=os.dup(descriptor)) as copy:
+        copy = socket_of(descriptor)
+        if copy is None:
+            return False
+        with copy:
             return copy.family == socket.AF_UNIX
     unnamed = stat.S_ISREG(found.st_mode) and not found.st_nlink
     return stat.S_ISFIFO(found.st_mode) or unnamed

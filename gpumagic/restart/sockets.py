@@ -15,6 +15,8 @@ from typing import Any
 
 import zmq
 
+from gpumagic.restart.clients import socket_of
+
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
@@ -39,14 +41,8 @@ def kept(app: Any) -> Iterator[dict[int, int]]:
 
 def _listens_on(descriptor: int) -> int | None:
     """The TCP port on which a descriptor listens."""
-    try:
-        copy = os.dup(descriptor)
-    except OSError:
-        return None  # closed since
-    try:
-        looked_at = socket.socket(fileno=copy)
-    except OSError:  # no socket
-        os.close(copy)
+    looked_at = socket_of(descriptor)
+    if looked_at is None:
         return None
     with looked_at:
         try:

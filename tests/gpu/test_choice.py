@@ -456,6 +456,17 @@ def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
     assert "42" in reply.shown
 
 
+INTERRUPTED = """
+from gpumagic import selection
+from gpumagic.magics import extension
+def late(*given, choose=selection.choose, **named):
+    choose(*given, **named)
+    raise KeyboardInterrupt
+def early(name):
+    raise KeyboardInterrupt
+"""
+
+
 def test_waiting_for_a_gpu_is_interruptible_and_changes_nothing(
     kernel: Callable[..., Kernel],
 ) -> None:
@@ -469,7 +480,15 @@ def test_waiting_for_a_gpu_is_interruptible_and_changes_nothing(
     assert reply.status == "error"
     said = "UsageError: interrupted while waiting for GPUs; nothing was changed\n"
     assert reply.stderr == said
-    assert busy.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    chosen = "'CUDA_VISIBLE_DEVICES' in __import__('os').environ"
+    assert busy.value(chosen) is False
+    # One that comes at the last moment, and one while the magic is imported.
+    busy.run(INTERRUPTED)
+    for line in ("selection.choose = late", "extension.import_module = early"):
+        busy.run(line)
+        reply = busy.run("%gpu off", raising=False)
+        assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
+        assert busy.value(chosen) is False
 
 
 def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel]) -> None:

@@ -266,12 +266,15 @@ import numpy as np
 obj = np.array([{'a': 1}, None], dtype=object); st = np.zeros(2, dtype=[('x', 'i4'), ('y', 'f8')])
 mm = np.ma.array([1, 2], mask=[0, 1]); dt = np.array(['2020-01-01'], 'M8[D]')
 s = np.array(['ab', 'c']); m = np.matrix([[1, 2]]); half = np.float16(1.5); rec = st.view(np.recarray)
+import array; listed = array.array('d', [1, 2]); seen = memoryview(listed)
+grid = np.ones((2, 2), 'f4'); shown = memoryview(grid)
 big = np.arange(300_000.); big2 = big.reshape(1000, 300).T; shared = [big, big]
 """,
     "obj[0]['a'] == 1 and st.dtype.names == ('x', 'y') and mm.mask.tolist() == [False, True]",
     "str(dt[0]) == '2020-01-01' and s[0] == 'ab' and m.shape == (1, 2) and half == 1.5",
     "rec.x.tolist() == [0, 0] and shared[0] is big and shared[1] is big",
     "big[0] = 9\nbig2[0, 0] == 9",
+    "shown[0, 1] = 7; seen[1] = 5\ngrid[0].tolist() == [1, 7] and listed[1] == 5",
 )
 case(
     "memory-maps",
@@ -545,11 +548,13 @@ class Q(typing.Generic[typing.TypeVar('T')]):
     total: typing.ClassVar[int] = 7
 p = P(1); q = Q(); NT = collections.namedtuple('NT', 'a b'); nt = NT(1, 2)
 class N(typing.NamedTuple): a: int = 3
-n = N()
+class Pair(tuple): __slots__ = ()
+n = N(); pair = Pair((1, 2))
 class TD(typing.TypedDict): a: int
 """,
     "c is Color.RED and Color(1) is c and both.value == 3 and list(Color) == [c, Color.BLUE]",
     "p == P(1) and q.total == 7 and isinstance(nt, NT) and nt.b == 2 and n.a == 3",
+    "not hasattr(n, '__dict__') and pair[1] == 2 and not hasattr(pair, '__dict__')",
     "dataclasses.asdict(p) == {'a': 1, 'b': []} and TD(a=1) == {'a': 1}",
 )
 case(
@@ -593,6 +598,28 @@ d = D(); d.only = 4
 """,
     "d.hello() == ['D', 'B', 'C', 'A'] and d.only == 4 and A.registry['D'] is d",
     "D.__mro__[1:4] == (B, C, A)",
+)
+case(
+    "slots",
+    """
+import dataclasses
+class S:
+    __slots__ = ('a', '__hidden')
+    def __init__(self): self.a = 1; self.__hidden = 2
+    def hidden(self): return self.__hidden
+class One:
+    __slots__ = 'only'
+class Listed:
+    __slots__ = iter(['b'])
+@dataclasses.dataclass(slots=True)
+class P:
+    x: int = 3
+s = S(); one = One(); p = P()
+""",
+    "(s.a, s.hidden(), p.x, P().x) == (1, 2, 3, 3)",
+    "not any(hasattr(each, '__dict__') for each in (s, one, p, Listed()))",
+    "one.only = 5; listed = Listed(); listed.b = 4\n(one.only, listed.b) == (5, 4)",
+    "try:\n    p.z = 1\nexcept AttributeError:\n    refused = True\nrefused",
 )
 case(
     "descriptors-and-operators",
@@ -714,12 +741,15 @@ import sys
 frame = sys._getframe(); x = 1
 class B:
     def __reduce__(self): raise RuntimeError('no thanks\\nsecond line')
-b = B(); mp = memoryview(bytearray(10))[2:5]
+b = B(); mp = memoryview(bytearray(10))[2:5]; turned = memoryview(b'ab')[::-1]
+import comm, ctypes; link = comm.create_comm(target_name='x')
+pixels = memoryview((ctypes.c_int * 2)())
 uses = lambda: f
 """,
     "x == 1 and isinstance(o, O)",
     failures={
         "gen": "generator", "f": "an open file", "con": "sqlite3", "s": "socket", "cv": "Context", "frame": "frame", "b": "no thanks", "mp": "a part",
+        "turned": "in another order", "link": "a comm", "pixels": "a memoryview of a c_int_Array_2",
     },
 )  # fmt: skip
 case(
@@ -826,10 +856,14 @@ case(
     """
 import torch, torch.nn as nn
 from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 class Double(nn.Module):
     def forward(self, w): return w * 2
+    def right_inverse(self, w): return w / 2
 wn = weight_norm(nn.Linear(2, 2)); par = nn.Linear(2, 2); parametrize.register_parametrization(par, 'weight', Double())
+original = par.parametrizations.weight.original
+both = nn.Sequential(orthogonal(nn.Linear(2, 2)), spectral_norm(nn.Linear(2, 2))).eval()
+before = [each(torch.ones(1, 2)).tolist() for each in (wn, par, both[0], both[1])]
 drop = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2)).eval()
 lazy = nn.LazyLinear(3); seq = nn.TransformerEncoderLayer(4, 2)
 class Wrap(nn.Module):
@@ -841,7 +875,10 @@ wrap = Wrap()
     "not drop.training and lazy(torch.ones(1, 2)).shape == (1, 3)",
     "wrap.act(torch.tensor(-1.0)).item() == 0 and wrap.extra['k'][0] is wrap.b",
     "seq(torch.ones(1, 1, 4)).shape == (1, 1, 4)",
-    failures={"wn": "only supported through state_dict()", "par": "only supported through"},
+    "[each(torch.ones(1, 2)).tolist() for each in (wn, par, both[0], both[1].eval())] == before",
+    "par.weight = 2 * torch.ones(2, 2)\npar.parametrizations.weight.original is original",
+    "wn(torch.ones(1, 2)).sum().backward()\nwn.parametrizations.weight.original0.grad is not None",
+    "parametrize.remove_parametrizations(wn, 'weight')\ntype(wn) is nn.Linear and len(list(wn.parameters())) == 2",
 )
 case(
     "scaler-and-parameter-groups",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +34,26 @@ CLIENT = {zmq.ROUTER: zmq.DEALER, zmq.PUB: zmq.SUB}
 def wait_for(condition: Callable[[], Any]) -> None:
     while not condition():
         time.sleep(0.001)
+
+
+def test_a_socket_is_looked_at_without_a_default_timeout() -> None:
+    """What it stands for stays blocking for its owner, and a look never waits."""
+    ours, theirs = socket.socketpair()
+    socket.setdefaulttimeout(FOR_EVER)
+    try:
+        copy = clients.socket_of(ours.fileno())
+        assert copy is not None
+        assert copy.gettimeout() is None
+        assert not clients._unread(copy)
+        copy.close()
+        assert os.get_blocking(ours.fileno())
+        assert socket.getdefaulttimeout() == FOR_EVER
+        with Path(os.devnull).open() as file:
+            assert clients.socket_of(file.fileno()) is None
+    finally:
+        socket.setdefaulttimeout(None)
+        ours.close()
+        theirs.close()
 
 
 class Front:

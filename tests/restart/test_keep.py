@@ -34,6 +34,8 @@ class Point:
     def scaled(self): return helper(self.a)
 point = Point(5)
 one = [1]; same = one
+place = torch.device('cuda'); settings = {'on': torch.device('cuda', 1), 'also': torch.device(0)}
+__version__, __all__ = '1.2', ['f']
 before = optimizer.state[model.weight]['exp_avg'].tolist()
 """
 
@@ -44,7 +46,9 @@ def test_everything_comes_back(kernel: Callable[..., Kernel]) -> None:
     shown = k.run("%gpu 1 --restart --keep all").text
     assert "No variable was lost." in shown
     assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown  # by UUID
+    assert "Devices moved: cuda:0 → cpu (settings), cuda:1 → cuda:0 (settings)." in shown
     assert "Imported again: math, np, torch, t, dataclass." in shown
+    assert k.value("(str(place), __version__, __all__)") == ("cuda", "1.2", ["f"])
     assert k.value("(str(model.weight.device), str(x.device))") == ("cuda:0", "cpu")
     assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
     assert k.value("optimizer.state[model.weight]['exp_avg'].tolist() == before")
@@ -65,10 +69,16 @@ def test_everything_comes_back(kernel: Callable[..., Kernel]) -> None:
 
 def test_names_and_what_they_need(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(MODEL)
-    shown = k.run("%gpu off --restart --keep f x").text
-    assert "Kept: f, x, helper, factor." in shown
+    k.run(f"{MODEL}\n'an output'")
+    refused = k.run("%gpu off --restart --keep f x  # both", raising=False)
+    assert refused.shown == (
+        "UsageError: a comment does not belong on a magic's line: put it on the line above\n"
+    )
+    shown = k.run("%gpu off --restart --keep f x place").text
+    assert re.search(r"Lost: \d+ variables. Out is empty.", shown)
+    assert "Kept: f, x, place, helper, factor." in shown
     assert "Tensors moved: cuda:0 → cpu." in shown
+    assert "Devices moved: cuda → cpu (place)." in shown
     assert k.value("(f(1), str(x.device), 'model' in globals())") == (5, "cpu", False)
 
 
@@ -201,7 +211,7 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert k.value("generator.device.type") == "cuda"
 
 
-#: What a session has told torch, NumPy, pandas, matplotlib, warnings, logging and IPython.
+#: What a session has told torch, NumPy, pandas, matplotlib, Python and IPython.
 TOLD = """
 import torch, numpy as np, pandas as pd, matplotlib, warnings, logging
 torch.set_default_dtype(torch.float64); torch.set_default_device('cuda:1')
@@ -212,7 +222,22 @@ np.set_printoptions(precision=3); np.seterr(divide='ignore')
 pd.set_option('display.max_rows', 7); matplotlib.rcParams['figure.figsize'] = (2, 3)
 warnings.filterwarnings('ignore', message='mine'); warnings.simplefilter('error', FutureWarning)
 logging.basicConfig(level=logging.DEBUG); logging.getLogger('mine').setLevel(logging.ERROR)
-get_ipython().ast_node_interactivity = 'all'
+get_ipython().ast_node_interactivity = 'all'; get_ipython().Completer.use_jedi = False
+torch.backends.cuda.enable_flash_sdp(False); torch.hub.set_dir('hub')
+torch.backends.mkldnn.enabled = False; torch.multiprocessing.set_sharing_strategy('file_system')
+import socket, decimal, sys, gc
+socket.setdefaulttimeout(40); decimal.getcontext().prec = 7; sys.setrecursionlimit(2345)
+gc.disable(); gc.set_threshold(600, 7, 8); sys.setswitchinterval(0.004)
+sys.set_int_max_str_digits(5000)
+logging.addLevelName(15, 'TRACE'); logging.disable(5)
+quiet = logging.getLogger('mine.quiet'); quiet.propagate, quiet.disabled = False, True
+logging.getLogger('mine').addHandler(logging.FileHandler('mine.log')); del quiet
+digits = 1
+def shorter(number): return f'<{number:.{digits}f}>'
+pd.options.display.float_format = shorter; np.set_printoptions(formatter={'float': shorter})
+import builtins, signal; builtins.of_mine = 1
+def on_alarm(*_): pass
+signal.signal(signal.SIGALRM, on_alarm); warnings.showwarning = lambda *_, **__: None
 cpu, gpu = torch.arange(3.0, device='cpu'), torch.nn.Linear(2, 2)
 from IPython.core.magic import register_line_magic
 @register_line_magic
@@ -232,7 +257,17 @@ def told():
         warnings.filters[0][2:], warnings.filters[1][1].pattern,
         logging.root.level, logging.getLogger('mine').level,
         get_ipython().ast_node_interactivity, get_ipython().call_pdb,
-        get_ipython().automagic]
+        get_ipython().automagic, get_ipython().Completer.use_jedi,
+        get_ipython().InteractiveTB.mode, repr(3.14159),
+        get_ipython().display_formatter.formatters['text/plain'](3.14159),
+        torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(),
+        torch.hub.get_dir(), torch.backends.mkldnn.enabled,
+        torch.multiprocessing.get_sharing_strategy(), socket.getdefaulttimeout(),
+        decimal.Decimal(1) / 3, sys.getrecursionlimit(), gc.isenabled(), gc.get_threshold(),
+        sys.getswitchinterval(), sys.get_int_max_str_digits(),
+        logging.getLevelName(15), logging.root.manager.disable,
+        logging.getLogger('mine.quiet').propagate, logging.getLogger('mine.quiet').disabled,
+        repr(pd.Series([0.25]))]
 """
 
 
@@ -246,7 +281,7 @@ def test_what_the_session_was_told_is_told_again(
     )
     k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
     k.run("%cudatime on --above 7s\n%gpumem on")
-    k.run("%config GpuMagic.max_util = '55'\n%automagic off")
+    k.run("%config GpuMagic.max_util = '55'\n%automagic off\n%xmode Verbose\n%precision 2")
     k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
     k.run("%cudatime -q --name first x = 1")
     before = k.value("[repr(each) for each in told()]")
@@ -255,8 +290,11 @@ def test_what_the_session_was_told_is_told_again(
     after = k.value("[repr(each) for each in told()]")
     moved = [each.replace("cuda:1", "cuda:0") for each in before]
     assert after == moved
-    assert "Not registered again: %hello, the hook after_cell." in shown
-    assert "Not as it was: the root logger's StreamHandler." in shown
+    assert (
+        "Not registered again: %hello, the hook after_cell, warnings.showwarning, the handler of "
+        "SIGALRM, builtins.of_mine."
+    ) in shown
+    assert "Not as it was: the root logger's StreamHandler, the logger mine's FileHandler." in shown
     # What draws the report imports libraries that draw random numbers.
     assert k.value("random.random() == fork.random()")
     ip = "get_ipython()"
@@ -274,5 +312,6 @@ def test_what_the_session_was_told_is_told_again(
     (tmp_path / "drawing_extension.py").unlink()
     shown = k.run("%gpu off --restart --keep told").text
     assert "Not as it was: torch's default device (cuda:0 is hidden)" in shown
+    assert "numpy's formatter, pandas's option display.float_format." in shown  # without digits
     assert "Not loaded again: drawing_extension (ModuleNotFoundError" in shown
     assert k.value("str(torch.get_default_device())") == "cpu"

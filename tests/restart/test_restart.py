@@ -28,7 +28,7 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     lines = restarted.text.splitlines()
     assert lines[0] == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
     assert "The kernel was restarted in place in " in lines[1]
-    assert lines[2] == "Lost: 2 variables."
+    assert lines[2] == "Lost: 2 variables. Out is empty."
     assert k.run("selection.status").value == "'restarted'"
     assert k.run("'x' in globals(), 'torch' in globals()").value == "(False, False)"
     assert k.run("import torch; torch.cuda.is_available()").value == "False"

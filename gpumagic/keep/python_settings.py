@@ -1,0 +1,101 @@
+"""What Python itself was told for the whole process: limits, garbage collection, decimal, logging.
+
+Read as plain data, and told again to the process that replaces this one.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+def _decimals() -> Any:
+    """The context of `decimal`, if it is not the default one."""
+    decimal: Any = sys.modules.get("decimal")
+    if not hasattr(decimal, "getcontext"):
+        return None
+    context = decimal.getcontext().copy()
+    context.clear_flags()
+    return None if repr(context) == repr(decimal.DefaultContext) else context
+
+
+def _compute_with(context: Any) -> None:
+    import decimal
+
+    if context is not None:
+        decimal.setcontext(context)
+
+
+def _name_levels(names: Mapping[int, str]) -> None:
+    for level, name in names.items():
+        logging.addLevelName(level, name)
+
+
+#: What asks Python, and what tells it.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "switch interval": (sys.getswitchinterval, sys.setswitchinterval),
+    "garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    "thresholds of it": (gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
+    "default timeout of sockets": (socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "decimal context": (_decimals, _compute_with),
+    "disabled log levels": (lambda: logging.root.manager.disable, logging.disable),
+    "names of log levels": (
+        lambda: logging._levelToName.copy(),
+        _name_levels,
+    ),
+}
+if hasattr(sys, "set_int_max_str_digits"):  # from Python 3.10.7 on
+    _SETTINGS["digits of integers"] = (sys.get_int_max_str_digits, sys.set_int_max_str_digits)
+
+
+def save() -> dict[str, Any]:
+    """What this process was told; plain data."""
+    return {
+        **{name: ask() for name, (ask, _) in _SETTINGS.items()},
+        "loggers": dict(_loggers()),
+        "handlers": dict(_handlers()),
+    }
+
+
+def restore(found: Mapping[str, Any]) -> list[str]:
+    """Tell Python again; a phrase for each logger whose handlers are not there any more."""
+    for name, (ask, tell) in _SETTINGS.items():
+        if ask() != found[name]:
+            tell(found[name])
+    for name, (level, propagate, disabled) in found["loggers"].items():
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.propagate, logger.disabled = propagate, disabled
+    return [
+        f"the {'root logger' if not name else f'logger {name}'}'s {', '.join(kinds)}"
+        for name, kinds in found["handlers"].items()
+        if not logging.getLogger(name).handlers
+    ]
+
+
+def _all_loggers() -> Iterator[tuple[str, logging.Logger]]:
+    yield "", logging.root
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger):
+            yield name, logger
+
+
+def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
+    """The root logger, and what others were told."""
+    for name, logger in _all_loggers():
+        told = logger.level, bool(logger.propagate), bool(logger.disabled)
+        if not name or told != (logging.NOTSET, True, False):
+            yield name, told
+
+
+def _handlers() -> Iterator[tuple[str, list[str]]]:
+    """The kinds of the handlers of loggers; a library's loggers get theirs from the library."""
+    for name, logger in _all_loggers():
+        kinds = [type(h).__name__ for h in logger.handlers if type(h) is not logging.NullHandler]
+        if kinds and name.partition(".")[0] not in sys.modules:
+            yield name, kinds
