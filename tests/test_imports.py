@@ -43,6 +43,7 @@ ROOMS: dict[str, set[str]] = {
         *("errors", "frames", "torch_cuda", "plain_tensors", "child", "import_places", "foreign"),
     },
     "own_file": set(),
+    "paths": {"errors", "one_line"},
     "saved": {"errors", "own_file"},
     "nvml": {"results", "errors"},
     "loop": {"errors"},
@@ -72,6 +73,7 @@ ROOMS: dict[str, set[str]] = {
         "loop",
         "cell_hooks",
         "measured",
+        "paths",
     },
     "memory": {
         "results",
@@ -84,6 +86,7 @@ ROOMS: dict[str, set[str]] = {
         "foreign",
         "plain_tensors",
         "measured",
+        "paths",
     },
     "display": {"results", "errors", "one_line"},
 }
@@ -95,6 +98,7 @@ ROOMS["explain"] |= {"failed_start", "foreign", "frames", "nvml"}
 ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec", "display"}
 ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
 ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child", "one_line"}
+ROOMS["cluster"] |= {"paths"}
 ROOMS["magics"] = {*ROOMS}
 #: Who alone may import what comes from outside.
 OWNERS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gpumagic.cluster import connection_file
 from gpumagic.display.units import spans
 from gpumagic.errors import DependencyError, DeviceError, SpecError
-from gpumagic.own_file import open_own
+from gpumagic.one_line import named
+from gpumagic.paths import written
 
 #: Seconds for the controller to answer.
 PATIENCE = 5.0
@@ -88,12 +89,12 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
         return ids
     chosen: list[int] = []
     for word in text.split(","):
-        if re.fullmatch(r"(-?\d+)?:(-?\d+)?(:(-?\d+)?)?", word):
+        if re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?(:(-?\d{1,9})?)?", word):
             step = word.rpartition(":")[2] if word.count(":") == 2 else "1"
             if step and not int(step):
                 raise SpecError(f"-t {text}: a step of 0 leads nowhere")
             chosen += ids[slice(*(int(part) if part else None for part in word.split(":")))]
-        elif re.fullmatch(r"\d+", word):
+        elif re.fullmatch(r"\d{1,9}", word):
             chosen.append(int(word))
         else:
             raise SpecError(f"-t {text}: write an engine's id, a list (0,3) or a slice (0:4)")
@@ -141,7 +142,7 @@ def connect(where: Any = None, shell: Any = None) -> Cluster:
     if not isinstance(where, (str, Path)):
         return Cluster(where, "a client")
     if _is_file_name(where):
-        path = Path(where).expanduser()
+        path = written(where)
         if not path.is_file():
             raise SpecError(f"there is no connection file {where}")
         return Cluster(_client(path), str(where))
@@ -206,7 +207,7 @@ def _client(file: Path) -> Any:
     if known is not None and not known._closed:
         return known
     try:
-        found = _read(file)
+        found = connection_file.read(file)
         with contextlib.redirect_stdout(io.StringIO()):
             client = package().Client(found, timeout=PATIENCE)
     except SpecError:
@@ -216,36 +217,14 @@ def _client(file: Path) -> Any:
             f"the controller that wrote {file.name} does not answer: has it ended?"
         ) from None
     except (KeyError, ValueError, AttributeError, TypeError) as error:
-        raise SpecError(f"{file.name} is no connection file of ipyparallel's ({error!r})") from None
-    except OSError as error:
-        raise DeviceError(f"cannot connect by {file.name}: {error}") from None
+        raise SpecError(
+            f"{file.name} is no connection file of ipyparallel's ({named(error)})"
+        ) from None
+    except Exception as error:  # of ssh, sockets and traits, of many kinds
+        raise DeviceError(f"cannot connect by {file.name}: {named(error)}") from None
     _clients[key] = client
     _made.append(client)
     return client
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """What a connection file says.
-
-    Read once, here, so that what is used is what was checked.
-
-    Raises:
-        SpecError: it may be somebody else's.
-        ValueError: it is none.
-    """
-    try:
-        with open_own(file) as opened:
-            found = json.load(opened)
-    except PermissionError as error:
-        raise SpecError(
-            f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
-            "is sent; make a copy of mode 0600 if you trust it"
-        ) from None
-    except RecursionError:
-        raise ValueError("too deeply nested") from None
-    if not isinstance(found, dict):
-        raise ValueError("no object")
-    return found
 
 
 def _answers(client: Any, patience: float) -> bool:

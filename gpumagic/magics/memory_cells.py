@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.options import Parser, add_result_options
 from gpumagic.magics.show import hand_over, show
 from gpumagic.memory.every_cell import EveryCell
+from gpumagic.paths import of_new_file
 from gpumagic.results import CellLog, CellMemory
 
 _SAYS = {
@@ -77,9 +77,9 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
 
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to watch them")
+    path = of_new_file(options.file) if options.file else None
     drawn = figure(log)
-    if options.file:
-        path = Path(options.file).expanduser()
+    if path is not None:
         try:
             drawn.savefig(path)
         except (OSError, ValueError) as error:  # no such folder; no such format
@@ -88,7 +88,7 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
         from IPython.display import display
 
         text = f"GPU memory over {len(log)} cell{'' if len(log) == 1 else 's'}"
-        if options.file:
+        if path is not None:
             print(f"{text}: written to {path}")
         else:
             hint = "" if hasattr(shell, "kernel") else "; '%gpumem plot FILE' writes it to a file"

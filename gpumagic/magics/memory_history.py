@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from gpumagic.magics.options import Parser, add_result_options
 from gpumagic.magics.show import hand_over
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
+from gpumagic.paths import of_new_file
 from gpumagic.results import Result
 
 
@@ -40,7 +40,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     history = of(magics.shell)
     result: Result
     if verb == "snapshot":
-        result = write_snapshot(Path(options.file).expanduser())
+        result = write_snapshot(of_new_file(options.file))
     elif verb == "cells":
         result = history.cells()
     elif options.switch == "on":

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from gpumagic import one_line, torch_cuda
 from gpumagic.errors import SpecError
+from gpumagic.paths import of_new_file
 from gpumagic.results import KernelReport
 from gpumagic.timing import captures
 from gpumagic.timing.kernels import RANGE, report
@@ -25,14 +26,12 @@ def check_trace(path: str) -> Path:
     """The file for a trace, as a path, before any code runs.
 
     Raises:
-        SpecError: its folder is not there, or it is a folder itself.
+        SpecError: it cannot be written: its folder is not there, or something else is in its place.
     """
-    target = Path(path).expanduser()
-    if target.is_dir():
-        raise SpecError(f"--trace {path}: that is a folder; name a file, for example trace.json")
-    if not target.parent.is_dir():
-        raise SpecError(f"--trace {path}: there is no folder {target.parent}")
-    return target
+    try:
+        return of_new_file(path)
+    except SpecError as error:
+        raise SpecError(f"--trace: {error}; name a file, for example trace.json") from None
 
 
 class Profiled:

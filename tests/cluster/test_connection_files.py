@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.error import UsageError
+from traitlets import TraitError
 
+from gpumagic.cluster import connecting, connection_file
+from gpumagic.errors import SpecError
 from tests.security.neighbour import UID
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
@@ -94,3 +99,84 @@ def test_a_profile_whose_file_leads_nowhere(
     (folder / "ipcontroller-b-client.json").write_text("[]")
     with pytest.raises(UsageError, match=r"^ipcontroller-b-client\.json is no connection file"):
         run_cell("%gpu cluster")
+
+
+#: As a controller writes it, without its secrets.
+_FILE = {
+    **{"ssh": "", "interface": "tcp://127.0.0.1", "registration": 1, "control": 2, "mux": 3},
+    **{"task": 4, "iopub": 5, "notification": 6, "broadcast": [7, 8], "task_scheme": "leastload"},
+    **{"key": "k", "curve_serverkey": None, "location": "host-1", "pack": "json", "unpack": "json"},
+    "signature_scheme": "hmac-sha256",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("pack", value) for value in ("antigravity", "os.system", "pickle.loads", ["json"], 7)),
+        ("unpack", "subprocess.getoutput"),
+        *(("ssh", f"host{sign}") for sign in (" -oProxyCommand=x", "\t", "\n", "'x'", "`x`", ";x")),
+        *(("ssh", value) for value in ("-oProxyCommand=x", "-l@h", "me@-h", "a:b", "a:1:2", ["h"])),
+        ("interface", "tcp://127.0.0.1 -oProxyCommand=x"),
+        ("interface", ["tcp://127.0.0.1"]),
+        ("location", "host -oProxyCommand=x"),
+        ("location", "-oProxyCommand=x"),
+    ],
+)
+def test_a_connection_file_runs_nothing(
+    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    package = SimpleNamespace(Client=lambda *_, **__: pytest.fail("it was used"))
+    monkeypatch.setattr(connecting, "package", lambda: package)
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({**_FILE, name: value}))
+    with pytest.raises(UsageError, match=rf"^c\.json is not used: its '{name}' is .+, not .+$"):
+        run_cell(f"%gpu cluster {file}")
+
+
+def test_what_a_client_is_told_of_a_connection_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    for changed in (
+        *({"ssh": ssh} for ssh in ("host", "me@host.example:22", "a.b-c@10.0.0.1", "my_alias")),
+        *({"pack": name, "unpack": name} for name in ("json", "orjson", "pickle", "msgpack")),
+        *({"interface": at} for at in ("tcp://*", "tcp://0.0.0.0", "ipc:///a b/c", "tcp://[::1]")),
+        {"ssh": None, "location": None},
+    ):
+        file.write_text(json.dumps({**_FILE, **changed, "profile": "x", "debug": 1}))
+        assert connection_file.read(file) == {**_FILE, **changed}
+    for empty in ("", None):
+        file.write_text(json.dumps({**_FILE, "pack": empty}))
+        assert connection_file.read(file) == _FILE
+    file.write_text(json.dumps({name: _FILE[name] for name in _FILE if name != "pack"}))
+    assert connection_file.read(file) == _FILE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("tunnel failed to start\nmore"),
+        ImportError("pexpect unavailable"),
+        TraitError("no such thing"),
+        OSError("no route"),
+        Exception("Failed to connect!\nTraceback"),
+    ],
+)
+def test_whatever_a_client_raises_is_one_line(
+    run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def client(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(connecting, "package", lambda: SimpleNamespace(Client=client))
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(_FILE))
+    with pytest.raises(UsageError) as raised:
+        run_cell(f"%gpu cluster {file}")
+    first = str(error).splitlines()[0]
+    assert str(raised.value) == f"cannot connect by c.json: {type(error).__name__}: {first}"
+
+
+def test_an_engine_of_very_many_digits() -> None:
+    for text in ("9" * 5000, "9" * 5000 + ":", "::" + "9" * 5000):
+        with pytest.raises(SpecError, match="write an engine's id"):
+            connecting.targets(text, [0, 1])

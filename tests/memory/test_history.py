@@ -229,7 +229,10 @@ def test_unloading_stops_a_recording_of_ours_alone(
         ("record maybe", "invalid choice: 'maybe'"),
         ("record on --entries 0", "'0' is not a number from 1"),
         ("snapshot", "required: FILE"),
-        ("snapshot /nowhere/x.pickle", "cannot write /nowhere/x.pickle: No such file"),
+        (
+            "snapshot /nowhere/x.pickle",
+            "cannot write /nowhere/x.pickle: there is no folder /nowhere",
+        ),
     ],
 )
 def test_bad_input_is_one_line(torch: ModuleType, run_cell: Any, line: str, said: str) -> None:

@@ -1,0 +1,74 @@
+"""Read a controller's connection file: what it says chooses an address, and runs nothing here.
+
+ipyparallel's client imports what ``pack`` names, and puts ``ssh`` and the addresses into a command
+line of ``ssh``, unquoted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from gpumagic.errors import SpecError
+from gpumagic.one_line import harmless
+from gpumagic.own_file import open_own
+
+#: What a client reads of the file; it need not know of more.
+_KEYS = (
+    *("key", "signature_scheme", "curve_serverkey", "pack", "unpack", "task_scheme"),
+    *("ssh", "location", "interface", "control", "task", "mux", "iopub", "notification"),
+    *("registration", "broadcast"),
+)
+#: The serializers that jupyter_client has itself; any other name it imports.
+_PACKERS = ("json", "orjson", "pickle", "msgpack")
+#: What stands in a command line as one word that is no option.
+_SHAPES = {
+    "ssh": (
+        r"(?:[A-Za-z0-9_][\w.+-]*@)?[A-Za-z0-9_][\w.-]*(?::\d{1,5})?",
+        "[user@]host[:port]",
+    ),
+    "location": (r"[A-Za-z0-9_:][\w.:%-]*", "a host"),
+    "interface": (r"tcp://[\w.*:\[\]-]+|ipc://.+", "tcp://address"),
+}
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What a connection file says, of what a client knows.
+
+    Read once, here, so that what is used is what was checked.
+
+    Raises:
+        SpecError: it may be somebody else's, or says what may run something here.
+        ValueError: it is none.
+    """
+    try:
+        with open_own(file) as opened:
+            said = json.load(opened)
+    except PermissionError as error:
+        raise SpecError(
+            f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
+            "is sent; make a copy of mode 0600 if you trust it"
+        ) from None
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+    if not isinstance(said, dict):
+        raise ValueError("no object")
+    found = {name: said[name] for name in _KEYS if name in said}
+    for name in ("pack", "unpack"):
+        found[name] = found.get(name) or "json"
+        if found[name] not in _PACKERS:
+            raise _refused(file, name, found[name], f"one of {', '.join(_PACKERS)}")
+    for name, (shape, meant) in _SHAPES.items():
+        value = found.get(name) or ""
+        if value and not (isinstance(value, str) and re.fullmatch(shape, value, re.ASCII)):
+            raise _refused(file, name, value, meant)
+    if found.get("ssh") and not found.get("interface", "").startswith("tcp:"):
+        raise _refused(file, "interface", found.get("interface"), "tcp://address, for a tunnel")
+    return found
+
+
+def _refused(file: Path, name: str, value: object, meant: str) -> SpecError:
+    said = harmless(repr(value), 80)
+    return SpecError(f"{file.name} is not used: its {name!r} is {said}, not {meant}")

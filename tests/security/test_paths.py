@@ -1,0 +1,84 @@
+"""Paths that are none, or that would keep their reader or writer waiting: one line, at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic import paths
+from gpumagic.cluster import connecting
+from gpumagic.errors import SpecError
+from gpumagic.memory import history
+from gpumagic.timing.profiling import check_trace
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="other messages, and no pipes in folders")
+
+NONE = {
+    "~nosuchuser/x.json": "no home folder is known for ~nosuchuser",
+    "a/" + "x" * 5000: "File name too long",
+    "x" * 300 + ".json": "File name too long",
+    "a\0b.json": "no path has such characters",
+}
+
+
+@pytest.mark.parametrize("text", NONE)
+@pytest.mark.parametrize("use", [paths.written, paths.of_new_file, check_trace, connecting.connect])
+def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        use(text if use is not connecting.connect else f"./{text}" if text[0] != "~" else text)
+    assert NONE[text] in str(raised.value)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 400
+
+
+def test_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("uid not found")
+
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(SpecError, match=r"^~/x: no home folder is known for ~$"):
+        paths.written("~/x")
+
+
+def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "no" / "such", tmp_path / "file" / "below", tmp_path):
+        assert paths.written(path) == path
+    for name in ("file", "new"):
+        assert paths.of_new_file(str(tmp_path / name)) == tmp_path / name
+    with pytest.raises(SpecError, match=f"there is no folder {tmp_path / 'no'}$"):
+        paths.of_new_file(tmp_path / "no" / "such")
+    with pytest.raises(SpecError, match=r"that is a folder$"):
+        paths.of_new_file(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(SpecError, match=r"[Tt]oo many levels"):
+        paths.of_new_file(tmp_path / "loop")
+
+
+def test_nothing_is_written_into_a_pipe(
+    run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would wait for a reader, for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(history, "pickle", None)  # not even the snapshot is made
+    for line in (f"%gpumem snapshot {pipe}", f"%cudatime --trace {pipe} 1"):
+        with pytest.raises(UsageError, match="that is no regular file"):
+            run_cell(line)
+
+
+def test_every_magic_that_takes_a_path(run_cell: Callable[..., Any]) -> None:
+    for line in (
+        "%gpu cluster ~nosuchuser/x",
+        "%gpumem snapshot ~nosuchuser/x",
+        "%cudatime --trace ~nosuchuser/x 1",
+    ):
+        with pytest.raises(UsageError, match="no home folder is known for ~nosuchuser"):
+            run_cell(line)
