@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,7 @@ def program(name: str, folders: Sequence[str]) -> str | None:
     for folder in filter(os.path.isabs, folders):
         for ending in (".exe", ".bat", ".cmd") if os.name == "nt" else ("",):
             path = Path(folder) / f"{name}{ending}"
-            if path.is_file() and os.access(path, os.X_OK):
-                return str(path)
+            with suppress(OSError, ValueError):  # a folder that may not be entered, or is no name
+                if path.is_file() and os.access(path, os.X_OK):
+                    return str(path)
     return None

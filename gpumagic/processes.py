@@ -21,6 +21,10 @@ _MOST = 200
 _NAME, _COMMAND = 64, 1000
 #: Options of Python that take the next word.
 _WITH_VALUE = ("--check-hash-based-pycs",)
+#: Its short options after which the next word is still what it runs.
+_FLAGS = "bBdEiIOPqRsStuvx"
+#: Where arguments begin that are joined to a name in one word; a blank may be in a folder's name.
+_JOINED = re.compile(r"[^\S ]|\s-")
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
 
@@ -72,21 +76,24 @@ def command_name(words: Sequence[str], name: str) -> str:
     ``words`` are its command line, which may be empty, or whatever it has made of it; ``name`` is
     what the system calls it.
     """
-    program = _base(words[0]) if words else name
-    if " " in program:  # a title of its own, which may have everything in one word
-        program = (name.split() or [program.split()[0]])[0]
+    first = words[0] if words else name
+    program = _base(first)
+    title = _JOINED.search(first) is not None or len(program.split()) > 1
+    if title:  # of its own, which may have everything in one word
+        program = _base((name.split() or first.split() or [""])[0])
     program = program[:_NAME]
-    if not _PYTHON.fullmatch(program.lower()):
+    if title or not _PYTHON.fullmatch(program.lower()):
         return program
     rest = iter(words[1:])
     for word in rest:
         if word == "-":
             return f"{program} -"
         if word.startswith("--"):
-            if word in _WITH_VALUE:
-                next(rest, None)
+            if word not in _WITH_VALUE:  # all others end Python, or are none of its own
+                return program
+            next(rest, None)
         elif not word.startswith("-"):
-            return f"{program} {_base(word)[:_NAME]}".rstrip()
+            return f"{program} {_file_name(word)[:_NAME]}".rstrip()
         else:
             found = _short_options(word, rest)
             if found is not None:
@@ -95,18 +102,28 @@ def command_name(words: Sequence[str], name: str) -> str:
 
 
 def _short_options(word: str, rest: Iterator[str]) -> str | None:
-    """What short options of Python's, which may be joined, say it runs: ``-c``, ``-m module``."""
+    """What short options of Python's, which may be joined, say it runs: ``-c``, ``-m module``.
+
+    None if they leave that to the next word, ``""`` if it is not known.
+    """
     for place, letter in enumerate(word[1:], 2):
         if letter == "c":
             return "-c"
         if letter == "m":
             module = word[place:] or next(rest, "")
-            return f"-m {module.split(' ')[0][:_NAME]}"
+            return f"-m {(module.split() or [''])[0][:_NAME]}"
         if letter in "XW":  # takes what is left of the word, or the next one
             if not word[place:]:
                 next(rest, None)
             return None
+        if letter not in _FLAGS:
+            return ""
     return None
+
+
+def _file_name(word: str) -> str:
+    """The name of a script, without what is joined to it."""
+    return (_base(_JOINED.split(word)[0]).split() or [""])[0]
 
 
 def _base(word: str) -> str:

@@ -32,6 +32,8 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
 }
 #: The highest index that is looked for: a range is not expanded beyond it.
 _LAST_INDEX = 1023
+#: No number has more digits; Python itself converts no more than 4300.
+_DIGITS = 18
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
 
@@ -76,17 +78,26 @@ def _count(text: str) -> int:
         return 1
     if not _NUMBER.fullmatch(text):
         raise SpecError(f"'auto' takes a number of GPUs, not {text!r}; for example: auto 2")
-    if int(text) == 0:
+    count = _number(text)
+    if count == 0:
         raise SpecError("'auto 0' asks for no GPU; to hide all GPUs write: off")
-    return int(text)
+    return count
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise SpecError(
+            f"{digits[:_DIGITS]}… has {len(digits)} digits; no machine has so many GPUs"
+        )
+    return int(digits)
 
 
 def _item(item: str, text: str) -> Sequence[int | str]:
     """The indexes or the UUID that one comma-separated item stands for."""
     if _NUMBER.fullmatch(item):
-        return [int(item)]
+        return [_number(item)]
     if match := _RANGE.fullmatch(item):
-        first, last = int(match[1]), int(match[2])
+        first, last = _number(match[1]), _number(match[2])
         if first > last:
             raise SpecError(f"the range {item!r} runs backwards; write {last}-{first}")
         if last > _LAST_INDEX:
@@ -102,7 +113,9 @@ def _item(item: str, text: str) -> Sequence[int | str]:
         raise SpecError(f"an empty place between commas in {text!r}; write, for example, 0,2")
     if re.fullmatch(r"-\d+|\d+-", item):
         number = item.strip("-")
-        raise SpecError(f"{item!r} is not a range; write, for example, {number}-{int(number) + 1}")
+        raise SpecError(
+            f"{item!r} is not a range; write, for example, {number}-{_number(number) + 1}"
+        )
     if re.fullmatch(r"\d+( \d+)+", item):
         raise SpecError(f"separate GPUs by commas: {item.replace(' ', ',')}")
     if item.lower() in (*_WORDS, "auto"):

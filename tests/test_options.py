@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from gpumagic import visibility
 from gpumagic.errors import SpecError
+from gpumagic.magics import cluster, gpu, memory_history, options, timing_cells
 from gpumagic.magics.cudatime import parser
 from gpumagic.magics.options import take_options, without_options
 
@@ -24,8 +28,8 @@ from gpumagic.magics.options import take_options, without_options
     ],
 )
 def test_a_value_in_quotes(line: str, setup: str | None, name: str | None, rest: str) -> None:
-    options, left = take_options(parser(), line)
-    assert (options.setup, options.name, left) == (setup, name, rest)
+    taken, left = take_options(parser(), line)
+    assert (taken.setup, taken.name, left) == (setup, name, rest)
 
 
 @pytest.mark.parametrize("line", ["-s='x", '--name="a b', "-s'x"])
@@ -66,3 +70,26 @@ def test_joined_options_with_a_value() -> None:
         take_options(parser(), "-qn")
     with pytest.raises(SpecError, match="'-2' is not a number of 1 or more"):
         parser().parse_words(["-qn", "-2"])
+
+
+#: More digits than Python converts, more than a float has, and more than 64 bits hold.
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
+def test_a_number_that_is_too_large(number: str) -> None:
+    for kind in (
+        *(options.size, options.duration, timing_cells.duration),
+        *(memory_history._count, gpu._count, cluster._count),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError):
+            kind(number)
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.size(f"{number}T")
+    for text in (number, f"0-{number}", f"{number}-", f"-{number}", f"auto {number}"):
+        with pytest.raises(SpecError, match=f"has {len(number)} digits") as raised:
+            visibility.parse(text)
+        assert len(str(raised.value)) < 100
+
+
+def test_the_largest_numbers() -> None:
+    assert options.size("8000000T") == 8_000_000 * 2**40
+    assert options.duration("1000000s") == 1e6
+    assert visibility.parse("999999999").items == (999_999_999,)

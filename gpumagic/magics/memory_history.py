@@ -25,7 +25,7 @@ def parser(verb: str) -> Parser:
 
 
 def _count(word: str) -> int:
-    if not word.isdigit() or not 1 <= int(word) <= 10_000_000:
+    if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= 10_000_000:
         raise argparse.ArgumentTypeError(f"{word!r} is not a number from 1 to 10000000")
     return int(word)
 

@@ -231,9 +231,14 @@ def size(text: str) -> int:
     number, prefix, binary = match.groups()
     exponent = " kmgt".index(prefix.lower() or " ")
     decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
-    return int(float(number) * (1000 if decimal else 1024) ** exponent)
+    found = float(number) * (1000 if decimal else 1024) ** exponent
+    if found >= 2**63:  # more than can be addressed; infinity is no int
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
+    return int(found)
 
 
+#: Seconds that every clock and every wait can count: the system counts them in 31 bits of ms.
+_LONGEST = 1e6
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
 
 
@@ -246,7 +251,10 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|)\s*", text)
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0; write 2s or 500ms")
-    return float(match[1]) * _UNITS[match[2]]
+    found = float(match[1]) * _UNITS[match[2]]
+    if found > _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
+    return found
 
 
 def share(text: str) -> float:

@@ -43,7 +43,7 @@ def duration(word: str) -> float:
         argparse.ArgumentTypeError: not a duration.
     """
     match = _DURATION.fullmatch(word)
-    if match is None:
+    if match is None or len(word) > 18:  # no clock counts so many digits
         raise argparse.ArgumentTypeError(f"{word!r} is not a time; write 0.5s, 500ms or 2min")
     return float(match[1]) * _UNITS[match[2]]
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,24 @@ def test_the_compiler(traps: Traps, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_program_is_looked_for_in_absolute_folders(traps: Traps) -> None:
     assert child.program("nvcc", ["", ".", os.curdir, str(traps.folder.parent)]) is None
     assert child.program("nvcc", [str(traps.folder)]) == str(traps.folder / "nvcc")
+
+
+def test_a_folder_that_cannot_be_looked_into_has_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which holds up none of the folders after it."""
+    (tmp_path / "nvcc").write_text("#!/bin/sh\n")
+    (tmp_path / "nvcc").chmod(0o755)
+    look = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if "closed" in os.fspath(path):
+            raise PermissionError(13, "Permission denied")
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)  # as the superuser may enter every folder
+    folders = [f"{tmp_path}/closed", f"/{'x' * 5000}", "/\0", str(tmp_path)]
+    assert child.program("nvcc", folders) == str(tmp_path / "nvcc")
 
 
 @pytest.mark.parametrize("words", [(), ("table", "--json")])
