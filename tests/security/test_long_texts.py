@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import explain
+from gpumagic import explain, one_line
 from gpumagic.memory import oom
 from gpumagic.timing import profiling
 
@@ -110,3 +110,36 @@ def test_nobody_else_reads_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     ((folder, mode),) = folders
     assert mode == 0o700
     assert not folder.exists()
+
+
+LOST = "\ufffd"
+
+
+def test_what_is_invisible_is_seen() -> None:
+    ranges = [(0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
+    chars = [0x3164, 0xFFA0, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x034F]
+    chars += [code for first, last in ranges for code in range(first, last + 1)]
+    for code in chars:
+        assert one_line.harmless(f"a{chr(code)}b") == "a\ufffdb", hex(code)
+    for mark in "\u0301\u20dd\u0489\u200d\u200c":
+        assert one_line.harmless(f"a{mark * 1000}b{mark}") == f"a{mark * 4}{LOST * 996}b{mark}"
+    mixed = "\u0301\u200d" * 4
+    assert one_line.harmless(f"a{mixed}") == f"a{mixed[:4]}" + "\ufffd" * 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ångström",
+        "A\u030a",
+        "ế\u0323",
+        "नमस्ते",
+        "می\u200cخواهم",
+        "👩\u200d💻",
+        "漢字",
+        "\u3000x",
+        "…",
+    ],
+)
+def test_what_is_written_stays(text: str) -> None:
+    assert one_line.harmless(text) == text
