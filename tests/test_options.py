@@ -8,7 +8,7 @@ import pytest
 
 from gpumagic import visibility
 from gpumagic.errors import SpecError
-from gpumagic.magics import cluster, gpu, memory_history, options, timing_cells
+from gpumagic.magics import cluster, gpu, memory_history, options, repeating, timing_cells
 from gpumagic.magics.cudatime import parser
 from gpumagic.magics.options import take_options, without_options
 
@@ -77,7 +77,7 @@ def test_joined_options_with_a_value() -> None:
 def test_a_number_that_is_too_large(number: str) -> None:
     for kind in (
         *(options.size, options.duration, timing_cells.duration),
-        *(memory_history._count, gpu._count, cluster._count),
+        *(memory_history._count, gpu._count, cluster._count, repeating._at_least(1)),
     ):
         with pytest.raises(argparse.ArgumentTypeError):
             kind(number)

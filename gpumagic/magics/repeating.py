@@ -57,8 +57,10 @@ def add_options(parser: Parser) -> None:
 
 def _at_least(least: int) -> Callable[[str], int]:
     def number(word: str) -> int:
-        if not word.isdecimal() or int(word) < least:
+        if not word.isdecimal() or int(word[:19]) < least:
             raise argparse.ArgumentTypeError(f"{word!r} is not a number of {least} or more")
+        if len(word) > 18:  # in years nobody sees the end, and no float holds it
+            raise argparse.ArgumentTypeError(f"{word[:20]!r} is too large a number")
         return int(word)
 
     return number
