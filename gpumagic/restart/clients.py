@@ -211,14 +211,8 @@ async def back(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 5.
     published: it subscribes when it next reads.
     """
     before = _before(left)
-    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
-        deadline = time.monotonic() + seconds
-        while not (done := _all_back(channels(app, others=others), before[others])):
-            if time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_INTERVAL)
-        if done:
-            break
+    for _ in _missing(app, before, patience):
+        await asyncio.sleep(_INTERVAL)
     wanted = before[False]["iopub"].received
     if wanted is None or before[True]["iopub"].connections > before[False]["iopub"].connections:
         await asyncio.sleep(_SUBSCRIBING)
@@ -230,21 +224,26 @@ async def back(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 5.
     await asyncio.sleep(2 * _INTERVAL)
 
 
+def _missing(app: Any, before: Mapping[bool, Channels], patience: float) -> Iterator[None]:
+    """Yield as long as clients that were there ``before`` are worth waiting for."""
+    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
+        deadline = time.monotonic() + seconds
+        while not _all_back(channels(app, others=others), before[others]):
+            if time.monotonic() > deadline:
+                break
+            yield
+        else:
+            return
+
+
 def _subscribed(app: Any) -> int:
     return channels(app, others=False)["iopub"].received or 0
 
 
 def wait_for(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 2.0) -> None:
     """Wait until as many clients are connected as before: an answer to others is dropped."""
-    before = _before(left)
-    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
-        deadline = time.monotonic() + seconds
-        while not (done := _all_back(channels(app, others=others), before[others])):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_INTERVAL)
-        if done:
-            break
+    for _ in _missing(app, _before(left), patience):
+        time.sleep(_INTERVAL)
     time.sleep(_SUBSCRIBING)
 
 

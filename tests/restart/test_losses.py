@@ -6,6 +6,7 @@ import asyncio
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ def test_pools() -> None:
         assert not [name for name in losses.threads() if name.startswith("pool")]
         pool.submit(waiting.get)
         while not [name for name in losses.threads() if name.startswith("pool")]:
-            pass  # until it has taken it
+            time.sleep(0.005)  # until it has taken it
         waiting.put(1)
 
 
