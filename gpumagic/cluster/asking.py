@@ -16,6 +16,8 @@ from gpumagic.results.revive import from_json
 
 #: Seconds for an engine to answer, if nobody says otherwise.
 TIMEOUT = 5.0
+#: Seconds for an engine to confirm that it has dropped a question.
+CONFIRMATION = 2.0
 #: Bytes of an answer, at most: a thousand engines' answers must fit into one kernel.
 LARGEST = 16 * 2**20
 
@@ -140,9 +142,14 @@ def _no_answer(client: Any, engine: int, timeout: float) -> str:
 
 
 def _withdraw(client: Any, late: Sequence[tuple[int, Any]]) -> None:
-    """Take back the questions that are not answered, so that they do not pile up at an engine."""
+    """Take back the questions that are not answered, so that they do not pile up at an engine.
+
+    A busy engine confirms that from its control thread. It is waited for, but not long: until
+    then, an engine whose cell ends still begins with the question.
+    """
     registered = {*client.ids}
     late = [pair for pair in late if pair[0] in registered]
     if late:
         messages = [future.msg_id for _, future in late]
-        client.abort(messages, targets=[engine for engine, _ in late], block=False)
+        confirmed = client.abort(messages, targets=[engine for engine, _ in late], block=False)
+        concurrent.futures.wait([confirmed], CONFIRMATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import signal
 import time
 from collections.abc import Callable
@@ -246,13 +247,20 @@ def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
     two.run(0, f"{USE}; weights = 5")
     run(two, "%gpu cluster -q")
 
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+    wait = concurrent.futures.wait
+    waits: list[object] = []
+
+    def interrupted(futures: Any, timeout: float) -> object:
+        waits.append(futures)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(futures, 60)  # however slow the machine: the engine does confirm
 
     with busy(two, 0), monkeypatch.context() as patch:
         patch.setattr("gpumagic.cluster.asking.concurrent.futures.wait", interrupted)
         with pytest.raises(UsageError, match="interrupted: engines that had not begun"):
             run(two, "%gpu off --cluster -t 0 --restart -q")
+    assert len(waits) == 2
     assert two.value(0, "weights") == 5
     assert two.value(0, COUNT) == 4
 
