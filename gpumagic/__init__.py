@@ -12,16 +12,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gpumagic._version import __version__
+
 if TYPE_CHECKING:
+    from gpumagic.cuda.devices import devices
+    from gpumagic.cuda.torch_cuda import device
     from gpumagic.doctor import diagnose
-    from gpumagic.errors import (
-        DeviceError,
-        GpuMagicError,
-        GpuMagicWarning,
-        SpecError,
-    )
-    from gpumagic.inventory import devices
-    from gpumagic.memory.holding import holders
+    from gpumagic.errors import DeviceError, GpuMagicError, GpuMagicWarning, SpecError
+    from gpumagic.memory.attribution import holders
     from gpumagic.memory.measurement import gpumem
     from gpumagic.results import (
         Comparison,
@@ -42,22 +40,19 @@ if TYPE_CHECKING:
         Sample,
         Selection,
     )
-    from gpumagic.selection import select
-    from gpumagic.timing.comparing import compare
-    from gpumagic.timing.script import cudatime
-    from gpumagic.torch_cuda import device
-
-__version__ = "0.1.0"
+    from gpumagic.selection.apply import select
+    from gpumagic.timing.api import cudatime
+    from gpumagic.timing.comparison import compare
 
 _HOMES = {
-    "devices": "inventory",
+    "devices": "cuda.devices",
     "diagnose": "doctor",
-    "select": "selection",
-    "compare": "timing.comparing",
-    "cudatime": "timing.script",
+    "select": "selection.apply",
+    "compare": "timing.comparison",
+    "cudatime": "timing.api",
     "gpumem": "memory.measurement",
-    "holders": "memory.holding",
-    "device": "torch_cuda",
+    "holders": "memory.attribution",
+    "device": "cuda.torch_cuda",
     **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
     **dict.fromkeys(
         (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from gpumagic import inventory, visibility
+from gpumagic.cuda import devices, visible_devices
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.selection import spec as visibility
 
 #: Characters of a name: a file system takes 255 bytes.
 _LONGEST = 100
@@ -67,17 +68,17 @@ def variables(spec: str) -> dict[str, str]:
     """
     parsed = visibility.parse(spec)
     if parsed.kind == "off":
-        return {visibility.MASK: visibility.HIDE_ALL}
+        return {visible_devices.MASK: visible_devices.HIDE_ALL}
     if parsed.kind in ("on", "reset"):
         raise SpecError(f"{spec!r} is how every kernel starts; it needs no kernelspec of its own")
-    table = inventory.devices(processes=False)
-    inventory.check(table)
+    table = devices.devices(processes=False)
+    devices.check(table)
     if parsed.kind == "auto":
         whole = [replace(device, instance=None) for device in table]
         chosen = visibility.pick(whole, parsed.count, visibility.Wants())
     else:
         chosen = visibility.resolve(parsed, table)
-    return {visibility.MASK: ",".join(chosen)}
+    return {visible_devices.MASK: ",".join(chosen)}
 
 
 def _kernel_name(text: str) -> str:

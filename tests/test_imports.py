@@ -15,112 +15,48 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "gpumagic"
 
-#: Each room, from the ground up, with the rooms that it may import. A module that is not listed
-#: here has no place in the house yet: give it one.
-ROOMS: dict[str, set[str]] = {
+#: Each folder, lowest first, with the folders (or modules at the top) that it may import.
+LAYOUT: dict[str, set[str]] = {
+    "_version": set(),
     "errors": set(),
-    "one_line": set(),
-    "system_files": set(),
-    "results": {"errors"},
-    "mask": {"results"},
-    "visibility": {"results", "errors", "mask"},
-    "child": set(),
-    "driver": {"errors", "child"},
-    "foreign": set(),
-    "frames": {"errors", "foreign"},
-    "import_places": {"foreign"},
-    "processes": {"results"},
-    "restart": {"errors", "one_line", "frames", "child", "import_places", "processes"},
-    "torch_cuda": {"errors", "one_line", "driver"},
-    "torch_build": set(),
-    "runtime": {"errors", "child", "torch_cuda", "torch_build"},
-    "threads": {"results", "errors", "visibility", "torch_cuda", "system_files"},
-    "nvml_check": {"system_files"},
-    "import_notes": set(),
-    "witness": {"driver", "nvml_check", "import_notes"},
-    "plain_tensors": {"torch_cuda"},
-    "keep": {
-        *("errors", "frames", "torch_cuda", "plain_tensors", "child", "import_places", "foreign"),
-    },
-    "own_file": set(),
-    "paths": {"errors", "one_line"},
-    "saved": {"errors", "own_file"},
-    "nvml": {"results", "errors"},
-    "loop": {"errors"},
-    "measured": {"errors"},
-    "awaited": set(),
-    "cell": {"awaited", "errors", "loop"},
-    "inventory": {
-        *("results", "errors", "visibility", "driver", "nvml", "torch_cuda", "system_files"),
-        "processes",
-    },
-    "choice": {"mask", "torch_cuda"},
-    "failed_start": {"results", "visibility", "driver", "torch_cuda", "runtime", "nvml_check"},
-    "selection": {
-        *("results", "errors", "mask", "visibility", "driver", "nvml", "torch_cuda"),
-        *("runtime", "inventory", "witness", "failed_start", "choice"),
-    },
-    "gate": {"results", "errors", "visibility", "driver", "torch_cuda", "inventory"},
-    "kernelspec": {"errors", "visibility", "inventory"},
-    "cell_hooks": set(),
-    "timing": {
-        "results",
-        "errors",
-        "one_line",
-        "nvml",
-        "driver",
-        "torch_cuda",
-        "loop",
-        "cell_hooks",
-        "measured",
-        "paths",
-    },
-    "memory": {
-        "results",
-        "errors",
-        "one_line",
-        "torch_cuda",
-        "inventory",
-        "cell_hooks",
-        "frames",
-        "foreign",
-        "plain_tensors",
-        "measured",
-        "paths",
-    },
-    "display": {"results", "errors", "one_line"},
+    "system": {"errors"},
+    "results": {"errors", "system"},
+    "render": {"errors", "system", "results"},
+    "cells": {"errors", "system"},
+    "cuda": {"errors", "system", "results"},
+    "selection": {"errors", "system", "results", "cuda"},
+    "timing": {"errors", "system", "results", "cells", "cuda"},
+    "memory": {"errors", "system", "results", "cells", "cuda"},
+    "restart": {"_version", "errors", "system", "results", "cells", "cuda"},
+    "doctor": {"errors", "system", "results", "cells", "cuda", "selection"},
+    "kernelspec": {"errors", "cuda", "selection"},
+    "cli": {"_version", "errors", "render", "cuda", "doctor", "kernelspec"},
 }
-ROOMS["doctor"] = {"results", "errors", "visibility", "driver", "nvml", "torch_cuda", "runtime"}
-ROOMS["doctor"] |= {"inventory", "choice", "selection", "threads", "witness", "gate"}
-ROOMS["doctor"] |= {"system_files", "child"}
-ROOMS["explain"] = {"results", "errors", "driver", "runtime", "inventory", "witness", "doctor"}
-ROOMS["explain"] |= {"failed_start", "foreign", "frames", "nvml"}
-ROOMS["commands"] = {"errors", "inventory", "doctor", "kernelspec", "display"}
-ROOMS["cluster"] = {"results", "errors", "visibility", "restart", "torch_cuda", "inventory"}
-ROOMS["cluster"] |= {"mask", "choice", "selection", "display", "own_file", "child", "one_line"}
-ROOMS["cluster"] |= {"paths"}
-ROOMS["magics"] = {*ROOMS}
-#: Who alone may import what comes from outside.
-OWNERS = {
-    "torch": {"torch_cuda", "torch_build"},
-    "pynvml": {"nvml"},
-    "IPython": {"magics", "cell", "cluster", "restart"},
+LAYOUT["cluster"] = {*LAYOUT} - {"cli", "kernelspec", "doctor"}
+LAYOUT["magics"] = {*LAYOUT} - {"cli", "kernelspec"}
+#: Who alone may import what comes from outside: a folder, or one module of it.
+IMPORTERS = {
+    "torch": {"cuda/torch_cuda", "cuda/probe_program"},
+    "pynvml": {"cuda/nvml"},
+    "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
-    "rich": {"display"},
+    "rich": {"render"},
     "pandas": {"results"},
-    "matplotlib": {"display"},
-    "cloudpickle": {"keep"},
+    "matplotlib": {"render"},
+    "cloudpickle": {"restart/variables"},
     "ipyparallel": {"cluster"},
-    "subprocess": {"child"},
+    "subprocess": {"system/child_process"},
 }
+#: Modules at the top level beside the folders.
+TOP = 9
 
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def room(path: Path) -> str:
-    """``gpumagic/display/text.py`` and ``gpumagic/display/__init__.py`` are in ``display``."""
+def folder(path: Path) -> str:
+    """``render`` for ``gpumagic/render/text.py``, ``errors`` for ``gpumagic/errors.py``."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -152,42 +88,49 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
             yield str(node.args[0].value), node.lineno
 
 
-def test_every_module_has_a_room() -> None:
-    unknown = {room(path) for path in modules()} - {*ROOMS, "__init__", "__main__"}
-    assert not unknown, f"give {unknown} a place in ROOMS"
+def test_every_module_has_a_place() -> None:
+    unknown = {folder(path) for path in modules()} - {*LAYOUT, "__init__", "__main__"}
+    assert not unknown, f"give {unknown} a place in LAYOUT"
+    assert len([*PACKAGE.glob("*.py")]) <= TOP
 
 
 def test_imports_go_one_way() -> None:
     wrong = []
     for path in modules():
-        here = room(path)
+        here = folder(path)
         if here in ("__init__", "__main__"):
             continue
         for name, line in imported(path):
             parts = name.split(".")
-            if parts[0] != "gpumagic" or len(parts) < 2 or parts[1] in (here, "__version__"):
+            if parts[0] != "gpumagic" or len(parts) < 2 or parts[1] == here:
                 continue
             # Results show themselves; the drawing is loaded by name when one is first shown.
-            if (here, parts[1]) == ("results", "display"):
+            if (here, parts[1]) == ("results", "render"):
                 continue
-            if parts[1] not in ROOMS[here]:
+            if parts[1] not in LAYOUT[here]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_house_has_no_circle() -> None:
+def test_folders_have_no_circle() -> None:
     done: list[str] = []
-    for name in ROOMS:
-        assert ROOMS[name] <= {*done, name}, f"{name} imports a room that is listed after it"
+    for name in LAYOUT:
+        assert LAYOUT[name] <= {*done}, f"{name} imports what is listed after it"
         done.append(name)
 
 
-@pytest.mark.parametrize("inside", ["timing", "memory", "magics", "results", "display"])
-def test_a_room_has_no_circle(inside: str) -> None:
+@pytest.mark.parametrize("inside", [name for name in LAYOUT if (PACKAGE / name).is_dir()])
+def test_a_folder_has_no_circle(inside: str) -> None:
     """The files of a package, wherever in them they import one another."""
-    files = {f"gpumagic.{inside}.{path.stem}": path for path in (PACKAGE / inside).glob("*.py")}
-    del files[f"gpumagic.{inside}.__init__"]
-    graph = {name: {*_of_ours(path, files)} for name, path in files.items()}
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (PACKAGE / inside).rglob("*.py")
+    }
+    graph = {
+        name: {*_of_ours(path, files)} - {name}
+        for name, path in files.items()
+        if path.name != "__init__.py"  # imports the public names of what lies below it
+    }
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
@@ -199,15 +142,19 @@ def _of_ours(path: Path, files: Mapping[str, Path]) -> Iterator[str]:
             yield from {node.module, *named} & files.keys()
 
 
-@pytest.mark.parametrize("package", OWNERS)
-def test_what_comes_from_outside_has_one_door(package: str) -> None:
+@pytest.mark.parametrize("package", IMPORTERS)
+def test_what_comes_from_outside_has_one_importer(package: str) -> None:
+    def may(path: Path) -> bool:
+        place = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        return any(f"{place}/".startswith(f"{allowed}/") for allowed in IMPORTERS[package])
+
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in modules()
         for name, line in imported(path)
-        if name.split(".")[0] == package and room(path) not in OWNERS[package]
+        if name.split(".")[0] == package and not may(path)
     ]
-    assert not wrong, f"{package} is imported in {wrong}, not only in {OWNERS[package]}"
+    assert not wrong, f"{package} is imported in {wrong}, not only in {IMPORTERS[package]}"
 
 
 def test_files_stay_small() -> None:
@@ -265,13 +212,16 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
     ours = {name for name in found["modules"] if name.startswith("gpumagic")}
     assert ours <= {
         "gpumagic",
+        "gpumagic._version",
+        "gpumagic.cells",
+        "gpumagic.cells.cancellation",
+        "gpumagic.cells.compile",
+        "gpumagic.cells.timeit_loop",
+        "gpumagic.cuda",
+        "gpumagic.cuda.import_trace",
+        "gpumagic.cuda.init_trace",
+        "gpumagic.cuda.nvml_check",
+        "gpumagic.errors",
         "gpumagic.magics",
         "gpumagic.magics.extension",
-        "gpumagic.awaited",
-        "gpumagic.cell",
-        "gpumagic.errors",
-        "gpumagic.import_notes",
-        "gpumagic.loop",
-        "gpumagic.nvml_check",
-        "gpumagic.witness",
     }

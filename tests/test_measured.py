@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import measured
+from gpumagic.cells import measured_block
 from gpumagic.errors import SpecError
 from gpumagic.memory.measurement import Measurement
-from gpumagic.memory.peaks import LEDGER
+from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results import CudaTiming, MemoryDelta
 from tests.memory.conftest import torch
 
@@ -205,7 +205,7 @@ def test_what_is_raised_passes_and_is_measured(decorator: Decorator) -> None:
     assert kept(wrapped).partial
 
 
-class Interrupted(measured.Measured[None, int]):
+class Interrupted(measured_block.Measured[None, int]):
     def begin(self) -> None:
         return None
 
@@ -214,7 +214,7 @@ class Interrupted(measured.Measured[None, int]):
 
 
 def test_an_interrupt_of_the_measuring_hides_nothing() -> None:
-    wrapped = measured.decorated(plain, Interrupted, lambda *_: None, "")
+    wrapped = measured_block.decorated(plain, Interrupted, lambda *_: None, "")
     with pytest.raises(KeyboardInterrupt):
         wrapped(1)
 
@@ -231,7 +231,7 @@ def test_one_object_within_itself(torch: ModuleType) -> None:
     assert memory.devices[0].allocated == len(outer) + len(inner)
     assert times.wall.median > inside.wall.median
     assert len(LEDGER._scopes) == scopes
-    assert len(measured._SCOPES) == 0
+    assert len(measured_block._SCOPES) == 0
 
 
 def test_one_object_in_two_threads() -> None:
@@ -279,7 +279,7 @@ def test_one_object_in_two_tasks() -> None:
         return [*partial, measurement.result.partial]
 
     assert asyncio.run(run()) == [True, False]
-    assert len(measured._SCOPES) == 0
+    assert len(measured_block._SCOPES) == 0
 
 
 def test_a_block_that_ends_in_another_task() -> None:
@@ -291,7 +291,7 @@ def test_a_block_that_ends_in_another_task() -> None:
 
     asyncio.run(end())
     assert not measurement.result.partial
-    assert len(measured._SCOPES) == 0
+    assert len(measured_block._SCOPES) == 0
 
 
 def test_one_report_in_itself(torch: ModuleType) -> None:

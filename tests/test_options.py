@@ -6,11 +6,14 @@ import argparse
 
 import pytest
 
-from gpumagic import visibility
 from gpumagic.errors import SpecError
-from gpumagic.magics import cluster, gpu, memory_history, options, repeating, timing_cells
-from gpumagic.magics.cudatime import parser
-from gpumagic.magics.options import take_options, without_options
+from gpumagic.magics import parsing
+from gpumagic.magics.cudatime import per_cell, repeat_options
+from gpumagic.magics.cudatime.command import parser
+from gpumagic.magics.gpu import cluster, command
+from gpumagic.magics.gpumem import history
+from gpumagic.magics.parsing import take_options, without_options
+from gpumagic.selection import spec
 
 
 @pytest.mark.parametrize(
@@ -76,20 +79,20 @@ def test_joined_options_with_a_value() -> None:
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
 def test_a_number_that_is_too_large(number: str) -> None:
     for kind in (
-        *(options.size, options.duration, timing_cells.duration),
-        *(memory_history._count, gpu._count, cluster._count, repeating._at_least(1)),
+        *(parsing.size, parsing.duration, per_cell.duration),
+        *(history._count, command._count, cluster._count, repeat_options._at_least(1)),
     ):
         with pytest.raises(argparse.ArgumentTypeError):
             kind(number)
     with pytest.raises(argparse.ArgumentTypeError):
-        options.size(f"{number}T")
+        parsing.size(f"{number}T")
     for text in (number, f"0-{number}", f"{number}-", f"-{number}", f"auto {number}"):
         with pytest.raises(SpecError, match=f"has {len(number)} digits") as raised:
-            visibility.parse(text)
+            spec.parse(text)
         assert len(str(raised.value)) < 100
 
 
 def test_the_largest_numbers() -> None:
-    assert options.size("8000000T") == 8_000_000 * 2**40
-    assert options.duration("1000000s") == 1e6
-    assert visibility.parse("999999999").items == (999_999_999,)
+    assert parsing.size("8000000T") == 8_000_000 * 2**40
+    assert parsing.duration("1000000s") == 1e6
+    assert spec.parse("999999999").items == (999_999_999,)

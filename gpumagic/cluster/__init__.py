@@ -10,10 +10,10 @@ is said over it. From a script::
     cluster.pin(engines)
     timing = cluster.cudatime(engines, "model(x)")
 
-`connecting` finds the cluster, `asking` puts one question to every engine, `remote` answers there,
-`choosing` looks at devices and gives them to engines, as `pinning` plans it, `running` runs a cell
-under a magic on all of them, `grouping` makes a process group of them, by the `ranks` there, and
-`successor` is an engine restarted in place.
+`connection` finds the cluster; `rpc` calls a function of `engine` on every engine; `selection` lists
+the engines' devices and assigns them, as `assignment` plans it; `execution` runs a cell under a
+magic on all of them; `process_group` makes a process group of them, of which `distributed` is the
+part on the engines; `engine_restart` restarts an engine in place.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpumagic.cluster.choosing import choose, devices, pin
-    from gpumagic.cluster.connecting import Cluster, connect
-    from gpumagic.cluster.grouping import end_group, group, init_group
-    from gpumagic.cluster.running import cudatime, gpumem
+    from gpumagic.cluster.connection import Cluster, connect
+    from gpumagic.cluster.execution import cudatime, gpumem
+    from gpumagic.cluster.process_group import end_group, group, init_group
+    from gpumagic.cluster.selection import choose, devices, pin
 
 _HOMES = {
-    **dict.fromkeys(("Cluster", "connect"), "connecting"),
-    **dict.fromkeys(("choose", "devices", "pin"), "choosing"),
-    **dict.fromkeys(("group", "init_group", "end_group"), "grouping"),
-    **dict.fromkeys(("cudatime", "gpumem"), "running"),
+    **dict.fromkeys(("Cluster", "connect"), "connection"),
+    **dict.fromkeys(("choose", "devices", "pin"), "selection"),
+    **dict.fromkeys(("group", "init_group", "end_group"), "process_group"),
+    **dict.fromkeys(("cudatime", "gpumem"), "execution"),
 }
 
 __all__ = [

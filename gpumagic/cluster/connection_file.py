@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.one_line import harmless
-from gpumagic.own_file import open_own
+from gpumagic.system.text import harmless
+from gpumagic.system.trusted_file import open_own
 
 #: What a client reads of the file; it need not know of more.
 _KEYS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gpumagic.cuda.probe import Build
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Device, Finding
-from gpumagic.runtime import Build
 
 _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locally"
 #: The oldest driver of each CUDA generation (NVIDIA, CUDA Compatibility, "Minor Version

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from gpumagic import visibility
+from gpumagic.cuda import visible_devices
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
 
@@ -16,8 +16,8 @@ from gpumagic.results import Finding
 Moment = Literal["process", "torch", "cuda", "context", "handle", "always"]
 
 _READ: Mapping[str, Moment] = {
-    visibility.MASK: "cuda",
-    visibility.ORDER: "cuda",
+    visible_devices.MASK: "cuda",
+    visible_devices.ORDER: "cuda",
     "HIP_VISIBLE_DEVICES": "cuda",
     "ROCR_VISIBLE_DEVICES": "cuda",
     "CUDA_MODULE_LOADING": "cuda",
@@ -48,7 +48,7 @@ def variables(facts: Facts) -> Iterator[Finding]:
     """A finding for each variable that is set, or was at the start; always for the mask."""
     for name in _READ:
         now, begun = facts.environment.get(name), facts.environment_at_start.get(name)
-        if name == visibility.MASK:
+        if name == visible_devices.MASK:
             yield _mask(facts)
         elif now is not None or begun is not None:
             found = _library_path(facts) if name == "LD_LIBRARY_PATH" else _variable(facts, name)
@@ -173,7 +173,7 @@ def _library_path(facts: Facts) -> Finding | None:
 
 
 def _mask(facts: Facts) -> Finding:
-    name, value = visibility.MASK, facts.environment.get(visibility.MASK)
+    name, value = visible_devices.MASK, facts.environment.get(visible_devices.MASK)
     said = "not set" if value is None else f"'{value}'"
     if facts.environment.get(name) == facts.environment_at_start.get(name):
         said += f", {_since()}"
@@ -181,10 +181,10 @@ def _mask(facts: Facts) -> Finding:
         return Finding(name, "ok", said)
     present = {
         key: facts.environment[key]
-        for key in (visibility.MASK, visibility.ORDER)
+        for key in (visible_devices.MASK, visible_devices.ORDER)
         if key in facts.environment
     }
-    wanted = visibility.view(present, facts.table).visible
+    wanted = visible_devices.view(present, facts.table).visible
     if wanted is None:
         if facts.state.initialized:
             return _variable(facts, name)

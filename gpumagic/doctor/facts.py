@@ -9,24 +9,16 @@ from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
-from gpumagic import (
-    choice,
-    driver,
-    gate,
-    inventory,
-    nvml,
-    runtime,
-    threads,
-    torch_cuda,
-    witness,
-)
+from gpumagic.cuda import devices, driver, init_trace, nvml, probe, torch_cuda
+from gpumagic.cuda.driver import DriverState
+from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import system
 from gpumagic.doctor.system import Toolkit
-from gpumagic.driver import DriverState
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
-from gpumagic.runtime import Build, Start
-from gpumagic.threads import Cores
+from gpumagic.selection import cpu_threads, gate
+from gpumagic.selection import environment as choice
+from gpumagic.selection.cpu_threads import Cores
 
 #: The packages that bring, or once brought, a module named pynvml.
 NVML_PACKAGES = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
@@ -85,9 +77,9 @@ class Facts:
 def gather() -> Facts:
     """Read everything. Initialises no CUDA in this process and imports no torch."""
     state = driver.state()
-    table = inventory.devices(processes=False)
+    table = devices.devices(processes=False)
     build, start = _torch(state)
-    closed, culprit = gate.current(), witness.culprit()
+    closed, culprit = gate.current(), init_trace.culprit()
     nvml_error, nvml_code = _nvml()
     return Facts(
         build=build,
@@ -109,27 +101,27 @@ def gather() -> Facts:
         wsl=system.wsl(),
         environment=dict(os.environ),
         environment_at_start=choice.environment_at_start(),
-        environment_then=witness.environment_then(),
+        environment_then=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
         culprit=None if culprit is None else str(culprit),
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),
-        threads=threads.number(),
-        cores=threads.cores(),
+        threads=cpu_threads.number(),
+        cores=cpu_threads.cores(),
     )
 
 
 def _torch(state: DriverState) -> tuple[Build, Start]:
     """torch's build, and how its CUDA starts: in this process only where it has started already."""
-    here = runtime.build_here()
+    here = probe.build_here()
     if here is None:
-        return runtime.in_child(_same_devices(state))
+        return probe.in_child(_same_devices(state))
     if torch_cuda.in_bad_fork():
         return here, Start(count=0)
     if state.initialized:
-        return here, runtime.here()
-    return here, runtime.in_fork()
+        return here, probe.here()
+    return here, probe.in_fork()
 
 
 def _same_devices(state: DriverState) -> dict[str, str]:

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumagic import child, inventory, system_files
+from gpumagic.cuda import devices
+from gpumagic.system import child_process, system_files
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ def toolkit() -> Toolkit | None:
     homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
     folders += [str(Path(home, "bin")) for home in homes if home]
     there = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
-    path = child.program("nvcc", there)
+    path = child_process.program("nvcc", there)
     if path is None:
         return None
     try:
-        done = child.run([path, "--version"], None, timeout=20)
-    except (OSError, child.ChildTimeoutError):
+        done = child_process.run([path, "--version"], None, timeout=20)
+    except (OSError, child_process.ChildTimeoutError):
         return Toolkit(path)
     match = re.search(r"release (\d+)\.(\d+)", done.stdout)
     return Toolkit(path, (int(match[1]), int(match[2])) if match else None)
@@ -68,7 +69,7 @@ def container() -> tuple[str, ...]:
     signs += [f"control group of process 1: {word}" for word in words if word in groups][:1]
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         signs.append("KUBERNETES_SERVICE_HOST is set")
-    if not inventory.in_first_pid_namespace():
+    if not devices.in_first_pid_namespace():
         signs.append("a pid namespace of its own")
     return tuple(signs)
 

@@ -21,8 +21,8 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Unicode
 
-from gpumagic import nvml_check, witness
-from gpumagic.awaited import end_abandoned
+from gpumagic.cells.cancellation import end_abandoned
+from gpumagic.cuda import init_trace, nvml_check
 
 _NAMES = ("gpu", "cudatime", "gpumem")
 
@@ -35,7 +35,7 @@ def _documented(name: str) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         # IPython's inspector asks an object's own getdoc() first.
-        function.getdoc = lambda: import_module(f"gpumagic.magics.{name}").help_text()
+        function.getdoc = lambda: import_module(f"gpumagic.magics.{name}.command").help_text()
         return function
 
     return decorate
@@ -70,7 +70,7 @@ class GpuMagic(Magics):
         from gpumagic.errors import GpuMagicError
 
         try:
-            magic = import_module(f"gpumagic.magics.{name}")
+            magic = import_module(f"gpumagic.magics.{name}.command")
         except KeyboardInterrupt:  # where we are imported says nothing to the user
             raise UsageError("interrupted; nothing was changed") from None
         try:
@@ -78,7 +78,7 @@ class GpuMagic(Magics):
         except GpuMagicError as error:
             if self._came_from_user(error):
                 raise
-            from gpumagic.display.harmless import harmless_lines
+            from gpumagic.render.sanitize import harmless_lines
 
             raise UsageError(harmless_lines(str(error))) from None
 
@@ -120,8 +120,8 @@ class GpuMagic(Magics):
 
 def _statement(name: str, line: str) -> str:
     """The statement on the line of a magic, behind its options."""
-    magic, options = (import_module(f"gpumagic.magics.{n}") for n in (name, "options"))
-    statement: str = options.take_options(magic.parser(), line)[1]
+    magic, parsing = (import_module(f"gpumagic.magics.{n}") for n in (f"{name}.command", "parsing"))
+    statement: str = parsing.take_options(magic.parser(), line)[1]
     return statement
 
 
@@ -129,7 +129,7 @@ class Extension:
     """What one shell has of gpumagic, and how to take it back."""
 
     def __init__(self, shell: Any) -> None:
-        from gpumagic.cell import MagicCode
+        from gpumagic.cells.compile import MagicCode
 
         self.shell = shell
         self.magics = GpuMagic(shell=shell)
@@ -154,9 +154,9 @@ class Extension:
         # In a process that has replaced another one `restart.loader` takes it from here.
         loader = sys.modules.get("gpumagic.restart.loader")
         if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
-            import_module("gpumagic.magics.saving").apply(shell)
-        witness.attach(shell)
-        self.undo.append(witness.detach)
+            import_module("gpumagic.magics.gpu.saved_choice").apply(shell)
+        init_trace.attach(shell)
+        self.undo.append(init_trace.detach)
         for event, hook in (
             ("pre_run_cell", self._before_cell),
             ("post_run_cell", self._after_cell),
@@ -165,13 +165,13 @@ class Extension:
             self.undo.append(partial(shell.events.unregister, event, hook))
         if "torch" in sys.modules:
             # All GPUs may have been hidden while torch could fail on it.
-            from gpumagic.selection import note_hiding
+            from gpumagic.selection.apply import note_hiding
 
             note_hiding()
 
     def resume(self, state: Any) -> None:
         """Go on where the process stopped that this one has replaced, which has left ``state``."""
-        import_module("gpumagic.magics.restarting").resume(self.shell, state)
+        import_module("gpumagic.magics.gpu.restarting").resume(self.shell, state)
 
     def _before_cell(self, info: Any) -> None:
         """Read what a failure of the cell is to be compared with, if torch is there."""
@@ -208,7 +208,7 @@ class Extension:
         return {nvml_check.VARIABLE} if nvml_check.is_ours() else set()
 
     def _format(self, result: Any, include: Any = None, exclude: Any = None) -> Any:
-        from gpumagic.magics.show import format_result
+        from gpumagic.magics.output import format_result
 
         return format_result(self.shell, result)
 
@@ -221,9 +221,9 @@ class Extension:
             try:
                 step()
             except Exception as error:  # torch may be in pieces
-                from gpumagic import one_line
+                from gpumagic.system import text
 
-                said = one_line.named(error)
+                said = text.named(error)
                 print(f"gpumagic: not everything could be undone ({said})", file=sys.stderr)
 
     def _unregister(self) -> None:
@@ -247,24 +247,24 @@ class Extension:
 
 
 def _lift_gate() -> None:
-    if "gpumagic.gate" in sys.modules:
-        import_module("gpumagic.gate").lift()
+    if "gpumagic.selection.gate" in sys.modules:
+        import_module("gpumagic.selection.gate").lift()
 
 
 def _leave_torch() -> None:
-    if "gpumagic.memory.peaks" in sys.modules:
-        import_module("gpumagic.memory.peaks").LEDGER.leave()
+    if "gpumagic.memory.peak_ledger" in sys.modules:
+        import_module("gpumagic.memory.peak_ledger").LEDGER.leave()
 
 
 def _close_nvml() -> None:
-    if "gpumagic.nvml" in sys.modules:
-        import_module("gpumagic.nvml").close()
+    if "gpumagic.cuda.nvml" in sys.modules:
+        import_module("gpumagic.cuda.nvml").close()
 
 
 def _take_back() -> None:
     """Undo the choices of GPUs and of threads, which only a reload leaves."""
     if not _reloading():
-        for room in ("gpumagic.choice", "gpumagic.threads"):
+        for room in ("gpumagic.selection.environment", "gpumagic.selection.cpu_threads"):
             if room in sys.modules:
                 import_module(room).take_back()
 

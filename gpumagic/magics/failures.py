@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-from gpumagic import one_line
+from gpumagic.system import text
 
 
 def counters() -> Any:
     """The allocator's counters, for `explain`, as a cell begins; None where they cannot be read."""
     try:
-        from gpumagic.memory.beginning import read
+        from gpumagic.memory.start_counters import read
 
         return read()
     except Exception:  # as the cell itself will find out
@@ -34,11 +34,11 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
 
         cast(Any, display)(found._repr_mimebundle_(), raw=True)
     except Exception as ours:
-        print(f"gpumagic: no explanation ({one_line.named(ours)})", file=sys.stderr)
+        print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
 
 
 def _known(error: BaseException) -> Any:
-    from gpumagic.explain import explain
+    from gpumagic.doctor.explanation import explain
 
     return explain(error)
 

@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.options import split
+from gpumagic.magics.parsing import split
 
 #: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
 #: ``run(verb, magics, options, silent)``.
 VERBS = {
-    **dict.fromkeys(("on", "off", "log", "plot"), "memory_cells"),
-    **dict.fromkeys(("record", "snapshot", "cells"), "memory_history"),
-    **dict.fromkeys(("vars", "free", "explain"), "memory_holders"),
+    **dict.fromkeys(("on", "off", "log", "plot"), "gpumem.per_cell"),
+    **dict.fromkeys(("record", "snapshot", "cells"), "gpumem.history"),
+    **dict.fromkeys(("vars", "free", "explain"), "gpumem.holders"),
 }
 
 #: What goes on after a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,

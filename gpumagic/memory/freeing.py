@@ -9,13 +9,14 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gpumagic import foreign, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.memory.blocks import UnreadableError
-from gpumagic.memory.holding import Survey
-from gpumagic.memory.pinned import EXCEPTION, LAST, LOCAL, Pins
-from gpumagic.memory.tensors import Root
+from gpumagic.memory.allocator_blocks import UnreadableError
+from gpumagic.memory.attribution import Survey
+from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, Pins
+from gpumagic.memory.object_graph import Root
 from gpumagic.results import Freed, FreeStep
+from gpumagic.system import introspection
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
@@ -73,7 +74,7 @@ def _check(pins: Pins, names: Sequence[str]) -> None:
                 f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free lets go "
                 "of what the notebook holds on to"
             )
-        if foreign.is_a(value, types.ModuleType) and id(value) in modules:
+        if introspection.is_a(value, types.ModuleType) and id(value) in modules:
             raise SpecError(
                 f"%gpumem free: {name!r} is a module, and stays loaded without that name; "
                 "%gpumem vars lists the variables that hold memory"

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpumagic import one_line, torch_cuda
-from gpumagic.cell_hooks import first_line
+from gpumagic.cells.hooks import first_line
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.memory.stayed import recorded_by_others
+from gpumagic.memory.retained import recorded_by_others
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
+from gpumagic.system import text
 
 #: The events kept on each device, unless told otherwise: up to some 100 MiB of the host's memory.
 MAX_ENTRIES = 100_000
@@ -184,7 +185,7 @@ class History:
             try:
                 self._record(max_entries)
             except Exception as error:  # the user's cell is what initialises CUDA
-                print(f"gpumagic: no history is recorded ({one_line.reason(error)})")
+                print(f"gpumagic: no history is recorded ({text.reason(error)})")
 
         self._armed, self._max_entries = begin, max_entries
         torch_cuda.when_initialized(begin)
@@ -300,8 +301,8 @@ def _now() -> int:
 
 def _one_line(error: BaseException) -> str:
     if torch_cuda.allocator_backend() in ("native", None):
-        return f"the allocator's history cannot be had: {one_line.reason(error)}"
-    return f"the allocator in use records no history: {one_line.reason(error)}"
+        return f"the allocator's history cannot be had: {text.reason(error)}"
+    return f"the allocator in use records no history: {text.reason(error)}"
 
 
 def write_snapshot(path: Path) -> SnapshotFile:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, cast, overload
 
-from gpumagic import one_line, torch_cuda
+from gpumagic.cells.measured_block import Measured, Scopes, decorated
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
-from gpumagic.measured import Measured, Scopes, decorated
-from gpumagic.memory.peaks import LEDGER, Scope
+from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport, Result
+from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -93,7 +94,7 @@ class Measurement(Measured["Scope | str", MemoryDelta], Result):
 def _one_line(error: BaseException) -> str:
     if torch_cuda.allocator_backend() == "pluggable":
         return PLUGGABLE
-    return f"the allocator's counters cannot be read: {one_line.reason(error)}"
+    return f"the allocator's counters cannot be read: {text.reason(error)}"
 
 
 def _not_in_use() -> str:

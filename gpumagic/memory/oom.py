@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gpumagic import foreign, frames, inventory, torch_cuda
-from gpumagic.memory.beginning import Beginning, Counts, failed_since, given_since
-from gpumagic.memory.blocks import UnreadableError
-from gpumagic.memory.holding import Survey
-from gpumagic.memory.pinned import Pins
+from gpumagic.cells import tracebacks
+from gpumagic.cuda import devices, torch_cuda
+from gpumagic.memory.allocator_blocks import UnreadableError
+from gpumagic.memory.attribution import Survey
+from gpumagic.memory.notebook_references import Pins
 from gpumagic.memory.remedies import Situation, remedies
+from gpumagic.memory.start_counters import Beginning, Counts, failed_since, given_since
 from gpumagic.results import Device, Explanation, OutOfMemory, Process
+from gpumagic.system import introspection
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.
 WALK = 0.12
@@ -45,8 +47,8 @@ def find(error: BaseException) -> BaseException | None:
     if torch is None:
         return None
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    shown = foreign.linked(error, shown=True)
-    return next((each for each in shown if foreign.is_a(each, kind)), None)
+    shown = introspection.linked(error, shown=True)
+    return next((each for each in shown if introspection.is_a(each, kind)), None)
 
 
 def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanation | None:
@@ -61,7 +63,7 @@ def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanati
     """
     found = find(error)
     failed = failed_since(begun)
-    if found is None or failed is None or _ABSURD in (text := foreign.message(found)):
+    if found is None or failed is None or _ABSURD in (text := introspection.message(found)):
         return None
     match = _DEVICE.search(text)
     if int(match.group(1)) in failed if match else failed:
@@ -87,7 +89,7 @@ def explain(error: BaseException, shell: Any, begun: Beginning | None = None) ->
     found = find(error)
     if found is None:
         return None
-    text = foreign.message(found)
+    text = introspection.message(found)
     device = _device(text)
     where, source = _place(found, error, Pins(shell))
     requested = _size(_REQUESTED, text)
@@ -113,7 +115,7 @@ def _report(
     account = survey.result()
     held = account.devices.get(device)
     reserved, allocated = blocks.reserved.get(device, 0), blocks.allocated.get(device, 0)
-    table = inventory.devices(processes=True)
+    table = devices.devices(processes=True)
     listed = _listed(table, device)
     free, total = torch_cuda.memory_info(device)
     limit = torch_cuda.memory_limit(device)
@@ -227,10 +229,10 @@ def _device(text: str) -> int | None:
 def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str | None, str | None]:
     """The innermost line of the user's that led to it, and its source."""
     for each in (found, error):
-        for frame, line in reversed(list(frames.steps(foreign.traceback(each)))):
-            if frames.is_users(frame.f_code.co_filename, pins.cell_of):
-                where = frames.described(frame, line, pins.cell_of)
-                return where, frames.source(frame, line)
+        for frame, line in reversed(list(tracebacks.steps(introspection.traceback(each)))):
+            if tracebacks.is_users(frame.f_code.co_filename, pins.cell_of):
+                where = tracebacks.described(frame, line, pins.cell_of)
+                return where, tracebacks.source(frame, line)
     return None, None
 
 

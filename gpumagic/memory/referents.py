@@ -1,7 +1,7 @@
 """What an object refers to, and which part that plays: a rule for each type, learnt once.
 
 Children come from ``gc.get_referents``, which asks the types' own C code, or from where torch keeps
-them; objects are asked through `gpumagic.foreign`.
+them; objects are asked through `gpumagic.system.introspection`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from gpumagic import foreign, frames, torch_cuda
-from gpumagic.memory.blocks import Blocks
-from gpumagic.plain_tensors import tensor_base
+from gpumagic.cells import tracebacks
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.tensor_functions import tensor_base
+from gpumagic.memory.allocator_blocks import Blocks
+from gpumagic.system import introspection
 
 #: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
 _LEAVES: tuple[type, ...] = (
@@ -68,11 +70,11 @@ class Rules:
         self._numpy: Any = sys.modules.get("numpy")
         loaded = list(sys.modules.values())
         self._modules = {id(module) for module in loaded}
-        self._spaces = {id(foreign.module_attributes(module)) for module in loaded}
+        self._spaces = {id(introspection.module_attributes(module)) for module in loaded}
         if self._torch is not None:
             plain = tensor_base()
             self._grad_fn, self._grad, self._retains_grad, self._layout = (
-                foreign.find(plain, name).__get__
+                introspection.find(plain, name).__get__
                 for name in ("grad_fn", "_grad", "retains_grad", "layout")
             )
             autograd = getattr(self._torch._C, "_autograd", None)
@@ -85,14 +87,14 @@ class Rules:
         return rule
 
     def _rule(self, kind: type) -> _Rule | None:
-        torch, derives = self._torch, foreign.derives
+        torch, derives = self._torch, introspection.derives
         if derives(kind, type):
             return self._class
         if derives(kind, int, float, str, bytes):
             return None
         if derives(kind, types.ModuleType):
             return self._plugin
-        array = foreign.module_attributes(self._numpy).get("ndarray")
+        array = introspection.module_attributes(self._numpy).get("ndarray")
         if array is not None and derives(kind, array):
             return self._array
         if torch is not None:
@@ -105,8 +107,9 @@ class Rules:
             if derives(kind, torch.optim.Optimizer):
                 return self._optimizer
             if any(
-                "next_functions" in foreign.class_attributes(base) and not foreign.in_python(base)
-                for base in foreign.mro(kind)
+                "next_functions" in introspection.class_attributes(base)
+                and not introspection.in_python(base)
+                for base in introspection.mro(kind)
             ):
                 return self._node
         return self._anything
@@ -123,18 +126,18 @@ class Rules:
 
     def _array(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         """A NumPy array, of which the collector knows nothing: its base, or its own objects."""
-        base = foreign.slot(thing, "base")
+        base = introspection.slot(thing, "base")
         if gc.is_tracked(thing):  # a subclass: its attributes
             yield part, gc.get_referents(thing)
         if base is not None:  # a view: the elements are the base's
             yield part, (base,)
-        elif foreign.slot(thing, "dtype").hasobject:
+        elif introspection.slot(thing, "dtype").hasobject:
             yield from self._elements(thing, part)
 
     def _elements(self, array: Any, part: str) -> Iterable[Group]:
-        fields = foreign.slot(array, "dtype").names
+        fields = introspection.slot(array, "dtype").names
         if fields is None:
-            flat, exact = foreign.slot(array, "flat"), type(array) is self._numpy.ndarray
+            flat, exact = introspection.slot(array, "flat"), type(array) is self._numpy.ndarray
             # To take a part of a subclass's runs its code, to go through it does not.
             yield from self._sequence(flat, part, 0) if exact else ((part, flat),)
         elif type(array) is self._numpy.ndarray:
@@ -144,7 +147,7 @@ class Rules:
             self._incomplete.add("records in subclasses of NumPy's arrays were not looked at")
 
     def _class(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        inside = foreign.class_attributes(thing)
+        inside = introspection.class_attributes(thing)
         module = inside.get("__module__")
         if type(module) is not str:
             return
@@ -156,12 +159,12 @@ class Rules:
     def _plugin(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         """A module that is no other's to hold: loaded from a file of the user's, and not listed."""
         if id(thing) not in self._modules:
-            yield from self._globals(foreign.module_attributes(thing), part)
+            yield from self._globals(introspection.module_attributes(thing), part)
 
     def _globals(self, space: dict[str, Any], part: str) -> Iterable[Group]:
         """The namespace of code; nothing where it is that of a module which is listed."""
         file = dict.get(space, "__file__")
-        if id(space) not in self._spaces and frames.is_own(file if type(file) is str else None):
+        if id(space) not in self._spaces and tracebacks.is_own(file if type(file) is str else None):
             yield part, (space,)
 
     def _function(self, thing: Any, part: str, here: int) -> Iterable[Group]:
@@ -222,12 +225,14 @@ class Rules:
 
     def _module(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         rest: list[Any] = []
-        for name, value in foreign.entries(foreign.attributes(thing, self._torch.nn.Module)):
+        for name, value in introspection.entries(
+            introspection.attributes(thing, self._torch.nn.Module)
+        ):
             inner = _OWN.get(name) if type(name) is str else None
             if inner is None:
                 rest.append(value)
             else:
-                yield inner, [each for _, each in foreign.entries(value)]
+                yield inner, [each for _, each in introspection.entries(value)]
             if type(value) is self._torch._C.ScriptModule:
                 yield from self._scripted(value)
         yield part, rest
@@ -241,7 +246,9 @@ class Rules:
             yield from self._scripted(below)
 
     def _optimizer(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        for name, value in foreign.entries(foreign.attributes(thing, self._torch.optim.Optimizer)):
+        for name, value in introspection.entries(
+            introspection.attributes(thing, self._torch.optim.Optimizer)
+        ):
             yield _OF_OPTIMIZER.get(name, part) if type(name) is str else part, (value,)
 
     def _node(self, thing: Any, part: str, here: int) -> Iterable[Group]:
@@ -249,15 +256,17 @@ class Rules:
         kind = type(thing)
         names = self._saved_names.get(id(kind))
         if names is None:
-            defined = {n for base in foreign.mro(kind) for n in foreign.class_attributes(base)}
+            defined = {
+                n for base in introspection.mro(kind) for n in introspection.class_attributes(base)
+            }
             # "variable": the leaf whose gradient is summed up here.
             names = tuple(n for n in defined if n.startswith("_raw_saved_") or n == "variable")
             self._saved_names[id(kind)] = names
         held: list[Any] = []
         try:
-            held += [below for below, _ in foreign.slot(thing, "next_functions") or ()]
+            held += [below for below, _ in introspection.slot(thing, "next_functions") or ()]
             for name in names:
-                saved = foreign.slot(thing, name)
+                saved = introspection.slot(thing, name)
                 for each in saved if type(saved) in (tuple, list) else (saved,):
                     held += self._saved(each)
         except RuntimeError:  # freed by a backward pass
@@ -311,7 +320,9 @@ def finalizers() -> list[tuple[Any, ...]]:
 
 
 #: By such an object, what it is to call, which it does not keep itself.
-_FINALIZERS: Mapping[Any, Any] = foreign.class_attributes(weakref.finalize).get("_registry", {})
+_FINALIZERS: Mapping[Any, Any] = introspection.class_attributes(weakref.finalize).get(
+    "_registry", {}
+)
 
 
 def _finalizer(thing: Any, part: str, here: int) -> Iterable[Group]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from gpumagic import torch_cuda
-from gpumagic.memory.holding import Survey
-from gpumagic.memory.pinned import OUTPUT
+from gpumagic.cuda import torch_cuda
+from gpumagic.memory.attribution import Survey
+from gpumagic.memory.notebook_references import OUTPUT
 from gpumagic.results import Process, Remedy
 
 #: So many variables are looked at, the largest.

@@ -9,8 +9,8 @@ import os
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from gpumagic import torch_cuda
-from gpumagic.inventory import devices
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.devices import devices
 from gpumagic.results import Device, DeviceMemory, DeviceTable, MemoryReport
 
 

@@ -75,7 +75,7 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.modules[NAME] = sys.modules["__main__"]
     sys.orig_argv[:] = [*sys.orig_argv[: len(sys.orig_argv) - len(words) - 1], *words]
-    state = _neighbour("handover").take()
+    state = _neighbour("state_file").take()
     if state is not None:
         _hook(state)
     _run(words)
@@ -278,7 +278,7 @@ def failed(shell: Any, left: Mapping[str, Any], error: BaseException) -> None:
     code = "raise __import__('IPython.core.error', fromlist=['error']).UsageError(" + repr(said)
 
     async def answer(run: Any, stream: Any, identities: Any, parent: dict[str, Any]) -> None:
-        await _neighbour("clients").back(kernel.parent, left["channels"])
+        await _neighbour("connections").back(kernel.parent, left["channels"])
         parent["content"]["code"] = f"{code})"
         await run(stream, identities, parent)
 
@@ -309,7 +309,7 @@ def answer_first(kernel: Any, left: Mapping[str, Any], answer: Callable[..., Any
     handlers["execute_request"] = first
     # The first thing that the kernel's loop does; nothing has been read from a socket before.
     IOLoop.current().add_callback(
-        _neighbour("inbox").put, kernel, [left["asking"], *left["waiting"]]
+        _neighbour("shell_queue").put, kernel, [left["asking"], *left["waiting"]]
     )
 
 
@@ -328,7 +328,7 @@ def _check(what: str) -> None:
     """In a child of the old process: import what the new process imports, and print the version."""
     importlib.import_module("ipykernel.ipkernel" if what == "kernel" else "IPython.terminal.ipapp")
     _find_gpumagic()
-    for name in ("magics.extension", "magics.restarting", "restart.arriving"):
+    for name in ("magics.extension", "magics.gpu.restarting", "restart.resuming"):
         importlib.import_module(f"gpumagic.{name}")
     print(sys.modules["gpumagic"].__version__)
 

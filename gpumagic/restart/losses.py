@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from gpumagic import frames
-from gpumagic.restart import process
+from gpumagic.cells import tracebacks
+from gpumagic.restart import execve
 
 _THREADING = threading.__file__
 #: What Python's own pools and queues start; these end by themselves.
@@ -26,7 +26,7 @@ _POOL = ("concurrent", "futures", "thread.py")
 def named(variables: Mapping[str, Any]) -> list[str]:
     """Phrases for all that would be lost: ``running thread busy``. ``variables`` are the user's."""
     values = [*variables.values()]
-    running, awaited, processes = threads(values), tasks(values), process.children()
+    running, awaited, processes = threads(values), tasks(values), execve.children()
     found = []
     if running:
         found.append(f"running thread{'s' * (len(running) > 1)} {', '.join(running)}")
@@ -79,7 +79,7 @@ def _is_users(thread: threading.Thread, stack: list[FrameType], mine: set[int]) 
 
 
 def _runs_users_code(frame: FrameType) -> bool:
-    code_is_users = frames.is_users(frame.f_code.co_filename)
+    code_is_users = tracebacks.is_users(frame.f_code.co_filename)
     return code_is_users or frame.f_globals.get("__name__") == "__main__"
 
 
@@ -96,7 +96,7 @@ def _is_library(file: str | None) -> bool:
     """Whether a file belongs to a package that is installed, not to Python itself."""
     if file is None or file.startswith("<"):
         return False
-    return not frames.is_users(file) and not frames.is_standard(file)
+    return not tracebacks.is_users(file) and not tracebacks.is_standard(file)
 
 
 def _file_of(kind: type) -> str | None:

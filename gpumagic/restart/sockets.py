@@ -15,7 +15,7 @@ from typing import Any
 
 import zmq
 
-from gpumagic.restart.clients import socket_of
+from gpumagic.restart.connections import socket_of
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 

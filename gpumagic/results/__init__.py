@@ -1,7 +1,7 @@
 """What the magics return: frozen dataclasses, data only.
 
 Units are bytes, seconds, percent, degrees Celsius and watts. What the hardware or the driver cannot
-report is ``None``, never 0. How a result looks is the business of ``gpumagic.display``; results
+report is ``None``, never 0. How a result looks is the business of ``gpumagic.render``; results
 only know that they can be shown.
 """
 
@@ -35,12 +35,7 @@ from gpumagic.results.history import HistoryState, SnapshotFile
 from gpumagic.results.holders import DeviceHolders, Freed, FreeStep, Holder, Holders, Site
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
-from gpumagic.results.memory import (
-    DeviceMemory,
-    DeviceMemoryDelta,
-    MemoryDelta,
-    MemoryReport,
-)
+from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.timing import Bound, CudaTiming, Sample
 

@@ -14,15 +14,15 @@ _Item = TypeVar("_Item")
 class Result:
     """A result that shows itself: as text where there is only text, as HTML in a notebook.
 
-    The rendering lives in ``gpumagic.display`` and is imported when a result is first shown.
+    The rendering lives in ``gpumagic.render`` and is imported when a result is first shown.
     """
 
     def __str__(self) -> str:
-        text: str = import_module("gpumagic.display").as_text(self)
+        text: str = import_module("gpumagic.render").as_text(self)
         return text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        bundle: dict[str, str] = import_module("gpumagic.display").mimebundle(self)
+        bundle: dict[str, str] = import_module("gpumagic.render").mimebundle(self)
         return bundle
 
     def to_dict(self) -> dict[str, Any]:

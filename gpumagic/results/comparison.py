@@ -104,4 +104,4 @@ class Comparison(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        return import_module("gpumagic.display.plots").plot(self)
+        return import_module("gpumagic.render.plots").plot(self)

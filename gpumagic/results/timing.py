@@ -139,7 +139,7 @@ class CudaTiming(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        return import_module("gpumagic.display.plots").plot(self)
+        return import_module("gpumagic.render.plots").plot(self)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 

@@ -1,7 +1,7 @@
 """GPUs that are not CUDA's: one table of what torch has to time and to wait with.
 
 CUDA and ROCm, whose torch has the same names, are measured stream by stream
-(`gpumagic.timing.bracket`). The others by an event pair on the current stream, where torch has such
+(`event_timer`). The others by an event pair on the current stream, where torch has such
 events; and where it has none, by the host's clock around a wait for the device, which is said.
 """
 
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
 
-from gpumagic import one_line, torch_cuda
-from gpumagic.timing.bracket import Reading
-from gpumagic.timing.queued import Hold
+from gpumagic.cuda import torch_cuda
+from gpumagic.system import text
+from gpumagic.timing.event_timer import Reading
+from gpumagic.timing.launch_overhead import Hold
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _is_there(torch: Any, kind: str) -> bool:
 
 
 class EventPair:
-    """`gpumagic.timing.bracket.Bracket` for a device of another kind: one pair of marks."""
+    """`gpumagic.timing.event_timer.Bracket` for a device of another kind: one pair of marks."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -92,7 +93,7 @@ class EventPair:
 
     def _give_up(self, error: RuntimeError) -> None:
         self.notes = (
-            f"no GPU time: {self.backend.label} cannot be waited for ({one_line.reason(error)})",
+            f"no GPU time: {self.backend.label} cannot be waited for ({text.reason(error)})",
         )
 
     def start(self, hold: Hold | None = None) -> None:

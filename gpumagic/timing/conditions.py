@@ -8,9 +8,8 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, cast
 
-from gpumagic import torch_cuda
+from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.timing import captures
 
 #: Seconds between two questions to NVML.
 _PATIENCE = 0.1
@@ -32,7 +31,7 @@ class Flush:
 
     def __call__(self) -> None:
         ordinals = torch_cuda.contexts()
-        if captures.under_way(ordinals):
+        if graph_capture.under_way(ordinals):
             return  # the writing would become a part of the graph, and there is no GPU time anyway
         for ordinal in ordinals:
             if ordinal not in self._buffers:
@@ -72,7 +71,7 @@ class Clocks:
         if not torch_cuda.initialized() or (recent and not at_once):
             return
         try:
-            session = import_module("gpumagic.nvml").session()
+            session = import_module("gpumagic.cuda.nvml").session()
         except DeviceError:
             return
         for ordinal in ordinals:

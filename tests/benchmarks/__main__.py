@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpumagic.display.units import bytes_, seconds
+from gpumagic.render.units import bytes_, seconds
 from tests.benchmarks.row import Row
 from tests.benchmarks.running import run
 from tests.support.kernels import ROOT

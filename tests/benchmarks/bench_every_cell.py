@@ -58,9 +58,9 @@ def measure(ip: Any) -> dict[str, float]:
     """Seconds an idle cell, measured in turns: the best of many, the median for whole cells."""
     import torch
 
-    from gpumagic.memory.every_cell import EveryCell
+    from gpumagic.memory.line_profiler import LineTracer
     from gpumagic.memory.line_sources import cell_source
-    from gpumagic.memory.lines import LineTracer
+    from gpumagic.memory.per_cell import EveryCell
 
     used = range(torch.cuda.device_count())
     kept = [torch.empty(1, device=f"cuda:{ordinal}") for ordinal in used]

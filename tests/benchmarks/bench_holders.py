@@ -32,7 +32,7 @@ def _nested(torch: Any, number: int) -> dict[str, Any]:
 def _vars() -> Iterator[Row]:
     import torch
 
-    from gpumagic.memory.holding import holders
+    from gpumagic.memory.attribution import holders
 
     took: dict[int, float] = {}
     for number in (1_000, 10_000, 100_000):

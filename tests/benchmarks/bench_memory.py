@@ -92,9 +92,9 @@ def _sampler(torch: Any) -> Iterator[Row]:
 
 
 def _cost(torch: Any) -> Iterator[Row]:
-    from gpumagic import torch_cuda
+    from gpumagic.cuda import torch_cuda
     from gpumagic.memory.measurement import Measurement
-    from gpumagic.memory.peaks import LEDGER
+    from gpumagic.memory.peak_ledger import LEDGER
 
     for ordinal in range(torch.cuda.device_count()):
         torch.empty(1, device=f"cuda:{ordinal}")

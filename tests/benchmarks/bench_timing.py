@@ -111,8 +111,8 @@ def _peers(torch: Any) -> Iterator[Row]:
 
 def _small(torch: Any) -> Iterator[Row]:
     """A kernel of 20 µs in a loop: ours and hand-written events in turn, on the same machine."""
-    from gpumagic.loop import of_callable
-    from gpumagic.timing.repetition import Repetition, run
+    from gpumagic.cells.timeit_loop import of_callable
+    from gpumagic.timing.benchmark import Repetition, run
 
     def kernel() -> None:
         _spin(torch, 20e-6)

@@ -18,7 +18,7 @@ _SCRIPT = (
 import importlib, weakref
 ip.run_line_magic("load_ext", "gpumagic")
 ip.run_cell("None")
-from gpumagic import driver, import_notes, witness
+from gpumagic.cuda import driver, import_trace as import_notes, init_trace as witness
 locks, plain = importlib._bootstrap._module_locks, {}
 counts = {"imports": 0, "packages": 0}
 note = import_notes._Locks.__setitem__

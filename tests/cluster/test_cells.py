@@ -126,7 +126,7 @@ def test_unequal_engines_are_compared_by_one_quantity(ready: Cluster, run: Run) 
 
 
 def test_another_clients_result_is_left_alone(ready: Cluster, run: Run) -> None:
-    from gpumagic.cluster.running import _RESULT
+    from gpumagic.cluster.execution import _RESULT
 
     ready.run(0, f"_gpumagic_result_0_1 = 'theirs'; {_RESULT}0 = 'late'")
     run(ready, "%cudatime --cluster -q 1")
@@ -241,9 +241,9 @@ def once_begun(begun: Sequence[Path], then: Callable[[], object]) -> threading.T
 def test_a_controller_that_goes_away(
     cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gpumagic.cluster.running._LOOK", 0.5)
-    monkeypatch.setattr("gpumagic.cluster.running._MISSES", 2)
-    monkeypatch.setattr("gpumagic.cluster.connecting.PATIENCE", 1.0)
+    monkeypatch.setattr("gpumagic.cluster.execution._LOOK", 0.5)
+    monkeypatch.setattr("gpumagic.cluster.execution._MISSES", 2)
+    monkeypatch.setattr("gpumagic.cluster.connection.PATIENCE", 1.0)
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")
     killer = once_begun([tmp_path / "begun"], cluster.end_controller)
@@ -297,7 +297,7 @@ def test_gpu_off_on_one(two: Cluster, run: Run) -> None:
 
 
 def test_a_result_too_large(ready: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpumagic.cluster.asking.LARGEST", 2000)
+    monkeypatch.setattr("gpumagic.cluster.rpc.LARGEST", 2000)
     timing = run(ready, "%cudatime --cluster -o -n 1 -r 200 torch.cuda._sleep(1)").value
     assert not timing.per_engine
     assert all("its result is too large to fetch" in reason for reason in timing.failed.values())

@@ -157,10 +157,10 @@ def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
     """The engine keeps its id and its process; what waits behind it, others' too, is answered."""
     two.run(0, f"{USE}; mine = 1")
     run(two, "%gpu cluster -q")
-    from gpumagic.cluster import asking, connecting
+    from gpumagic.cluster import connection, rpc
 
-    (client,) = connecting._clients.values()
-    found = asking.ask(connecting.Cluster(client, ""), [0], "choose", {"spec": "3"})
+    (client,) = connection._clients.values()
+    found = rpc.ask(connection.Cluster(client, ""), [0], "choose", {"spec": "3"})
     assert found[0].value[1].status == "too-late"
     before = two.client[0].apply_async(time.sleep, 0.5)
     waiting = [two.client[0].apply_async(eval, f"{i} * 2") for i in range(3)]
@@ -184,11 +184,12 @@ def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
 def test_requests_that_arrive_behind_a_restart(two: Cluster, run: Run) -> None:
     two.run(0, USE)
     run(two, "%gpu cluster -q")
-    from gpumagic.cluster import connecting
 
-    (client,) = connecting._clients.values()
+    from gpumagic.cluster import connection
+
+    (client,) = connection._clients.values()
     source = (
-        "__import__('gpumagic.cluster.remote', fromlist=['r'])"
+        "__import__('gpumagic.cluster.engine', fromlist=['r'])"
         ".choose('off', restart=True)[1].status"
     )
     asked = client[0].apply_async(eval, source)
@@ -257,7 +258,7 @@ def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
         return wait(futures, 60)  # however slow the machine: the engine does confirm
 
     with busy(two, 0), monkeypatch.context() as patch:
-        patch.setattr("gpumagic.cluster.asking.concurrent.futures.wait", interrupted)
+        patch.setattr("gpumagic.cluster.rpc.concurrent.futures.wait", interrupted)
         with pytest.raises(UsageError, match="interrupted: engines that had not begun"):
             run(two, "%gpu off --cluster -t 0 --restart -q")
     assert len(waits) == 2
@@ -279,7 +280,9 @@ def test_a_restarted_engine_imports_nothing_from_its_folder(
     """Nor does it lose it, or what its relative options meant."""
     cluster = cluster_of(1)
     traps = Traps(tmp_path)
-    cluster.run(0, "import gpumagic.restart, gpumagic.cluster.successor, psutil, multiprocessing")
+    cluster.run(
+        0, "import gpumagic.restart, gpumagic.cluster.engine_restart, psutil, multiprocessing"
+    )
     assert run(cluster, "%gpu 0 --cluster -o -q").value[0].error is None
     cluster.run(0, f"import os; {USE}")
     # What the old process imports from its folder is its own matter: that has all it needs.

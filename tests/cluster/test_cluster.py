@@ -88,9 +88,9 @@ def test_a_busy_engine_holds_up_nobody(two: Cluster, run: Run, busy: Any) -> Non
 
 def test_nothing_outstanding_is_left(two: Cluster, run: Run) -> None:
     run(two, "%gpu cluster -q")
-    from gpumagic.cluster import connecting
+    from gpumagic.cluster import connection
 
-    (client,) = connecting._clients.values()
+    (client,) = connection._clients.values()
     client.wait(timeout=60)
     assert not client.outstanding
     assert not client.results
@@ -106,7 +106,7 @@ def test_an_engine_that_has_ended(cluster_of: Callable[..., Cluster], run: Run) 
 
 def test_another_version_and_none(cluster_of: Callable[..., Cluster], run: Run) -> None:
     two = cluster_of(2)
-    two.run(0, "import gpumagic.cluster.remote as r; r.__version__ = '0.0.9'")
+    two.run(0, "import gpumagic.cluster.engine as r; r.__version__ = '0.0.9'")
     two.run(
         1,
         "import sys\n"
@@ -126,7 +126,7 @@ def test_another_version_and_none(cluster_of: Callable[..., Cluster], run: Run) 
 
 def test_a_result_too_large(two: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run(two, "%gpu cluster -q")
-    monkeypatch.setattr("gpumagic.cluster.asking.LARGEST", 1000)
+    monkeypatch.setattr("gpumagic.cluster.rpc.LARGEST", 1000)
     assert all(
         str(each.error).startswith("its result is too large to fetch (")
         for each in run(two, "%gpu cluster -o").value
@@ -137,7 +137,7 @@ def test_a_controller_that_has_ended(
     cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = cluster_of(1)
-    monkeypatch.setattr("gpumagic.cluster.connecting.PATIENCE", 1.0)
+    monkeypatch.setattr("gpumagic.cluster.connection.PATIENCE", 1.0)
     run(two, "%gpu cluster -q")
     two.end_controller()
     with pytest.raises(UsageError, match=r"the controller .* does not answer: has it ended\?"):
@@ -283,12 +283,14 @@ def test_nothing_of_it_is_imported_before(child_environment: Any) -> None:
 def test_an_engine_that_goes_between_two_questions(
     cluster_of: Callable[..., Cluster], run: Run
 ) -> None:
-    from gpumagic.cluster import asking, connecting
+    from gpumagic.cluster import rpc
 
     cluster = cluster_of(2)
-    known = connecting.connect(cluster.client)
+    from gpumagic.cluster import connection
+
+    known = connection.connect(cluster.client)
     cluster.kill(1)
     wait_for(lambda: 1 not in cluster.client.ids)
-    answers = asking.ask(known, [0, 1], "look")
+    answers = rpc.ask(known, [0, 1], "look")
     assert answers[0].error is None
     assert answers[1].error == "the engine is gone"

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 from traitlets import TraitError
 
-from gpumagic.cluster import connecting, connection_file
+from gpumagic.cluster import connection, connection_file
 from gpumagic.errors import SpecError
 from tests.security.neighbour import UID
 from tests.support.clusters import Cluster
@@ -127,7 +127,7 @@ def test_a_connection_file_runs_nothing(
     run_cell: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     package = SimpleNamespace(Client=lambda *_, **__: pytest.fail("it was used"))
-    monkeypatch.setattr(connecting, "package", lambda: package)
+    monkeypatch.setattr(connection, "package", lambda: package)
     file = tmp_path / "c.json"
     file.write_text(json.dumps({**_FILE, name: value}))
     with pytest.raises(UsageError, match=rf"^c\.json is not used: its '{name}' is .+, not .+$"):
@@ -167,7 +167,7 @@ def test_whatever_a_client_raises_is_one_line(
     def client(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(connecting, "package", lambda: SimpleNamespace(Client=client))
+    monkeypatch.setattr(connection, "package", lambda: SimpleNamespace(Client=client))
     file = tmp_path / "c.json"
     file.write_text(json.dumps(_FILE))
     with pytest.raises(UsageError) as raised:
@@ -179,4 +179,4 @@ def test_whatever_a_client_raises_is_one_line(
 def test_an_engine_of_very_many_digits() -> None:
     for text in ("9" * 5000, "9" * 5000 + ":", "::" + "9" * 5000):
         with pytest.raises(SpecError, match="write an engine's id"):
-            connecting.targets(text, [0, 1])
+            connection.targets(text, [0, 1])

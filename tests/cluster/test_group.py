@@ -16,8 +16,8 @@ import psutil
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import ranks, running
-from gpumagic.cluster.remote import Place
+from gpumagic.cluster import distributed, execution
+from gpumagic.cluster.engine import Place
 from gpumagic.errors import DeviceError
 from gpumagic.results import ProcessGroup
 from tests.security.neighbour import act
@@ -99,7 +99,7 @@ def listening(cluster: Cluster) -> set[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
 def test_nobody_else_can_take_part(joined: Cluster, run: Run) -> None:
     """Not from another host, and not as another user of this one, who is let in to no store."""
-    store = "__import__('gpumagic.cluster.ranks', fromlist=['r'])._meeting['folder'].name"
+    store = "__import__('gpumagic.cluster.distributed', fromlist=['r'])._meeting['folder'].name"
     folder = Path(joined.value(0, store))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert listening(joined) <= {"127.0.0.1"}  # gloo's own
@@ -144,8 +144,10 @@ def test_ranks_start_together(joined: Cluster, run: Run) -> None:
 
 def test_a_rank_that_does_not_come(joined: Cluster, run: Run) -> None:
     """It is named, and the next barrier is one again."""
-    joined.run(0, "import gpumagic.cluster.ranks as r; r._PATIENCE = 0.5")
-    joined.run(1, "import gpumagic.cluster.ranks as r; real = r.barrier; r.barrier = lambda: True")
+    joined.run(0, "import gpumagic.cluster.distributed as r; r._PATIENCE = 0.5")
+    joined.run(
+        1, "import gpumagic.cluster.distributed as r; real = r.barrier; r.barrier = lambda: True"
+    )
     run(joined, "%%cudatime --cluster -v timing\n1", raising=False)
     failed = run(joined, "timing").value.failed
     assert failed == {0: "UsageError: rank 1 did not come to the barrier in 0.5 s"}
@@ -165,7 +167,7 @@ def test_a_barrier_without_its_store() -> None:
         distributed_c10d=SimpleNamespace(_get_default_store=Gone),
     )
     with pytest.raises(DeviceError, match="store does not answer: has rank 0 ended"):
-        ranks._come_together(group)
+        distributed._come_together(group)
 
 
 def test_a_rank_that_dies_before_the_barrier(cluster_of: Callable[..., Cluster], run: Run) -> None:
@@ -173,8 +175,8 @@ def test_a_rank_that_dies_before_the_barrier(cluster_of: Callable[..., Cluster],
     run(cluster, "%gpu off --cluster -q")
     run(cluster, "%gpu dist init -q")
     die = "r.barrier = lambda: os.kill(os.getpid(), 9)"
-    cluster.run(1, f"import gpumagic.cluster.ranks as r, os; {die}")
-    cluster.run(0, "import gpumagic.cluster.ranks as r; r._PATIENCE = 1000.0")
+    cluster.run(1, f"import gpumagic.cluster.distributed as r, os; {die}")
+    cluster.run(0, "import gpumagic.cluster.distributed as r; r._PATIENCE = 1000.0")
     run(cluster, "%%cudatime --cluster -v timing\n1", raising=False)
     failed = run(cluster, "timing").value.failed
     assert failed[1] == "the engine died"
@@ -200,7 +202,7 @@ def test_a_silent_rank_stops_all(
 ) -> None:
     """Its group would wait for it."""
     run(joined, "%gpu cluster -q")
-    monkeypatch.setattr("gpumagic.cluster.running.prepare.__defaults__", (3.0,))
+    monkeypatch.setattr("gpumagic.cluster.execution.prepare.__defaults__", (3.0,))
     with (
         busy(joined, 1),
         pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was run"),
@@ -236,7 +238,7 @@ def test_ranks_of_two_groups_are_no_group() -> None:
             engine: Place("h", engine, rank=engine, world_size=2, master=master)
             for engine, master in enumerate(masters)
         }
-        return running.one_group(running.Outcome(places=places))
+        return execution.one_group(execution.Outcome(places=places))
 
     assert together("a:1", "a:1")
     assert not together("a:1", "a:2")
@@ -244,10 +246,11 @@ def test_ranks_of_two_groups_are_no_group() -> None:
 
 def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
     run(two, "%gpu off --cluster -q")
-    two.run(0, "import gpumagic.cluster.ranks as r; r._address = lambda towards: '127.0.0.1'")
+    two.run(0, "import gpumagic.cluster.distributed as r; r._address = lambda towards: '127.0.0.1'")
     two.run(
         1,
-        "import gpumagic.cluster.ranks as r, socket; socket.gethostname = lambda: 'elsewhere'\n"
+        "import socket, gpumagic.cluster.distributed as r\n"
+        "socket.gethostname = lambda: 'elsewhere'\n"
         "def address(towards):\n"
         "    if towards: raise r.DeviceError('knows no address')\n"
         "    return '127.0.0.1'\n"
@@ -280,7 +283,7 @@ def test_a_rank_that_comes_when_the_first_has_given_up(
     flag = tmp_path / "given up"
     two.run(
         0,
-        "import gpumagic.cluster.ranks as r, pathlib; real = r.join\n"
+        "import gpumagic.cluster.distributed as r, pathlib; real = r.join\n"
         "def join(**given):\n"
         "    try: return real(**given)\n"
         f"    finally: pathlib.Path({str(flag)!r}).touch()\n"
@@ -288,7 +291,7 @@ def test_a_rank_that_comes_when_the_first_has_given_up(
     )
     two.run(
         1,
-        "import gpumagic.cluster.ranks as r, pathlib, time; real = r.join\n"
+        "import gpumagic.cluster.distributed as r, pathlib, time; real = r.join\n"
         "def join(**given):\n"
         f"    while not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.01)\n"
         "    return real(**given)\n"
@@ -315,7 +318,7 @@ def test_a_barrier_when_the_store_is_gone(joined: Cluster, run: Run) -> None:
     run(joined, "%gpu dist down -t 0 -q")
     joined.run(
         1,
-        "import gpumagic.cluster.ranks as r\n"
+        "import gpumagic.cluster.distributed as r\n"
         "try: r.barrier()\nexcept r.DeviceError as error: said = str(error)",
     )
     assert "store does not answer: has rank 0 ended" in joined.value(1, "said")
@@ -345,7 +348,7 @@ def test_a_rank_that_fails_holds_up_nobody(two: Cluster, run: Run) -> None:
 
 def test_nccl_where_there_are_gpus(two: Cluster) -> None:
     """What ``--backend auto`` goes by; NCCL itself needs real GPUs."""
-    source = "__import__('gpumagic.cluster.ranks', fromlist=['r']).rendezvous(())[2]"
+    source = "__import__('gpumagic.cluster.distributed', fromlist=['r']).rendezvous(())[2]"
     assert two.value(0, source) is True
     two.renew()
     two.run(0, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''")

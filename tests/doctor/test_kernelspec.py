@@ -13,7 +13,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from gpumagic import devices
-from gpumagic.commands import main
+from gpumagic.cli import main
 from gpumagic.errors import SpecError
 from gpumagic.kernelspec import variables
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic import explain as explaining
-from gpumagic import threads
+from gpumagic.doctor import explanation as explaining
 from gpumagic.results import Diagnosis, Explanation
+from gpumagic.selection import cpu_threads
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
 from tests.virtual_gpu import GPU, Scenario, World
@@ -47,7 +47,7 @@ def torch_threads() -> Iterator[Callable[[], int]]:
 
     before = torch.get_num_threads()
     yield torch.get_num_threads
-    threads.reset()
+    cpu_threads.reset()
     torch.set_num_threads(before)
 
 
@@ -58,7 +58,7 @@ def test_off_tells_the_threads(
     before = torch_threads()
     told = run_cell("%gpu off --soft").text
     assert f"CPU: torch computes with {before} thread" in told
-    assert f"{threads.cores().allowed} core" in told
+    assert f"{cpu_threads.cores().allowed} core" in told
     set_ = run_cell("%gpu off --soft --threads 3").text
     assert torch_threads() == 3
     assert "CPU: torch computes with 3 threads" in set_

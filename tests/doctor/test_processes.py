@@ -20,7 +20,7 @@ Diagnosed = Callable[..., "dict[str, Any]"]
 
 REPORT = """
 import json, sys
-from gpumagic import diagnose, driver
+from gpumagic import diagnose; from gpumagic.cuda import driver
 loaded, before = "torch" in sys.modules, driver.state().initialized
 result = diagnose().to_dict()
 result["findings"] = {found.pop("subject"): found for found in result["findings"]}

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from gpumagic import inventory, system_files
-from gpumagic.display import as_html, as_text
+from gpumagic.cuda import devices as inventory
+from gpumagic.cuda.driver import DriverState
+from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import judge, system
 from gpumagic.doctor.build import fit, runs_on
 from gpumagic.doctor.facts import Facts, Package, Toolkit
-from gpumagic.driver import DriverState
+from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, DeviceTable, Diagnosis, Finding
-from gpumagic.runtime import Build, Start
-from gpumagic.threads import Cores, quota
+from gpumagic.selection.cpu_threads import Cores, quota
+from gpumagic.system import system_files
 from tests.virtual_gpu import Scenario
 
 BUILD = Build(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import nvml
-from gpumagic.display import as_text
+from gpumagic.cuda import nvml
 from gpumagic.errors import GpuMagicWarning
+from gpumagic.render import as_text
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario, default_uuid
 
@@ -299,10 +299,10 @@ def test_others_memory_is_known_to_a_process_without_a_context(
     bare = kernel(Scenario(devices=1, processes=[neighbour]))
     bare.run("import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0")
     known = "(lambda d: (d.memory_own, d.memory_others))(gpumagic.devices()[0])"
-    bare.run("import gpumagic.inventory")
+    bare.run("import gpumagic.cuda.devices")
     assert bare.value(known) == (0, 5 * 2**30)
     # The same in a container.
-    bare.run("gpumagic.inventory.in_first_pid_namespace = lambda: False")
+    bare.run("gpumagic.cuda.devices.in_first_pid_namespace = lambda: False")
     assert bare.value(known) == (0, None)
 
 

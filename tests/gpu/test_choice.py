@@ -181,9 +181,9 @@ def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., K
 def test_a_choice_whose_verification_is_broken_off_is_not_made(fresh: Kernel, cell: str) -> None:
     """It may take long: a copy of the process is asked, or the driver in a child."""
     fresh.run(
-        "from gpumagic import selection\n"
+        "from gpumagic.selection import apply\n"
         "def verify(*_): raise KeyboardInterrupt\n"
-        "selection._verify = verify"
+        "apply._verify = verify"
     )
     reply = fresh.run(cell, raising=False)
     assert reply.status == "error"  # what is queued behind does not run
@@ -196,7 +196,7 @@ def test_a_choice_whose_verification_is_broken_off_is_not_made(fresh: Kernel, ce
 
 #: Counts how often a copy of the process is asked, which costs seconds on a real machine.
 COUNTING = """
-import gpumagic.runtime as _runtime
+import gpumagic.cuda.probe as _runtime
 def _counted(_ask=_runtime.in_fork): _asked.append(1); return _ask()
 _asked, _runtime.in_fork = [], _counted
 """
@@ -425,8 +425,8 @@ def test_a_gate_for_one_cell_hides_nothing(fresh: Kernel) -> None:
 def test_short_cells_do_not_wait_for_that_question(fresh: Kernel) -> None:
     """A copy of the process takes long to answer: once, and then not next to so short a cell."""
     fresh.run(
-        "import torch\nfrom gpumagic import runtime\nasked, in_fork = [], runtime.in_fork\n"
-        "runtime.in_fork = lambda: asked.append(1) or in_fork()"
+        "import torch\nfrom gpumagic.cuda import probe\nasked, in_fork = [], probe.in_fork\n"
+        "probe.in_fork = lambda: asked.append(1) or in_fork()"
     )
     for _ in range(3):
         fresh.run("%%gpu off\nx = 1")
@@ -461,7 +461,7 @@ def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
 
 
 INTERRUPTED = """
-from gpumagic import selection
+from gpumagic.selection import apply as selection
 from gpumagic.magics import extension
 def late(*given, choose=selection.choose, **named):
     choose(*given, **named)

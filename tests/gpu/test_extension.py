@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import driver
+from gpumagic.cuda import driver
 from tests.support.kernels import Kernel
 from tests.support.shells import registered, run_cell, shell
 from tests.support.terminal import Terminal
@@ -119,9 +119,11 @@ def test_magics_of_the_same_name_come_back(virtual_gpu: Any) -> None:
 
 
 def test_help_is_complete_and_names_examples(run_cell: Callable[..., Any], ip: Any) -> None:
-    from gpumagic.magics import cudatime, gpu, gpumem
+    from gpumagic.magics.cudatime import command
+    from gpumagic.magics.gpu import command as gpu
+    from gpumagic.magics.gpumem import command as gpumem
 
-    for name, magic in (("gpu", gpu), ("cudatime", cudatime), ("gpumem", gpumem)):
+    for name, magic in (("gpu", gpu), ("cudatime", command), ("gpumem", gpumem)):
         found = ip.inspector.info(ip.find_magic(name), oname=name)
         for option in magic.parser().option_strings():
             assert option in found["docstring"], (name, option)

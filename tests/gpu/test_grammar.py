@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpumagic.cuda.visible_devices import hides_all, view
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Device, MigInstance, Process
-from gpumagic.visibility import Wants, freest, hides_all, parse, pick, resolve, view
+from gpumagic.selection.spec import Wants, freest, parse, pick, resolve
 
 GIB = 2**30
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")

@@ -9,7 +9,7 @@ from pathlib import Path
 #: Needs nothing but the standard library, so that any Python can run it: `PYTHON FILE FOLDER`.
 SCRIPT = """
 import builtins, importlib._bootstrap, sys, threading
-from gpumagic.import_notes import ImportNotes
+from gpumagic.cuda.import_trace import ImportNotes
 
 kept = importlib._bootstrap._module_locks
 before = builtins.__import__, list(sys.meta_path), list(sys.path_hooks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import driver
+from gpumagic.cuda import driver
 from tests.support.kernels import ROOT, Kernel
 from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
 
@@ -101,8 +101,8 @@ SWEEP = """
 import sys
 sys.path.insert(0, {root!r})
 import gpumagic
-from gpumagic import nvml
-from gpumagic.display import as_text
+from gpumagic.cuda import nvml
+from gpumagic.render import as_text
 from tests.virtual_gpu import World
 
 world, found = World.current(), dict()

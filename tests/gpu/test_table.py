@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 import gpumagic
-from gpumagic.display import as_html, as_text
+from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, DeviceTable, Process
 
 GIB = 2**30
@@ -166,7 +166,7 @@ def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
 def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
     """A kernel's output is not shown in the terminal that its server was started in."""
     source = (
-        "import io, os, sys; from gpumagic.display.text import columns\n"
+        "import io, os, sys; from gpumagic.render.text import columns\n"
         "printed, real, sys.stdout = columns(), sys.stdout, io.StringIO()\n"
         "elsewhere = columns(); os.environ['COLUMNS'] = '33'; wanted = columns()\n"
         "print(printed, elsewhere, wanted, file=real)"
@@ -211,7 +211,7 @@ def test_watch_ends_and_leaves_the_table(run_cell: Callable[..., Any]) -> None:
 
 
 def test_help_is_complete(run_cell: Callable[..., Any]) -> None:
-    from gpumagic.magics.gpu import help_text, parser
+    from gpumagic.magics.gpu.command import help_text, parser
 
     for option in parser().option_strings():
         assert option in help_text()

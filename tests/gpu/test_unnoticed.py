@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import nvml_check
+from gpumagic.cuda import nvml_check
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import Scenario
 

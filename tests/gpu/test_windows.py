@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import driver
+from gpumagic.cuda import driver
 
 HANDLE = 0x7FFE_1234_0000
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic import witness
+from gpumagic.cuda import init_trace
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran, registered
 
@@ -91,7 +91,7 @@ BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
 
 
 class Driver:
-    """Stands in for `gpumagic.driver`: initialised when a test says so, whatever others did."""
+    """Stands in for `cuda.driver`: initialised when a test says so, whatever others did."""
 
     def __init__(self) -> None:
         self.up = False
@@ -106,7 +106,9 @@ class Driver:
 
 
 @pytest.fixture
-def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[witness.Witness]:
+def watched(
+    ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[init_trace.Witness]:
     """A witness of the shell, and packages that initialise its driver; ``init`` does it, too."""
     driver = Driver()
     (tmp_path / "greedy.py").write_text("import builtins\nbuiltins.test_init()\n")
@@ -117,7 +119,7 @@ def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(builtins, "test_init", driver.init, raising=False)
     ip.user_ns["init"] = driver.init
     before = registered(ip)
-    watching = witness.Witness(ip)
+    watching = init_trace.Witness(ip)
     watching._driver = driver
     watching.attach()
     yield watching
@@ -158,14 +160,14 @@ def watched(ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     ],
 )
 def test_exactly_who(
-    watched: witness.Witness, run_cell: Callable[..., Ran], cell: str, says: str
+    watched: init_trace.Witness, run_cell: Callable[..., Ran], cell: str, says: str
 ) -> None:
     run_cell("1 + 1")
     run_cell(cell, raising=False)
     assert str(watched.culprit).endswith(says) or f"{says} (line" in str(watched.culprit)
 
 
-def test_between_two_cells(watched: witness.Witness, run_cell: Callable[..., Ran]) -> None:
+def test_between_two_cells(watched: init_trace.Witness, run_cell: Callable[..., Ran]) -> None:
     """By a thread, or by a widget."""
     run_cell("import innocent_not", raising=False)
     watched._driver.init()
@@ -174,7 +176,7 @@ def test_between_two_cells(watched: witness.Witness, run_cell: Callable[..., Ran
 
 
 def test_the_question_within_the_statement_itself(
-    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def ask() -> None:
         watched._driver.init()
@@ -186,7 +188,7 @@ def test_the_question_within_the_statement_itself(
 
 
 def test_nothing_of_the_users_is_kept(
-    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     """A silent request ends without a word: its result, and the objects in it, go all the same."""
     result = ip.run_cell("object()", silent=True, store_history=False)
@@ -199,7 +201,7 @@ def test_nothing_of_the_users_is_kept(
 
 
 def test_a_defect_of_ours_costs_only_the_answer(
-    watched: witness.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def broken() -> bool:
         raise OSError("no answer")
@@ -210,7 +212,7 @@ def test_a_defect_of_ours_costs_only_the_answer(
 
 
 def test_nothing_of_ours_is_on_the_stack(
-    watched: witness.Witness, run_cell: Callable[..., Ran], tmp_path: Path
+    watched: init_trace.Witness, run_cell: Callable[..., Ran], tmp_path: Path
 ) -> None:
     (tmp_path / "failing.py").write_text(
         "import inspect\nSTACK = [f.filename for f in inspect.stack()]\nimport no_such_package\n"

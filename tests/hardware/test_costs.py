@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import torch_cuda
-from gpumagic.timing import queued
+from gpumagic.cuda import torch_cuda
+from gpumagic.timing import launch_overhead
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 
@@ -63,8 +63,8 @@ def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) ->
 
 STREAMS = """
 import gpumagic, statistics, time, torch
-from gpumagic import torch_cuda
-from gpumagic.timing.passing import Passing
+from gpumagic.cuda import torch_cuda
+from gpumagic.timing.passive_timer import Passing
 def used():
     return next(d.memory_used for d in gpumagic.devices(processes=False) if d.ordinal == 0)
 def seconds(code):
@@ -99,18 +99,18 @@ def test_what_the_questions_about_streams_cost(
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     """Pairs of events with nothing in between; the same with all of torch's streams marked."""
-    stream, hold = torch_cuda.current_stream(0), queued.Hold(0, 20e-3)
+    stream, hold = torch_cuda.current_stream(0), launch_overhead.Hold(0, 20e-3)
     pairs, every = [], []
     for _ in range(10):  # a queue holds some 1,000 marks
-        queued.hold(hold, stream)
+        launch_overhead.hold(hold, stream)
         events = [torch_cuda.timing_event(stream) for _ in range(200)]
         torch.cuda.synchronize()
         couples = zip(events[::2], events[1::2], strict=True)
         pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
     for _ in range(10):
-        queued.hold(hold, stream)
+        launch_overhead.hold(hold, stream)
         start = torch_cuda.timing_event(stream)
-        queued.let_wait(0, start, stream)
+        launch_overhead.let_wait(0, start, stream)
         ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]
         torch.cuda.synchronize()
         every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
@@ -118,7 +118,7 @@ def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     figure("the same with every stream marked: least, median, step", _summary(every))
     step = _summary(pairs)[2]
     # A margin: times come as milliseconds in single precision.
-    assert step is None or step <= queued.RESOLUTION * 1.01
+    assert step is None or step <= launch_overhead.RESOLUTION * 1.01
 
 
 def _summary(values: Sequence[float]) -> tuple[float, float, float | None]:
@@ -132,7 +132,7 @@ def test_how_many_launches_a_queue_holds(torch: Any, figure: Figure) -> None:
     x = torch.ones(1, device="cuda")
     x.add_(1)
     torch.cuda.synchronize()
-    queued.hold(queued.Hold(0, 1.0), torch_cuda.current_stream(0))
+    launch_overhead.hold(launch_overhead.Hold(0, 1.0), torch_cuda.current_stream(0))
     waited = None
     for launch in range(1, 5001):
         begin = time.perf_counter()

@@ -59,7 +59,7 @@ def test_is_available_freezes_the_choice(plain: Kernel, figure: Figure) -> None:
 def test_asking_the_driver_does_not_start_it(kernel: Callable[..., Kernel], figure: Figure) -> None:
     """On Windows this is the only check of how the driver's library is found there."""
     fresh = kernel(load=False)
-    fresh.run("import torch; from gpumagic import driver")
+    fresh.run("import torch; from gpumagic.cuda import driver")
     before = fresh.value("driver.is_initialized()")
     fresh.run("x = torch.ones(1).cuda()")
     after = fresh.value("driver.is_initialized()")

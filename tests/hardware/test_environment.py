@@ -116,7 +116,7 @@ def test_inferred_connections_are_counted_when_cuda_starts(by_moment: ByMoment, 
 
 ORDER = """
 import gpumagic, os, torch
-from gpumagic import driver
+from gpumagic.cuda import driver
 os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it has an order of its own
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory import oom
-from gpumagic.memory.peaks import LEDGER
+from gpumagic.memory.peak_ledger import LEDGER
 from tests.hardware.record import Figure
 from tests.support.kernels import Kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import inventory
+from gpumagic.cuda import devices
 from tests.hardware.record import Figure
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch")]
@@ -41,6 +41,6 @@ def test_whether_nvmls_pids_are_ours(torch: Any, figure: Figure) -> None:
     listed = None if device.processes is None else [p.pid for p in device.processes]
     figure("NVML lists this process", None if listed is None else os.getpid() in listed)
     figure("processes listed", None if listed is None else len(listed))
-    figure("in the first pid namespace", inventory.in_first_pid_namespace())
+    figure("in the first pid namespace", devices.in_first_pid_namespace())
     figure("memory: own, others", (device.memory_own, device.memory_others))
     assert device.memory_own is None or device.memory_own > 0

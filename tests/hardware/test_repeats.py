@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
 @pytest.fixture(scope="module")
 def cycles(torch: Any) -> float:
     """Cycles of ``torch.cuda._sleep`` in a second, as the queued samples' own hold counts them."""
-    from gpumagic import torch_cuda
-    from gpumagic.timing import queued
+    from gpumagic.cuda import torch_cuda
+    from gpumagic.timing import launch_overhead
 
     work.spin(torch)
-    return queued._rate(0, torch_cuda.current_stream(0))
+    return launch_overhead._rate(0, torch_cuda.current_stream(0))
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def test_a_hold_is_as_long_as_it_should_be(torch: Any, cycles: float, figure: Fi
 
 def test_a_queued_sample_of_nothing(torch: Any, figure: Figure) -> None:
     """What the marks themselves take: with a mark for every stream, perhaps more than a kernel."""
-    from gpumagic.timing.measure import Stopwatch
-    from gpumagic.timing.queued import Hold
+    from gpumagic.timing.launch_overhead import Hold
+    from gpumagic.timing.run import Stopwatch
 
     watch, taken = Stopwatch(), []
     for _ in range(9):

@@ -55,14 +55,14 @@ def test_inferred_an_event_behind_a_context_sees_every_stream(
     torch: Any, cycles: float, figure: Figure
 ) -> None:
     """``cuCtxRecordEvent``: also non-blocking streams, and a stream can wait for its event."""
-    from gpumagic import driver
-    from gpumagic.timing import whole
+    from gpumagic.cuda import driver
+    from gpumagic.timing import context_event
 
-    if not whole.Mark(0).known:
+    if not context_event.Mark(0).known:
         figure("cuCtxRecordEvent", None)
         pytest.skip("the driver is older than CUDA 12.5")
     torch.cuda.synchronize()
-    assert not whole.Mark(0).outlives(), "an idle device is at work"
+    assert not context_event.Mark(0).outlives(), "an idle device is at work"
     library, handle = driver.loaded_library(), ctypes.c_void_p()
     assert library is not None
     assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from gpumagic import keep
+from gpumagic.restart import variables as keep
 from tests.keep.cases import CASES, Case
 from tests.support import forks
 from tests.support.kernels import python_environment

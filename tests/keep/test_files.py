@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import pytest
 
-from gpumagic import keep
 from gpumagic.errors import RestartError
+from gpumagic.restart import variables as keep
 from tests.keep.runner import namespace
 
 

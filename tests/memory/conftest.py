@@ -20,7 +20,7 @@ def torch() -> Iterator[ModuleType]:
         torch.empty(1, device=f"cuda:{ordinal}")
     clear(torch)
     yield torch
-    from gpumagic.memory.peaks import LEDGER
+    from gpumagic.memory.peak_ledger import LEDGER
 
     LEDGER.release()
     clear(torch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from gpumagic.memory.blocks import Blocks
+from gpumagic.memory.allocator_blocks import Blocks
 
 
 def tensor(torch: ModuleType, size: int) -> Any:

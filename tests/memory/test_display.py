@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.display import as_html, as_text
-from gpumagic.results import (
-    DeviceMemory,
-    DeviceMemoryDelta,
-    MemoryDelta,
-    MemoryReport,
-)
+from gpumagic.render import as_html, as_text
+from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 
 GIB = 2**30
 MIB = 2**20

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cell_hooks import first_line
-from gpumagic.display import describe
-from gpumagic.display.text import render
-from gpumagic.memory.every_cell import EveryCell
-from gpumagic.memory.log import MemoryLog
-from gpumagic.memory.peaks import LEDGER
+from gpumagic.cells.hooks import first_line
+from gpumagic.memory.cell_log import MemoryLog
+from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.memory.per_cell import EveryCell
+from gpumagic.render import describe
+from gpumagic.render.text import render
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_magic import bytes_on

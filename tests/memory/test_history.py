@@ -275,7 +275,7 @@ def test_in_a_kernel(kernel: Any) -> None:
     assert "torch is not imported" in k.run("%gpumem record on", raising=False).shown
     k.run("import torch")
     assert "Recording begins when CUDA is first used" in k.run("%gpumem record on").shown
-    k.run("from gpumagic import driver\nassert driver.state().initialized is False")
+    k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
     assert "already" in k.run("%gpumem record on").shown
     assert "first used" in k.run("%gpumem record").shown
     assert "Nothing is allocated" in k.run("%gpumem cells").shown

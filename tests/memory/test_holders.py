@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.memory.holding import holders
+from gpumagic.memory.attribution import holders
 from gpumagic.results import DeviceHolders, Holders
 from tests.memory.conftest import MIB
 
@@ -441,8 +441,8 @@ def test_where_the_allocator_counts_nothing_that_is_said(
 
 def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
     """The time is looked at within a list, too; without a deadline all of it is looked at."""
-    from gpumagic.memory.blocks import Blocks
-    from gpumagic.memory.tensors import Root, walk
+    from gpumagic.memory.allocator_blocks import Blocks
+    from gpumagic.memory.object_graph import Root, walk
 
     numbers: list[Any] = [1] * 300_000
     numbers[200_000] = new(1000)

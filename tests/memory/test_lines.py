@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.line_sources import find_code, function_source
-from gpumagic.memory.peaks import LEDGER
-from gpumagic.memory.stayed import Living, living_numbers
+from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.memory.retained import Living, living_numbers
 from gpumagic.results import LineMemory, LineReport
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_peaks import empty, program, readings
@@ -364,7 +364,7 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
 def test_an_error_of_ours_does_not_reach_the_cell(
     lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.memory.lines import LineTracer
+    from gpumagic.memory.line_profiler import LineTracer
 
     def broken(self: Any) -> None:
         raise RuntimeError("ours")
@@ -491,7 +491,7 @@ def test_an_interrupt_of_ours_leaves_nothing_behind(
 
     scopes, own = len(LEDGER._scopes), torch._C._cuda_record_memory_history
     trace = sys.gettrace()
-    monkeypatch.setattr(f"gpumagic.torch_cuda.{function}", interrupted)
+    monkeypatch.setattr(f"gpumagic.cuda.torch_cuda.{function}", interrupted)
     ran = run_cell("%%gpumem -q --lines\na = e(1)", raising=False)
     assert isinstance(ran.error, KeyboardInterrupt)
     monkeypatch.undo()

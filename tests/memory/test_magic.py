@@ -265,7 +265,7 @@ def test_the_report_adds_up(run_cell: Any, torch: ModuleType) -> None:
 
 
 def test_help(run_cell: Any) -> None:
-    from gpumagic.magics.gpumem import help_text
+    from gpumagic.magics.gpumem.command import help_text
 
     for word in ("-o", "-v NAME", "-q", "%%gpumem", "examples:"):
         assert word in help_text()

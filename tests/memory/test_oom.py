@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory import beginning, oom
+from gpumagic.memory import oom, start_counters
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import OutOfMemory
 
@@ -307,7 +307,7 @@ def test_no_panel_where_the_user_has_put_another_exception_in_its_place(cells: A
 
 def test_memory_that_came_free_meanwhile_is_the_first_remedy(cells: Any, ip: Any) -> None:
     cells("small = new(1); big = [new(40)]")
-    begun = beginning.read()
+    begun = start_counters.read()
     cells("new(40)", raising=False)
     ip.user_ns["big"].clear()
     assert [r.what for r in explained(ip, begun).remedies] == [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory.holding import ELSEWHERE
+from gpumagic.memory.attribution import ELSEWHERE
 from tests.memory.conftest import MIB
 
 SETUP = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory.peaks import LEDGER
+from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results import DeviceMemoryDelta
 from tests.memory.conftest import MIB, clear
 

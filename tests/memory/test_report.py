@@ -19,7 +19,7 @@ CONTEXT = 500 * MIB
 #: In a kernel: what has been touched so far.
 TOUCHED = """\
 import sys
-from gpumagic import driver, torch_cuda
+from gpumagic.cuda import driver, torch_cuda
 print([("torch" in sys.modules), driver.state().initialized, torch_cuda.contexts()])
 """
 

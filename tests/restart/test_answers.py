@@ -290,19 +290,19 @@ def test_a_file_that_keeps_its_name_is_refused_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on NFS: the new process would not take it for what the old one has left."""
-    from gpumagic.restart import handover
+    from gpumagic.restart import state_file
 
     def named(**_: Any) -> Any:
         (file := tmp_path / ".nfs0001").touch(mode=0o600)
         return file.open("w+b")
 
-    monkeypatch.setattr(handover.tempfile, "TemporaryFile", named)
+    monkeypatch.setattr(state_file.tempfile, "TemporaryFile", named)
     with pytest.raises(OSError, match="set TMPDIR"):
-        handover.create(str(tmp_path))
+        state_file.create(str(tmp_path))
 
 
 def test_the_loader_runs_commands_as_python_does(tmp_path: Path) -> None:
-    from gpumagic.restart import command
+    from gpumagic.restart import command_line
 
     (tmp_path / "script.py").write_text("import sys; print(__name__, sys.argv, sys.path[0])")
     (tmp_path / "package").mkdir()
@@ -314,7 +314,7 @@ def test_the_loader_runs_commands_as_python_does(tmp_path: Path) -> None:
         ["-W", "ignore", "-Bm", "module", "x"],
         ["-c", "import sys; print(__name__, sys.argv, sys.path[0])", "-x"],
     ):
-        options, program = command.split(words)
+        options, program = command_line.split(words)
         shown = [
             subprocess.run(
                 [sys.executable, *options, *between, *program],
@@ -323,7 +323,7 @@ def test_the_loader_runs_commands_as_python_does(tmp_path: Path) -> None:
                 text=True,
                 check=True,
             ).stdout
-            for between in ([], [command.LOADER])
+            for between in ([], [command_line.LOADER])
         ]
         assert shown[0] == shown[1]
         assert shown[0].startswith("__main__")

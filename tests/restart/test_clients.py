@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
-from gpumagic.restart import clients
+from gpumagic.restart import connections
 from tests.security.neighbour import UID, needs_neighbour
 
 pytestmark = pytest.mark.skipif(
@@ -41,15 +41,15 @@ def test_a_socket_is_looked_at_without_a_default_timeout() -> None:
     ours, theirs = socket.socketpair()
     socket.setdefaulttimeout(FOR_EVER)
     try:
-        copy = clients.socket_of(ours.fileno())
+        copy = connections.socket_of(ours.fileno())
         assert copy is not None
         assert copy.gettimeout() is None
-        assert not clients._unread(copy)
+        assert not connections._unread(copy)
         copy.close()
         assert os.get_blocking(ours.fileno())
         assert socket.getdefaulttimeout() == FOR_EVER
         with Path(os.devnull).open() as file:
-            assert clients.socket_of(file.fileno()) is None
+            assert connections.socket_of(file.fileno()) is None
     finally:
         socket.setdefaulttimeout(None)
         ours.close()
@@ -85,14 +85,14 @@ class Front:
     def disturb(self) -> None:
         """Connect to each port twice, and say nothing, or no more than half a greeting."""
         for name in CHANNELS:
-            count = len([*clients._connections(self.port(name))])
+            count = len([*connections._connections(self.port(name))])
             for said in (b"", GREETING):
                 self.raw.append(socket.create_connection(("127.0.0.1", self.port(name))))
                 self.raw[-1].send(said)
-            wait_for(lambda: len([*clients._connections(self.port(name))]) == count + 2)  # noqa: B023
+            wait_for(lambda: len([*connections._connections(self.port(name))]) == count + 2)  # noqa: B023
 
     def counted(self, *, others: bool = True) -> list[int]:
-        return [each.connections for each in clients.channels(self.app, others=others).values()]
+        return [each.connections for each in connections.channels(self.app, others=others).values()]
 
     def close(self) -> None:
         for each in self.raw:
@@ -110,28 +110,28 @@ def front() -> Iterator[Front]:
 def test_what_is_connected_and_says_nothing_is_no_client(front: Front) -> None:
     front.connect()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    before = clients.everybody(front.app)
+    before = connections.everybody(front.app)
     front.disturb()
     assert front.counted() == [1, 1, 1]
-    asyncio.run(clients.back(front.app, before, patience=FOR_EVER))
-    clients.wait_for(front.app, before, patience=FOR_EVER)
-    clients.publish_all(front.app, patience=FOR_EVER)
+    asyncio.run(connections.back(front.app, before, patience=FOR_EVER))
+    connections.wait_for(front.app, before, patience=FOR_EVER)
+    connections.publish_all(front.app, patience=FOR_EVER)
     front.clients[0].close(linger=0)
-    wait_for(lambda: not clients.connected(f"tcp://127.0.0.1:{front.port('shell')}"))
+    wait_for(lambda: not connections.connected(f"tcp://127.0.0.1:{front.port('shell')}"))
 
 
 def test_a_client_that_has_not_come_back_is_waited_for(front: Front) -> None:
     front.connect()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    before = clients.everybody(front.app)
+    before = connections.everybody(front.app)
     for client in front.clients:
         client.close(linger=0)
     wait_for(lambda: front.counted() == [0, 0, 0])
     front.disturb()
 
     async def come_back() -> None:
-        waiting = asyncio.ensure_future(clients.back(front.app, before, patience=FOR_EVER))
-        done, _ = await asyncio.wait([waiting], timeout=3 * clients.OTHERS)
+        waiting = asyncio.ensure_future(connections.back(front.app, before, patience=FOR_EVER))
+        done, _ = await asyncio.wait([waiting], timeout=3 * connections.OTHERS)
         assert not done
         front.connect()
         await waiting
@@ -158,9 +158,9 @@ sys.stdin.read()
 """
     with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, cwd="/") as other:
         wait_for(lambda: front.counted() == [2, 2, 2])
-        before = clients.everybody(front.app)
+        before = connections.everybody(front.app)
         assert front.counted(others=False) == [1, 1, 1]
         other.communicate()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    asyncio.run(clients.back(front.app, before, patience=FOR_EVER))
-    clients.wait_for(front.app, before, patience=FOR_EVER)
+    asyncio.run(connections.back(front.app, before, patience=FOR_EVER))
+    connections.wait_for(front.app, before, patience=FOR_EVER)

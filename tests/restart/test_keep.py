@@ -153,7 +153,7 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
 
 def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(f"{FREEZE}\nfrom gpumagic.magics import keeping; keeping.PATIENCE = 0")
+    k.run(f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables; keep_variables.PATIENCE = 0")
     # Methods of the shell, which a child that tries them does not have.
     k.run("magic = get_ipython().run_line_magic; import threading")
     k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")

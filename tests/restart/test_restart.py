@@ -117,10 +117,10 @@ def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said:
 
 def test_refused_in_a_forked_worker(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(FREEZE + "\nimport os; from gpumagic import restart; reader, writer = os.pipe()")
+    k.run(FREEZE + "\nimport os; from gpumagic.restart import in_place; reader, writer = os.pipe()")
     k.run(
         "if (child := os.fork()) == 0:\n"
-        "    try: restart.check(get_ipython())\n"
+        "    try: in_place.check(get_ipython())\n"
         "    except Exception as error: os.write(writer, str(error).encode())\n"
         "    os._exit(0)\n"
         "_ = os.waitpid(child, 0)"
@@ -248,12 +248,12 @@ def test_terminal(terminal: Callable[..., Terminal]) -> None:
 
 
 def test_a_shell_of_another_program_is_not_restarted(run_cell: Callable[..., Any]) -> None:
-    from gpumagic import restart
     from gpumagic.errors import RestartError
+    from gpumagic.restart import in_place
 
     shell = run_cell("get_ipython()").value
     with pytest.raises(RestartError, match="only a Jupyter kernel or IPython in a terminal"):
-        restart.check(shell)
+        in_place.check(shell)
 
 
 def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Kernel]) -> None:

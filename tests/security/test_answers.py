@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import __version__, one_line, results
-from gpumagic.cluster import asking, remote
+from gpumagic import __version__, results
+from gpumagic.cluster import engine, rpc
 from gpumagic.results import (
     CudaTiming,
     DeviceTable,
@@ -24,10 +24,11 @@ from gpumagic.results import (
     Selection,
 )
 from gpumagic.results.base import plain
+from gpumagic.results.deserialize import from_json, from_plain
 from gpumagic.results.quality import Quality
-from gpumagic.results.revive import from_json, from_plain
+from gpumagic.system import text as one_line
 
-HERE = remote.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
+HERE = engine.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
 TIMING = CudaTiming(
     Sample((1.0, 2.0)),
     Sample((1.5,)),
@@ -43,7 +44,7 @@ DELTA = MemoryDelta({1: gpumagic.results.memory.DeviceMemoryDelta(1, 2, 3)}, not
 
 def answered(question: str, value: Any) -> Any:
     text = json.dumps(plain(value))
-    answer = asking._answer(0, question, ("ok", text))
+    answer = rpc._answer(0, question, ("ok", text))
     assert answer.error is None, answer.error
     return answer.value
 
@@ -62,8 +63,8 @@ def test_what_is_sent_arrives() -> None:
 
 
 def test_every_question_says_what_it_returns() -> None:
-    for question in remote.QUESTIONS:
-        assert asking._expected(question) is not Any
+    for question in engine.QUESTIONS:
+        assert rpc._expected(question) is not Any
 
 
 class Evil:
@@ -105,7 +106,7 @@ class Evil:
     ],
 )
 def test_an_answer_that_is_none(outcome: Any) -> None:
-    answer = asking._answer(3, "prepare", outcome)
+    answer = rpc._answer(3, "prepare", outcome)
     assert answer.value is None
     assert answer.error is not None
     assert answer.error.startswith("its answer is not understood")
@@ -124,13 +125,13 @@ def test_an_answer_of_another_kind() -> None:
         ("take", {**plain(TIMING), "compile_time": 10**400}),
         ("take", {**plain(TIMING), "busy": {"１": 1.0}}),
     ):
-        assert asking._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
+        assert rpc._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
 
 
 def test_a_number_that_is_none() -> None:
     text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
     assert "1e999" in text
-    assert asking._answer(0, "take", ("ok", text)).value is None
+    assert rpc._answer(0, "take", ("ok", text)).value is None
 
 
 class EngineRaisedError(Exception):
@@ -156,13 +157,13 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
 )
 def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
     """In what is returned, too, not only where it is drawn."""
-    error = asking._answer(3, "prepare", outcome).error
+    error = rpc._answer(3, "prepare", outcome).error
     assert error is not None
     assert error.isprintable()
     assert len(error) <= 2000
     assert "second" not in error
     if isinstance(outcome, Exception):
-        assert asking.told(outcome) == error
+        assert rpc.told(outcome) == error
         assert len(error) <= 610
 
 
@@ -177,13 +178,13 @@ def test_an_exception_whose_text_fails() -> None:
 
 
 def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "LARGEST", 10)
-    assert asking._answer(0, "leave", ("ok", " " * 20 + "true")).value is None
+    monkeypatch.setattr(rpc, "LARGEST", 10)
+    assert rpc._answer(0, "leave", ("ok", " " * 20 + "true")).value is None
 
 
 def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(remote.QUESTIONS, "look", lambda: (HERE, DeviceTable(), (), ()))
-    kind, content = remote.answer(__version__, "look", {}, 10**6)
+    monkeypatch.setitem(engine.QUESTIONS, "look", lambda: (HERE, DeviceTable(), (), ()))
+    kind, content = engine.answer(__version__, "look", {}, 10**6)
     assert kind == "ok"
     assert json.loads(content)[0]["host"] == "host"
 
@@ -205,5 +206,5 @@ def test_results_that_are_looked_for_by_their_annotations() -> None:
 
 def test_no_pickle_in_the_questions() -> None:
     """ipyparallel has its own; what gpumagic asks and answers has none."""
-    for module in (asking, remote, results):
+    for module in (rpc, engine, results):
         assert "pickle" not in Path(inspect.getfile(module)).read_text()

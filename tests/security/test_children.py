@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpumagic import child, driver, keep, runtime
+from gpumagic.cuda import driver, probe
 from gpumagic.doctor import system
-from gpumagic.restart import command
+from gpumagic.restart import command_line, variables
+from gpumagic.system import child_process
 from tests.security.traps import Traps
 from tests.virtual_gpu import Scenario
 
@@ -37,7 +38,7 @@ def traps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traps:
 def test_the_traps_work(traps: Traps) -> None:
     subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
     assert traps.caught
-    source = f"{child.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
+    source = f"{child_process.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
     alone = ["-P"] if sys.version_info >= (3, 11) else []  # 3.13 imports before it runs `-c`
     load = [sys.executable, "-S", "-E", *alone, "-c", source]
     done = subprocess.run(load, capture_output=True, text=True, check=False)
@@ -48,19 +49,19 @@ def test_what_a_child_says_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> No
     """Python 3.13 colours tracebacks, and `FORCE_COLOR`, which ipykernel sets, also in a file."""
     for name in ("FORCE_COLOR", "PYTHON_COLORS"):
         monkeypatch.setenv(name, "1")
-    failed = child.python("1 / 0", timeout=60)
+    failed = child_process.python("1 / 0", timeout=60)
     assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
     for folder in (None, str(Path.cwd())):
         command = [sys.executable, "-c", "1 / 0"]
-        with child.start(command, os.environ, folder, stderr=child.PIPE) as started:
+        with child_process.start(command, os.environ, folder, stderr=child_process.PIPE) as started:
             _, said = started.communicate()
         assert said.splitlines()[-1] == "ZeroDivisionError: division by zero"
     coloured = "Traceback:\n\x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m\n"
-    assert child.reason(coloured) == "KeyError: 'a'"
+    assert child_process.reason(coloured) == "KeyError: 'a'"
 
 
 def test_torch_asked_in_a_child(traps: Traps) -> None:
-    build, start = runtime.in_child({}, timeout=600)
+    build, start = probe.in_child({}, timeout=600)
     assert (build.error, build.compiled, start.said) == (None, True, None)
     assert start.count
     assert traps.caught == []
@@ -73,8 +74,8 @@ def test_the_driver_asked_in_a_child(traps: Traps) -> None:
 
 def test_the_new_process_tried_in_a_child(traps: Traps, tmp_path: Path) -> None:
     """It starts where the kernel was started, not where the user has changed to."""
-    words = [sys.executable, command.LOADER, "-m", "ipykernel_launcher"]
-    with command.Trial(words, os.environ, "kernel", str(tmp_path)) as trial:
+    words = [sys.executable, command_line.LOADER, "-m", "ipykernel_launcher"]
+    with command_line.Trial(words, os.environ, "kernel", str(tmp_path)) as trial:
         trial.result()
     assert traps.caught == []
 
@@ -91,15 +92,15 @@ def test_kept_variables_tried_in_a_child(traps: Traps, monkeypatch: pytest.Monke
     mine = importlib.import_module("of_the_notebook")
     monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
     home = {"seven": 7, "tensor": torch.zeros(3), "mine": mine.Mine()}
-    chosen = keep.plan(home, home, home)
+    chosen = variables.plan(home, home, home)
     assert chosen.failures == {}
-    files = keep.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
-    trial = keep.Trial(files[0], dict(os.environ))
+    files = variables.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+    trial = variables.Trial(files[0], dict(os.environ))
     try:
         assert trial.failures(lambda: None) == {}
     finally:
         trial.close()
-        keep.close(files)
+        variables.close(files)
         del sys.modules["of_the_notebook"]
     assert traps.caught == []
 
@@ -124,8 +125,8 @@ def test_the_compiler(traps: Traps, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_program_is_looked_for_in_absolute_folders(traps: Traps) -> None:
-    assert child.program("nvcc", ["", ".", os.curdir, str(traps.folder.parent)]) is None
-    assert child.program("nvcc", [str(traps.folder)]) == str(traps.folder / "nvcc")
+    assert child_process.program("nvcc", ["", ".", os.curdir, str(traps.folder.parent)]) is None
+    assert child_process.program("nvcc", [str(traps.folder)]) == str(traps.folder / "nvcc")
 
 
 def test_a_folder_that_cannot_be_looked_into_has_no_program(
@@ -143,7 +144,7 @@ def test_a_folder_that_cannot_be_looked_into_has_no_program(
 
     monkeypatch.setattr(os, "stat", refuse)  # as the superuser may enter every folder
     folders = [f"{tmp_path}/closed", f"/{'x' * 5000}", "/\0", str(tmp_path)]
-    assert child.program("nvcc", folders) == str(tmp_path / "nvcc")
+    assert child_process.program("nvcc", folders) == str(tmp_path / "nvcc")
 
 
 @pytest.mark.parametrize("words", [(), ("table", "--json")])
@@ -152,7 +153,7 @@ def test_the_command_line(
 ) -> None:
     """As its installed script starts it."""
     script = traps.folder.parent / "gpumagic"
-    script.write_text("import sys\nfrom gpumagic.commands import main\nsys.exit(main())\n")
+    script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
     path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
     done = subprocess.run(
         [sys.executable, str(script), *words],

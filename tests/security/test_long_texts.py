@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from gpumagic import explain, one_line
+from gpumagic.doctor import explanation
 from gpumagic.memory import oom
-from gpumagic.timing import profiling
+from gpumagic.system import text as one_line
+from gpumagic.timing import profiler
 
 parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 PATTERNS = [
-    *(pattern for pattern, _ in explain._LINES),
-    explain._NO_START,
+    *(pattern for pattern, _ in explanation._LINES),
+    explanation._NO_START,
     *(each.pattern for each in (oom._REQUESTED, oom._DEVICE, oom._UNUSED, oom._FREE)),
 ]
 
@@ -60,7 +61,7 @@ def test_the_check_of_patterns() -> None:
 )
 def test_a_long_message_is_explained_at_once(unit: str) -> None:
     """Not in hours, which the limit of a test's time would end."""
-    explain.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
+    explanation.explain(RuntimeError("CUDA error: " + unit * (500_000 // len(unit))))
     text = unit * (500_000 // len(unit))
     for pattern in (oom._REQUESTED, oom._UNUSED, oom._FREE):
         assert oom._size(pattern, text) is None
@@ -70,7 +71,7 @@ def test_a_long_message_is_explained_at_once(unit: str) -> None:
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:
     """As in what a DataLoader's worker leaves: its error is below its traceback."""
     error = RuntimeError("x\n" * 100_000 + "CUDA error: device-side assert triggered\n")
-    assert "index out of range" in str(explain.explain(error))
+    assert "index out of range" in str(explanation.explain(error))
 
 
 def test_a_chain_of_exceptions_without_end() -> None:
@@ -78,9 +79,9 @@ def test_a_chain_of_exceptions_without_end() -> None:
     for number in range(10_000):
         last, before = ValueError(number), last
         last.__context__ = before
-    assert explain.explain(last) is None
+    assert explanation.explain(last) is None
     last.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
-    assert explain.explain(last) is not None
+    assert explanation.explain(last) is not None
 
 
 @pytest.mark.parametrize("number", ["1.2.3", "9" * 400, "9" * 5000, ".", "1."])
@@ -102,10 +103,10 @@ def test_nobody_else_reads_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
         path.unlink(missing_ok=True)
         path.write_text(json.dumps({"traceEvents": []}))
 
-    profiled = object.__new__(profiling.Profiled)
+    profiled = object.__new__(profiler.Profiled)
     profiled._trace = None
     profiled._profile = type("Profile", (), {"export_chrome_trace": staticmethod(export)})
-    monkeypatch.setattr(profiling, "report", len)
+    monkeypatch.setattr(profiler, "report", len)
     profiled._read()
     ((folder, mode),) = folders
     assert mode == 0o700

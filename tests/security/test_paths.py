@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic import paths
-from gpumagic.cluster import connecting
+from gpumagic.cluster import connection
 from gpumagic.errors import SpecError
 from gpumagic.memory import history
-from gpumagic.timing.profiling import check_trace
+from gpumagic.system import paths
+from gpumagic.timing.profiler import check_trace
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="other messages, and no pipes in folders")
 
@@ -27,10 +27,10 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize("use", [paths.written, paths.of_new_file, check_trace, connecting.connect])
+@pytest.mark.parametrize("use", [paths.written, paths.of_new_file, check_trace, connection.connect])
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
-        use(text if use is not connecting.connect else f"./{text}" if text[0] != "~" else text)
+        use(text if use is not connection.connect else f"./{text}" if text[0] != "~" else text)
     assert NONE[text] in str(raised.value)
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 400

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic import commands, inventory
-from gpumagic.display import as_html, as_text
+from gpumagic import cli
+from gpumagic.cuda import devices
+from gpumagic.cuda.processes import command_name, looked_up
 from gpumagic.memory import oom, remedies
-from gpumagic.processes import command_name, looked_up
-from gpumagic.restart import losses, process
+from gpumagic.render import as_html, as_text
+from gpumagic.restart import execve, losses
 from gpumagic.results import Device, DeviceTable, OutOfMemory, Process
 from tests.security.neighbour import UID, needs_neighbour
 
@@ -39,7 +40,7 @@ def running(virtual_gpu: Any, *words: str, **options: Any) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "in_first_pid_namespace", lambda: True)
+    monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: True)
 
 
 def found(pid: int, **options: Any) -> Process:
@@ -61,9 +62,9 @@ def test_arguments_are_not_told(
         assert SECRET not in shown.text + shown.html + shown.value.to_json()
         asked = run_cell("%gpu -p --arguments -o")
         assert SECRET in asked.value.to_json()
-        assert commands.main(["table", "--json"]) == 0
+        assert cli.main(["table", "--json"]) == 0
         assert SECRET not in capsys.readouterr().out
-        assert commands.main(["table", "--json", "--arguments"]) == 0
+        assert cli.main(["table", "--json", "--arguments"]) == 0
         assert SECRET in capsys.readouterr().out
 
 
@@ -82,8 +83,8 @@ def test_children_that_a_restart_would_end_are_told_by_name(
         assert SECRET not in refused
     helper = [sys.executable, "-c", "input()", "torch_shm_manager"]
     with subprocess.Popen(helper, stdin=subprocess.PIPE) as ends_by_itself:
-        assert ends_by_itself.pid not in process.children()
-        assert ends_by_itself.pid in process.children(helpers=True)
+        assert ends_by_itself.pid not in execve.children()
+        assert ends_by_itself.pid in execve.children(helpers=True)
         ends_by_itself.communicate(b"\n")
 
 

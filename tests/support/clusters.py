@@ -33,7 +33,7 @@ _STATE = (
 _RENEW = (
     "(lambda s, os: s.just_restarted() or os.environ.clear() or os.environ.update({environment!r})"
     " or s.replace(get_ipython(), force=True))("
-    "__import__('gpumagic.cluster.successor', fromlist=['s']), __import__('os'))"
+    "__import__('gpumagic.cluster.engine_restart', fromlist=['s']), __import__('os'))"
 )
 
 

@@ -91,7 +91,7 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
 
 def _forget_peaks() -> None:
     """Unloading keeps torch's functions wrapped as long as the user's peaks need it: no leak."""
-    peaks = sys.modules.get("gpumagic.memory.peaks")
+    peaks = sys.modules.get("gpumagic.memory.peak_ledger")
     if peaks is not None:
         peaks.LEDGER.release()
 

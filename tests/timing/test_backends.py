@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.timing import backends, measure
+from gpumagic.timing import backends, run
 
 
 @pytest.mark.parametrize("kind", [kind for kind, row in backends.TABLE.items() if row[1]])
@@ -34,18 +34,18 @@ def test_a_device_of_another_kind(work: Any, events: bool, monkeypatch: pytest.M
     event = (lambda: cuda.Event(enable_timing=True)) if events else None
     other = backends.Backend("npu", "Somebody's NPU", cuda.synchronize, event)
     monkeypatch.setattr(backends, "active", lambda: other)
-    watch = measure.Stopwatch()
+    watch = run.Stopwatch()
     laps = []
     for _ in range(3):
         watch.start()
         work.sleep(0.02)
         laps.append(watch.stop())
-    timing = measure.summarize(laps)
+    timing = run.summarize(laps)
     assert timing.backend == "npu"
     assert timing.gpu.best >= 0.98 * 0.02
     assert timing.gpu.best <= timing.wall.best
     assert timing.host.best < 0.01, "the wait is not the code's own"
-    assert "npu" in str(measure.summarize(laps[:1]))
+    assert "npu" in str(run.summarize(laps[:1]))
     if events:
         assert timing.gpu_note == "Somebody's NPU: from events on the current stream"
     else:
@@ -58,10 +58,10 @@ def test_a_device_that_cannot_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
     other = backends.Backend("npu", "Somebody's NPU", fail, None)
     monkeypatch.setattr(backends, "active", lambda: other)
-    watch = measure.Stopwatch()
+    watch = run.Stopwatch()
     watch.start()
     time.sleep(0.001)
-    timing = measure.summarize([watch.stop()])
+    timing = run.summarize([watch.stop()])
     assert timing.gpu is None
     assert timing.gpu_note == "no GPU time: Somebody's NPU cannot be waited for (gone)"
     assert timing.wall.median >= 0.001

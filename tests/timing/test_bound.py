@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing.bound import judge
-from gpumagic.timing.bracket import Reading
-from gpumagic.timing.measure import Stopwatch
-from gpumagic.timing.queued import Hold, Probe
+from gpumagic.timing.bottleneck import judge
+from gpumagic.timing.event_timer import Reading
+from gpumagic.timing.launch_overhead import Hold, Probe
+from gpumagic.timing.run import Stopwatch
 from tests.timing import cells
 
 MANY = {"precision": 0.05, "max_time": 0.3}

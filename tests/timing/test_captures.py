@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import gpumagic
-from gpumagic.timing import captures
-from gpumagic.timing.passing import CAPTURE, Passing
+from gpumagic.cuda import graph_capture
+from gpumagic.timing.passive_timer import CAPTURE, Passing
 
 
 @contextmanager
@@ -90,10 +90,10 @@ def test_a_capture_in_a_stream_context_that_was_left(work: Any) -> None:
         graph.capture_begin()
     with gpumagic.cudatime() as timed:
         pass
-    assert captures.under_way((0, 1))
+    assert graph_capture.under_way((0, 1))
     with torch.cuda.stream(stream):
         torch.cuda._sleep(1000)
         graph.capture_end()
     assert "captured" in timed.gpu_note
-    assert not captures.under_way((0, 1))
+    assert not graph_capture.under_way((0, 1))
     graph.replay()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.display import as_text
 from gpumagic.errors import DependencyError
+from gpumagic.render import as_text
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.timing.comparing import _ways, ratio_interval
+from gpumagic.timing.comparison import _ways, ratio_interval
 
 PNG = b"\x89PNG"
 

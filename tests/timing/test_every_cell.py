@@ -10,9 +10,9 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 
-from gpumagic.magics.timing_cells import duration
+from gpumagic.magics.cudatime.per_cell import duration
 from gpumagic.results import CellTiming, CudaTiming, TimingLog
-from gpumagic.timing.measure import Lap, summarize
+from gpumagic.timing.run import Lap, summarize
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 SHORT_SLEEP = f"torch.cuda._sleep({int(0.0001 * SLEEP_CYCLES_PER_SECOND)})"
@@ -141,8 +141,8 @@ def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
     # interrupted in the wait for the GPU: the cell is done, and says so; and so is the next one,
     # which waits for the same work
     k.run(
-        "from gpumagic.timing import passing\nreal = passing.wait_for\n"
-        "passing.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
+        "from gpumagic.timing import passive_timer\nreal = passive_timer.wait_for\n"
+        "passive_timer.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
     )
     for code in (f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})", "print(1 + 1)"):
         message = k.submit(code)
@@ -284,7 +284,7 @@ def test_our_own_failure_steps_aside(on: Any, ip: Any, monkeypatch: pytest.Monke
     def fails(*_: Any) -> None:
         raise ValueError("oops")
 
-    monkeypatch.setattr("gpumagic.timing.every_cell.first_line", fails)
+    monkeypatch.setattr("gpumagic.timing.per_cell.first_line", fails)
     ran = on("x = 5\nx")
     assert ran.value == 5
     assert ran.stdout.endswith(

@@ -118,8 +118,8 @@ def test_interrupts(kernel: Any) -> None:
     _ready(k)
     k.run("torch.cuda.synchronize()")  # what is left of it would be waited for first
     k.run(
-        "from gpumagic.timing import bracket\nreal = bracket.wait_for\n"
-        "bracket.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
+        "from gpumagic.timing import event_timer\nreal = event_timer.wait_for\n"
+        "event_timer.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
     )
     long = f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})"
     message = k.submit(f"%%cudatime -v seen\n{long}")
@@ -204,7 +204,7 @@ def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import torch", timeout=120)
     assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
-    k.run("from gpumagic import driver\nassert driver.state().initialized is False")
+    k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
 
 
 def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:

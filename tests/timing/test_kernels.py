@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpumagic.display import as_text
-from gpumagic.display.kernels import short
+from gpumagic.render import as_text
+from gpumagic.render.kernels import short
 from gpumagic.results import KernelReport
-from gpumagic.timing.kernels import RANGE, report
+from gpumagic.timing.kernel_trace import RANGE, report
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing import whole
+from gpumagic.timing import context_event
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
     "current stream": (lambda w: w.sleep(0.05), {0: 0.05}),
@@ -112,7 +112,9 @@ def test_a_stream_that_is_not_torchs_where_the_driver_is_older(
 ) -> None:
     """Without the event behind everything: by the CPU time that the wait for the device takes."""
     virtual_gpu.fault("cuCtxRecordEvent", 801)
-    monkeypatch.setattr(whole, "thread_time", time.perf_counter)  # the wait is the virtual clock's
+    monkeypatch.setattr(
+        context_event, "thread_time", time.perf_counter
+    )  # the wait is the virtual clock's
     with gpumagic.cudatime() as timed:
         foreign(0.008)
     assert 0.98 * 0.008 <= timed.gpu.median <= 1.02 * 0.008 + timed.host.median

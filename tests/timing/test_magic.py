@@ -205,7 +205,7 @@ def test_repeated_shows_what_is_complete_when_it_raises(ip: Any, run_cell: Any) 
 
 
 def test_help_is_complete(run_cell: Any) -> None:
-    from gpumagic.magics.cudatime import help_text, parser
+    from gpumagic.magics.cudatime.command import help_text, parser
 
     for option in parser().option_strings():
         assert option in help_text()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.timing import repetition
-from gpumagic.timing.repetition import Repetition
+from gpumagic.timing import benchmark
+from gpumagic.timing.benchmark import Repetition
 from tests.support.shells import Ran
 
 
@@ -35,7 +35,7 @@ def just_disabled() -> None:
 def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     if point == "just disabled":
         ours = SimpleNamespace(isenabled=gc.isenabled, enable=gc.enable, disable=just_disabled)
-        monkeypatch.setattr(repetition, "gc", ours)
+        monkeypatch.setattr(benchmark, "gc", ours)
     elif point == "before the end":
         monkeypatch.setattr(Repetition, "__exit__", interrupted)
     else:

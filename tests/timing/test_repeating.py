@@ -309,9 +309,9 @@ def test_on_that_is_stopped_says_where(work: Any, ip: Any, run_cell: Any) -> Non
 def test_on_passes_the_codes_exception_when_ours_fails(
     work: Any, ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.magics import everywhere
+    from gpumagic.magics.cudatime import device_comparison
 
-    monkeypatch.setattr(everywhere, "compare", lambda timings: 1 / 0)
+    monkeypatch.setattr(device_comparison, "compare", lambda timings: 1 / 0)
     ip.user_ns["left"] = iter(range(3))
     ran = run_cell("%%cudatime --on cpu,cuda:0 -n 1 -r 2 -w 0\nnext(left)", raising=False)
     assert isinstance(ran.error, StopIteration)

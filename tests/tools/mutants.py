@@ -60,8 +60,8 @@ FREE = (
 HOLDERS = ("tests/memory/test_holders.py",)
 OOM = ("tests/memory/test_oom.py",)
 
-_VISIBILITY, _MASK = "gpumagic/visibility.py", "gpumagic/mask.py"
-_SELECTION = "gpumagic/selection.py"
+_VISIBILITY, _MASK = "gpumagic/selection/spec.py", "gpumagic/cuda/visible_devices.py"
+_SELECTION = "gpumagic/selection/apply.py"
 _TIMING, _MEMORY = "gpumagic/timing/", "gpumagic/memory/"
 
 MUTANTS = (

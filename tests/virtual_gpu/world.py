@@ -20,7 +20,7 @@ from .scenario import ExternalProcess, Scenario, fill_external, fill_rule, set_f
 STATE = "VIRTUAL_GPU_STATE"
 _OWNER = "VIRTUAL_GPU_OWNER"
 _HIDE = "VIRTUAL_GPU_HIDE"
-#: Where gpumagic looks for the machine's /dev, /proc and so on (gpumagic/system_files.py).
+#: Where gpumagic looks for the machine's /dev, /proc and so on (gpumagic/system/system_files.py).
 ROOT = "GPUMAGIC_ROOT"
 _known: dict[str, World] = {}
 

@@ -1,0 +1,397 @@
+"""Compile and run a cell exactly as IPython would, in two steps, so that a clock can start between.
+
+Kept as IPython does it: input and AST transforms, magics inside the cell, the real file name and
+line numbers in tracebacks (counted from the cell's first line, the magic's own), the last
+expression's value, a trailing ``;``, top-level ``await``, the user's namespace, and the exception,
+which passes through untouched.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import re
+import sys
+import time
+import tokenize
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from types import CodeType
+from typing import Any, TypeGuard, cast
+
+from IPython.core.displayhook import DisplayHook
+
+from gpumagic.cells.cancellation import awaited
+from gpumagic.cells.timeit_loop import Loop, as_function, take_function
+from gpumagic.errors import SpecError
+
+#: The cell magics whose body is Python.
+CELL_MAGICS = ("gpu", "cudatime", "gpumem")
+#: The line magics that run a statement.
+LINE_MAGICS = ("cudatime", "gpumem")
+#: With this option the code runs elsewhere, and the magic returns no coroutine.
+_ON_ENGINES = "--cluster"
+#: A call of one of our magics whose code may end with ``;``, on a line of its own.
+_MAY_BE_SILENT = re.compile(
+    rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
+    r".*;.*['\"]\)\s*$"
+)
+_AWAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True)
+class CompiledCell:
+    """A cell that is ready to run, any number of times."""
+
+    body: CodeType | None
+    last: CodeType | None
+    globals: dict[str, Any]
+    locals: dict[str, Any]
+    #: A trailing ``;``: the value is not to be displayed.
+    silent: bool
+    #: Seconds spent in transforming, parsing and compiling.
+    compile_time: float
+    #: The source as it was written; its lines are counted from `first_line` on.
+    source: str = ""
+    first_line: int = 1
+    #: The whole of it, parsed, with the same numbers of lines.
+    tree: ast.Module | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the cell awaits at its top level, so that it must be run by `run_async`."""
+        return any(_is_coroutine(code) for code in (self.body, self.last) if code is not None)
+
+    def run(self) -> Any:
+        """Run the cell and return its last expression's value (None if silent)."""
+        __tracebackhide__ = True
+        if self.body is not None:
+            exec(self.body, self.globals, self.locals)
+        if self.last is None:
+            return None
+        value = eval(self.last, self.globals, self.locals)
+        return None if self.silent else value
+
+    async def run_async(self) -> Any:
+        """`run` for a cell that awaits."""
+        __tracebackhide__ = True
+        if self.body is not None:
+            done = eval(self.body, self.globals, self.locals)
+            if _is_coroutine(self.body):
+                await done
+        if self.last is None:
+            return None
+        value = eval(self.last, self.globals, self.locals)
+        if _is_coroutine(self.last):
+            value = await value
+        return None if self.silent else value
+
+    def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
+        """Run the cell inside ``scope`` and return ``finish(value)``.
+
+        For a cell that awaits, a coroutine that does so; `MagicCode` has put an ``await``
+        before the call of the magic.
+        """
+        __tracebackhide__ = True
+        if self.is_async:
+
+            async def go() -> Any:
+                __tracebackhide__ = True
+                with awaited(), scope:
+                    value = await self.run_async()
+                return finish(value)
+
+            return go()
+        with scope:
+            value = self.run()
+        return finish(value)
+
+
+def compile_cell(
+    shell: Any,
+    source: str,
+    *,
+    header: str | None = None,
+    local_ns: dict[str, Any] | None = None,
+) -> CompiledCell:
+    """Compile ``source``, a cell magic's body or a line magic's statement.
+
+    ``header`` is the cell magic's own line (``"%%cudatime -n 3"``): tracebacks then count lines as
+    the notebook does.
+
+    Raises:
+        SyntaxError: as IPython would raise it for the cell.
+        SpecError: it awaits, and nobody awaits the magic.
+    """
+    __tracebackhide__ = True
+    started = time.perf_counter()
+    tree, name = _parse(shell, source, header)
+    statements: list[Any] = list(tree.body)
+    last: ast.Expression | None = None
+    if statements and isinstance(statements[-1], ast.Expr):
+        last = ast.Expression(statements.pop().value)
+    body = ast.Module(statements, []) if statements else None
+    with _await_allowed(shell):
+        body_code = None if body is None else shell.compile(body, name, "exec")
+        last_code = None if last is None else shell.compile(last, name, "eval")
+    made = CompiledCell(
+        body=body_code,
+        last=last_code,
+        globals=shell.user_ns,
+        locals=shell.user_ns if local_ns is None else local_ns,
+        silent=_ends_with_semicolon(source),
+        compile_time=time.perf_counter() - started,
+        source=source,
+        first_line=1 if header is None else 2,
+        tree=tree,
+    )
+    if made.is_async:
+        _check_awaited()
+    return made
+
+
+def compile_loop(
+    shell: Any,
+    source: str,
+    *,
+    header: str | None = None,
+    local_ns: dict[str, Any] | None = None,
+    setup: str = "",
+) -> Loop:
+    """`compile_cell` for code that is to be run many times: as ``%timeit`` does, in a function.
+
+    ``setup`` runs once before the loop, in the same function; it may not await.
+
+    Raises:
+        SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
+            Python does not allow in a function.
+        SpecError: it awaits, and nobody awaits the magic.
+    """
+    __tracebackhide__ = True
+    started = time.perf_counter()
+    # The setup's text is part of the header, or else is shown above the statement.
+    tree, name = _parse(shell, source, setup or None if header is None else header)
+    first = _parse_setup(shell, setup, header, name) if setup else None
+    with _await_allowed(shell):
+        # Also refuses what is valid only in a function (return, yield).
+        is_async = _is_coroutine(shell.compile(tree, name, "exec"))
+    if is_async:
+        _check_awaited()
+    code = shell.compile(as_function(tree, is_async=is_async, setup=first), name, "exec")
+    namespace = shell.user_ns
+    if local_ns is not None and local_ns is not namespace:
+        # A line magic inside a function: its variables are global to the loop, which changes
+        # neither namespace.
+        namespace = {**namespace, **local_ns}
+    function = take_function(code, namespace)
+    return Loop(function, is_async, time.perf_counter() - started)
+
+
+def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+    """The transformed tree, its lines counted from the header's, and its file name."""
+    __tracebackhide__ = True
+    tree, name = _read(shell, source, header)
+    tree = shell.transform_ast(tree)
+    assert isinstance(tree, ast.Module)
+    return tree, name
+
+
+def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+    """`_parse` before the user's AST transformers."""
+    __tracebackhide__ = True
+    transformed = _aligned(source, shell.transform_cell(source))
+    above = "" if header is None else header + "\n"
+    name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
+    kept: Any = linecache.cache.get(name)
+    if kept is not None:  # IPython splits also where a string has a separator of its own
+        kept[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
+    with _await_allowed(shell):
+        return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
+
+
+def _aligned(source: str, transformed: str) -> str:
+    """``transformed`` with a blank line for each line of ``source`` that has no other any more.
+
+    IPython takes blank lines away from above a cell, and makes one line of a ``!`` or ``%`` line
+    that is continued by a backslash; all below it would be counted wrong.
+    """
+    before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
+    if len(after) >= len(before):
+        return transformed
+    a, b = ([line.strip() for line in lines] for lines in (before, after))
+    lines: list[str] = []
+    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        lines += after[j:up_to_j] + [""] * ((up_to_i - i) - (up_to_j - j))
+    return "\n".join(lines) + "\n"
+
+
+def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:
+    """The setup's transformed tree, at its place in the header."""
+    __tracebackhide__ = True
+    tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
+    assert isinstance(tree, ast.Module)
+    shell.compile(tree, name, "exec")  # refuses what is valid only in a function
+    if header is not None and setup in header:
+        before = len(header[: header.index(setup)].encode())
+        for node in ast.walk(tree):
+            if getattr(node, "lineno", 0) == 1:
+                node.col_offset += before  # type: ignore[attr-defined]
+            if getattr(node, "end_lineno", 0) == 1:
+                node.end_col_offset += before  # type: ignore[attr-defined]
+    return tree
+
+
+def _ends_with_semicolon(source: str) -> bool:
+    silent: Any = DisplayHook.semicolon_at_end_of_expression
+    return bool(silent(source))
+
+
+def _cell_number(shell: Any) -> int:
+    """The number of the cell that is running; IPython 9 has already counted on by now."""
+    running = getattr(shell.displayhook, "exec_result", None)
+    number = getattr(running, "execution_count", None)
+    return shell.execution_count if number is None else int(number)
+
+
+def _await_allowed(shell: Any) -> AbstractContextManager[Any]:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0
+    context: AbstractContextManager[Any] = shell.compile.extra_flags(flags)
+    return context
+
+
+def _is_coroutine(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_COROUTINE)
+
+
+class MagicCode:
+    """An IPython input transformer that treats the code given to our magics as code, not text.
+
+    - ``await`` is put before the call of a magic whose code awaits: IPython runs a cell in its
+      event loop only if the cell's own code awaits, and what a magic gets is a string to it. For
+      such code the magic returns a coroutine (`CompiledCell.run_within`).
+    - A ``;`` that ends a magic's code ends the call too: what ``-o`` returns is not displayed, and
+      is there to be assigned.
+    - A cell magic's body that does not parse fails here, as a cell that does not parse: IPython
+      shows the line and no traceback, and nothing is run.
+
+    ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
+    """
+
+    def __init__(self, shell: Any, statement: Callable[[str, str], str]) -> None:
+        self.shell = shell
+        self._statement = statement
+        self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in CELL_MAGICS)
+        names = "|".join(LINE_MAGICS)
+        self._line_magic = re.compile(
+            rf"get_ipython\(\)\.run_line_magic\('({names})',.*\b(await|async)\b"
+        )
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        lines = self._with_await(lines)
+        if lines and _MAY_BE_SILENT.match(lines[-1]) and _is_silent(lines[-1]):
+            lines = [*lines[:-1], lines[-1].rstrip() + ";\n"]
+        return lines
+
+    def _with_await(self, lines: list[str]) -> list[str]:
+        if lines and lines[0].startswith(self._prefixes):
+            return self._cell_magic(lines)
+        if any(self._line_magic.search(line) for line in lines):
+            return self._line_magics(lines)
+        return lines
+
+    def _cell_magic(self, lines: list[str]) -> list[str]:
+        call = ast.parse("".join(lines)).body[0]
+        if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
+            return lines
+        name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
+        tree, path = _read(self.shell, body, f"%%{name} {line}")
+        awaits = self._awaits(tree, path) and _ON_ENGINES not in line.split()
+        return ["await " + lines[0], *lines[1:]] if awaits else lines
+
+    def _line_magics(self, lines: list[str]) -> list[str]:
+        try:
+            calls = list(_line_calls(ast.parse("".join(lines))))
+        except SyntaxError:
+            return lines  # IPython will say so
+        lines = list(lines)
+        for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
+            name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
+            if self._statement_awaits(name, line):
+                written = lines[call.lineno - 1].encode()
+                before, after = written[: call.col_offset], written[call.col_offset :]
+                lines[call.lineno - 1] = (before + b"await " + after).decode()
+        return lines
+
+    def _statement_awaits(self, name: str, line: str) -> bool:
+        if _ON_ENGINES in line.split():
+            return False
+        try:
+            source = self.shell.transform_cell(self._statement(name, line))
+            with _await_allowed(self.shell):
+                return self._awaits(self.shell.compile.ast_parse(source), "<magic>")
+        except (SyntaxError, SpecError):
+            return False  # the magic itself will say so
+
+    def _awaits(self, tree: ast.Module, path: str) -> bool:
+        """Whether the code awaits at its top level.
+
+        Raises:
+            SyntaxError: it is valid only in a function.
+        """
+        with _await_allowed(self.shell):
+            return _is_coroutine(self.shell.compile(tree, path, "exec"))
+
+
+def _is_silent(line: str) -> bool:
+    """Whether the code that a magic is called with ends with ``;``, apart from comments."""
+    try:
+        call: Any = ast.parse(line.strip(), mode="eval").body
+        call = call.value if isinstance(call, ast.Await) else call
+        return _ends_with_semicolon(ast.literal_eval(call.args[-1]))
+    except (tokenize.TokenError, SyntaxError):  # a line magic's line may be no Python
+        return False
+
+
+def _line_calls(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls of our line magics before which an ``await`` may stand, and none stands yet."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.Await):
+            child = child.value
+        elif _is_line_call(child):
+            yield child
+        yield from _line_calls(child)
+
+
+def _is_line_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "get_ipython().run_line_magic"
+        and len(node.args) == 2
+        and all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args)
+        and cast(ast.Constant, node.args[0]).value in LINE_MAGICS
+    )
+
+
+def _check_awaited() -> None:
+    """Whether what called the magic can await what the magic returns.
+
+    Raises:
+        SpecError: it cannot; the coroutine would never run.
+    """
+    frame = sys._getframe(1)
+    while frame.f_code.co_name not in ("run_line_magic", "run_cell_magic"):
+        if frame.f_back is None:
+            return  # no magic
+        frame = frame.f_back
+    name = frame.f_locals.get("magic_name", "")
+    caller = frame.f_back
+    if caller is not None and caller.f_code.co_flags & _AWAITS:
+        return
+    if frame.f_code.co_name == "run_cell_magic":
+        raise SpecError(f"%%{name} cannot await here; give it a cell of its own")
+    raise SpecError(f"%{name} cannot await here; write it below %%{name}")

@@ -1,0 +1,115 @@
+"""The command line: ``gpumagic``, or ``python -m gpumagic``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from gpumagic.errors import GpuMagicError
+
+_EXAMPLES = """\
+examples:
+  gpumagic                    the table of devices, and the doctor's report
+  gpumagic doctor --json      the report as data
+  gpumagic kernel install --user --gpu off --name "Python (no GPU)"
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's options."""
+    options = argparse.ArgumentParser(
+        "gpumagic",
+        description="Show the GPUs and why torch can, or cannot, use them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = options.add_subparsers(dest="command", metavar="COMMAND")
+    for name, text in (
+        ("table", "the table of devices"),
+        ("doctor", "why torch can, or cannot, use the GPU here"),
+    ):
+        shown = commands.add_parser(name, help=text, description=text)
+        shown.add_argument("--json", action="store_true", help="print it as JSON")
+        if name == "table":
+            shown.add_argument(
+                "--arguments",
+                action="store_true",
+                help="with the whole command lines of your own processes",
+            )
+    kernel = commands.add_parser("kernel", help="kernels that start with a choice of GPUs made")
+    actions = kernel.add_subparsers(dest="action", metavar="ACTION", required=True)
+    install = actions.add_parser(
+        "install",
+        help="write a kernelspec",
+        description="Write a kernelspec of this Python, for Jupyter's launcher, whose kernels "
+        "start with the choice of GPUs made. Where it goes is as with 'ipython kernel install'.",
+    )
+    install.add_argument(
+        "--gpu",
+        metavar="SPEC",
+        required=True,
+        help="off, an index, a list (0,2), a range (1-3), a UUID or its beginning, auto [N]: "
+        "resolved to UUIDs now",
+    )
+    install.add_argument(
+        "--name", help="name of the kernelspec; with blanks or capitals also what is displayed"
+    )
+    install.add_argument("--display-name", metavar="NAME", help="what the launcher displays")
+    place = install.add_mutually_exclusive_group()
+    place.add_argument("--user", action="store_true", help="for this user, not system-wide")
+    place.add_argument("--prefix", metavar="FOLDER", help="under this folder")
+    place.add_argument(
+        "--sys-prefix",
+        action="store_const",
+        const=sys.prefix,
+        dest="prefix",
+        help="in this Python's own environment",
+    )
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit status."""
+    options = parser().parse_args(words)
+    try:
+        if options.command == "kernel":
+            _install(options)
+        else:
+            _show(options)
+    except GpuMagicError as error:
+        from gpumagic.render.sanitize import harmless_lines
+
+        print(f"gpumagic: {harmless_lines(str(error))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _show(options: argparse.Namespace) -> None:
+    from gpumagic import doctor
+    from gpumagic.cuda import devices
+
+    as_json = options.command is not None and options.json
+    if options.command != "doctor":
+        table = devices.devices(arguments=options.command == "table" and options.arguments)
+        print(table.to_json(indent=2) if as_json else table)
+    if options.command is None:
+        print()
+    if options.command != "table":
+        diagnosis = doctor.diagnose()
+        print(diagnosis.to_json(indent=2) if as_json else diagnosis)
+
+
+def _install(options: argparse.Namespace) -> None:
+    from gpumagic import kernelspec
+
+    done = kernelspec.install(
+        options.gpu,
+        name=options.name,
+        display_name=options.display_name,
+        user=options.user,
+        prefix=options.prefix,
+    )
+    variables = ", ".join(f"{name}={value}" for name, value in done.environment.items())
+    print(f"Installed kernelspec {done.name} ({done.display_name!r}) in {done.folder}")
+    print(f"Its kernels start with {variables}")

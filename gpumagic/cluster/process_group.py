@@ -1,0 +1,116 @@
+"""``torch.distributed``'s process group, made of the engines by what ipyparallel knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpumagic.cluster import distributed
+from gpumagic.cluster.connection import Cluster
+from gpumagic.cluster.rpc import TIMEOUT, ask
+from gpumagic.cluster.selection import devices, whole
+from gpumagic.errors import DeviceError
+from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
+
+#: Seconds for all ranks to meet, and for one to leave.
+_MEETING, _LEAVING = 120.0, 30.0
+
+
+def group(
+    cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = TIMEOUT
+) -> ProcessGroup:
+    """The group that the engines are in, as they say."""
+    found = devices(cluster, engines, timeout=timeout)
+    joined = {each.engine: each.rank for each in found if each.rank is not None}
+    failed = {each.engine: each.error for each in found if each.error is not None}
+    backend = next((each.backend for each in found if each.backend is not None), None)
+    return ProcessGroup(joined, backend, failed=failed)
+
+
+def init_group(
+    cluster: Cluster,
+    engines: Sequence[int] | None = None,
+    *,
+    backend: str = "auto",
+    timeout: float = _MEETING,
+) -> ProcessGroup:
+    """Call ``init_process_group`` on the engines: their ranks are in the order of their ids.
+
+    Rank, world size, the ranks on the host, master address and port are set as by ``torchrun``.
+    ``backend`` auto is ``nccl`` if every engine has a GPU of its own that torch can use, else
+    ``gloo``. All have to meet within ``timeout`` seconds; collectives keep torch's own limit.
+
+    On one host the ranks meet in a private file, so no other user can read or set what they agree
+    on, and gloo stays on loopback; who connects there is not asked who they are. On several hosts
+    the network between them must be trusted: torch has no password.
+
+    Raises:
+        DeviceError: an engine cannot take part; no group was made.
+    """
+    chosen = cluster.ids if engines is None else engines
+    found = whole(cluster, chosen, timeout)
+    hosts = {each.engine: f"{each.host} {each.machine}" for each in found}
+    planned = distributed.plan(hosts)
+    first = min(planned)
+    names = {e.host: None for e in found if hosts[e.engine] != hosts[first] and e.host}
+    others = [*names, cluster.location] if names and cluster.location else [*names]
+    notes = list(_about_devices(found, planned))
+    # Only where they meet the others need an address of it.
+    places = {e: {"towards": others if e == first else [], "meets": e == first} for e in chosen}
+    meeting = ask(cluster, chosen, "rendezvous", each=places, timeout=timeout)
+    for engine, answer in meeting.items():
+        if answer.error is not None:
+            raise DeviceError(f"engine {engine}: {answer.error}; no process group was made")
+    if backend == "auto":
+        usable = all(answer.value[2] for answer in meeting.values())
+        backend = "nccl" if usable and _own_devices(found) else "gloo"
+        if usable and backend == "gloo":
+            notes.append("gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first")
+    address, port, _, file = meeting[first].value
+    answers = ask(
+        cluster,
+        chosen,
+        "join",
+        {"backend": backend, "master": (address, port), "file": file, "timeout": timeout},
+        each=planned,
+        timeout=timeout + 10,
+    )
+    failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
+    joined = {e: planned[e]["rank"] for e, answer in answers.items() if answer.error is None}
+    if failed:  # a part of a group is of no use, and would wait for the rest for ever
+        ask(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVING)
+        joined = {}
+    if not joined:
+        return ProcessGroup(failed=failed)
+    met = None if file else f"{address}:{port}"
+    return ProcessGroup(joined, backend, met, failed, tuple(notes))
+
+
+def _first_device(each: EngineDevices) -> str | None:
+    """The UUID of an engine's ``cuda:0``."""
+    return next((d.uuid for d in each.table or () if d.ordinal == 0), None)
+
+
+def _own_devices(found: ClusterTable) -> bool:
+    """Whether every engine has a ``cuda:0`` that is no other's."""
+    firsts = [_first_device(each) for each in found]
+    return None not in firsts and len({*firsts}) == len(firsts)
+
+
+def _about_devices(found: ClusterTable, planned: Mapping[int, Mapping[str, int]]) -> Iterator[str]:
+    for each in found:
+        seen = sum(bool(device.visible) for device in each.table or ())
+        if 0 < seen <= planned[each.engine]["local_rank"]:
+            yield "pinned engines see their GPU as cuda:0: LOCAL_RANK is no device index there"
+            return
+
+
+def end_group(
+    cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = _LEAVING
+) -> ProcessGroup:
+    """Call ``destroy_process_group`` on the engines, and put their variables back."""
+    chosen = cluster.ids if engines is None else engines
+    answers = ask(cluster, chosen, "leave", timeout=timeout)
+    failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
+    left = sum(bool(answer.value) for answer in answers.values())
+    note = f"{left} rank{'s' * (left != 1)} left the process group"
+    return ProcessGroup(failed=failed, notes=(note if left else "there was no process group",))

@@ -1,0 +1,275 @@
+"""The table of devices: what NVML measures, and what this process sees and holds of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpumagic.cuda import driver, nvml, visible_devices
+from gpumagic.cuda.processes import looked_up as _looked_up
+from gpumagic.errors import DeviceError
+from gpumagic.results import Device, DeviceTable, Process
+from gpumagic.system import system_files
+
+#: Below this, memory in use without a process is the driver's own (NVML's version 2 figures).
+_IDLE_USE = 64 * 2**20
+
+#: Inode of the kernel's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only
+#: there are NVML's pids surely ours.
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
+    """The GPUs of this machine, and what this process sees of them.
+
+    Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
+    CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
+    without a driver, the table is empty and its ``error`` says why.
+
+    ``processes`` also looks up each process's user and what it runs, by name; with ``arguments``
+    the whole command lines of this user's own.
+    """
+    state = driver.state()
+    environment = {
+        name: os.environ[name]
+        for name in (visible_devices.MASK, visible_devices.ORDER)
+        if name in os.environ
+    }
+    common: dict[str, Any] = {
+        "environment": environment,
+        "cuda_initialized": state.initialized,
+        "cuda_failed": state.failed,
+        "show_processes": processes,
+    }
+    try:
+        session = nvml.session()
+        readings = _named_by_driver(session.read())
+    except DeviceError as error:
+        listed = _without_nvml()
+        if not listed:
+            return DeviceTable(error=str(error), **common)
+        return DeviceTable(
+            _compose(listed, environment, state, False, False), notes=(str(error),), **common
+        )
+    missing = bool(readings) and not state.loaded and not driver.installed()
+    if missing:  # as good as hidden
+        environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
+        common["notes"] = (f"{driver.MISSING}.",)
+    return DeviceTable(
+        _compose(readings, environment, state, processes, arguments),
+        cuda_missing=missing,
+        driver_version=session.driver_version,
+        cuda_version=session.cuda_version,
+        **common,
+    )
+
+
+def check(table: DeviceTable) -> None:
+    """Whether devices can be chosen from the table.
+
+    Raises:
+        DeviceError: they cannot; the reason, and what to do, in one line.
+    """
+    if table.error is not None:
+        raise DeviceError(f"the GPUs cannot be listed: {table.error}")
+    if table.cuda_missing:
+        raise DeviceError(f"no GPU can be used: {driver.MISSING}")
+
+
+@cache
+def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
+    """The devices; none where the driver does not start, and then it is not asked again."""
+    try:
+        return driver.list_in_child()
+    except DeviceError:
+        return ()
+
+
+def _without_nvml() -> list[dict[str, Any]]:
+    """The devices' fields as the CUDA driver lists them; empty where there is no driver either."""
+    return [
+        {
+            "index": index,
+            "uuid": device.uuid,
+            "name": device.name,
+            "memory_total": device.memory_total,
+            "compute_capability": device.compute_capability,
+        }
+        for index, device in enumerate(_listed_by_driver())
+    ]
+
+
+def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The readings; if NVML refuses UUIDs, with the CUDA driver's, whose PCI order is NVML's."""
+    unnamed = [r for r in readings if r.get("uuid") is None and "error" not in r]
+    listed = _without_nvml() if unnamed else []
+    if [each["name"] for each in listed] == [reading.get("name") for reading in readings]:
+        for reading in unnamed:
+            reading["uuid"] = listed[reading["index"]]["uuid"]
+    return readings
+
+
+def _compose(
+    readings: Sequence[dict[str, Any]],
+    environment: Mapping[str, str],
+    state: driver.DriverState,
+    look_up: bool,
+    arguments: bool,
+) -> tuple[Device, ...]:
+    """The devices, with what this process sees and holds of them added to the readings."""
+    ordinals, visible, instances = _seen(readings, environment, state)
+    holding = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
+    pid = os.getpid()
+    own = _own_is_known(readings, holding, pid)
+    found = []
+    for fields in readings:
+        index = fields["index"]
+        fields["ordinal"] = ordinals.get(index)
+        fields["visible"] = visible.get(index)
+        fields["instance"] = instances.get(index)
+        listed: tuple[Process, ...] | None = fields.get("processes")
+        if listed:
+            marked = own or not state.initialized
+            listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
+            if look_up:
+                listed = _looked_up(listed, _is_here, arguments=arguments)
+            fields["processes"] = listed
+        fields["memory_own"] = _own_memory(listed, index in holding, own, state.initialized)
+        fields["memory_others"] = _others_memory(listed, fields)
+        found.append(Device(**fields))
+    return tuple(found)
+
+
+def _seen(
+    readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
+) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
+    """Each visible index's CUDA ordinal, whether an index is visible, and its MIG instance.
+
+    As far as it is known.
+
+    From the driver once it is initialised, since the variables no longer count then; before, from
+    the variables.
+    """
+    indexes = [fields["index"] for fields in readings]
+    if state.failed:
+        return {}, dict.fromkeys(indexes, False), {}
+    if state.initialized is False:
+        seen = visible_devices.view(environment, [_identity(fields) for fields in readings])
+        ordinals = {} if seen.indexes is None else _numbered(seen.indexes)
+        known = seen.visible
+        visible = {} if known is None else {index: index in known for index in indexes}
+        return ordinals, visible, seen.instances
+    if state.uuids is None:
+        return {}, {}, {}
+    index_of = {
+        uuid[4:].lower(): fields["index"]
+        for fields in readings
+        for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ())))
+        if uuid is not None
+    }
+    found = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
+    ordinals = _numbered(found)
+    visible = dict.fromkeys(ordinals, True)
+    if None not in found:  # otherwise one that is not named by NVML may be any of the rest
+        visible |= {index: index in ordinals for index in indexes}
+    shown = {uuid[4:].lower() for uuid in state.uuids}
+    parts = {
+        fields["index"]: part.uuid
+        for fields in readings
+        for part in reversed(fields.get("mig", ()))
+        if part.uuid[4:].lower() in shown
+    }
+    return ordinals, visible, parts
+
+
+def _identity(fields: Mapping[str, Any]) -> Device:
+    names = ("index", "uuid", "name", "compute_capability", "mig")
+    return Device(**{name: fields[name] for name in names if name in fields})
+
+
+def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
+    """Index to ordinal; a device with several visible MIG instances counts by its first."""
+    ordinals: dict[int, int] = {}
+    for ordinal, index in enumerate(indexes):
+        if index is not None:
+            ordinals.setdefault(index, ordinal)
+    return ordinals
+
+
+def _own_is_known(readings: Sequence[dict[str, Any]], holding: set[int], pid: int) -> bool:
+    """Whether NVML's entries with this process's pid are this process.
+
+    In a container NVML may list the host's pids, one of which may equal ours by chance, or none.
+    So outside the first pid namespace the entries count only if they stand at exactly those
+    devices on which this process has a context. Inside it a process without one is not listed.
+    """
+    listed = {
+        fields["index"]
+        for fields in readings
+        if any(process.pid == pid for process in fields.get("processes") or ())
+    }
+    if in_first_pid_namespace() and (listed or not holding):
+        return True
+    return bool(listed) and listed == holding
+
+
+@cache
+def in_first_pid_namespace() -> bool:
+    """Whether this process is in the kernel's first pid namespace, not in a container's."""
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        name = str(system_files.at("/proc/self/ns/pid").readlink())
+    except OSError:
+        return False
+    return name == f"pid:[{_FIRST_PID_NAMESPACE}]"
+
+
+def _is_here(pid: int) -> bool:
+    """Whether the process that NVML means by a pid is the one of that pid here."""
+    return in_first_pid_namespace() or _uses_cuda(pid)
+
+
+def _uses_cuda(pid: int) -> bool:
+    """Whether a process of this pid namespace has the CUDA driver loaded.
+
+    Tells a neighbour in this container from one outside whose pid merely exists here too.
+    """
+    try:
+        return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+def _own_memory(
+    listed: tuple[Process, ...] | None, holds: bool, known: bool, initialized: bool | None
+) -> int | None:
+    if known:
+        for process in listed or ():
+            if process.own:
+                return process.memory
+    if initialized is False or (initialized and not holds):
+        return 0  # without a context nothing is held
+    return None
+
+
+def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]) -> int | None:
+    """Bytes of other processes: the sum of those listed, if the list can be trusted."""
+    if listed is None:
+        return None
+    if not listed:
+        # An empty list with memory in use is a container that hides its neighbours.
+        used = fields.get("memory_used")
+        return 0 if used is not None and used < _IDLE_USE else None
+    total = 0
+    for process in listed:
+        if process.own is None or (not process.own and process.memory is None):
+            return None
+        if not process.own:
+            total += process.memory or 0
+    return total

@@ -1,0 +1,81 @@
+"""CUDA graphs that are being captured: noticed, and left unharmed.
+
+A capture, of this thread or of another one, ends with an error when a stream that records is asked
+whether it is idle, or when a device is waited for. In torch's mode of capturing ("global") it ends
+too when any thread asks an event, unless that thread has declared its calls harmless. The driver is
+asked by ctypes: torch knows only of the calling thread's current stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpumagic.cuda import driver, torch_cuda
+
+#: CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread counts as unsafe for others' captures.
+_RELAXED = 2
+
+
+class Question:
+    """Whether one of some streams is recording a graph; allowed at any time."""
+
+    def __init__(self, streams: Iterable[Any]) -> None:
+        # CUDA cannot capture on its default stream, 0.
+        handles = [stream.cuda_stream for stream in streams if stream.cuda_stream]
+        self._states = (ctypes.c_int * len(handles))()
+        self._arguments: tuple[Sequence[Any], Sequence[Any]] = (
+            [ctypes.c_void_p(handle) for handle in handles],
+            [ctypes.byref(self._states, 4 * place) for place in range(len(handles))],
+        )
+        library = driver.loaded_library()
+        # Without letting go of the GIL: each call is shorter than that would be.
+        quick = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
+        self._ask = getattr(quick, "cuStreamIsCapturing", None)
+
+    def __call__(self) -> bool:
+        if self._ask is None:
+            return False
+        list(map(self._ask, *self._arguments))  # what a stream does not answer stays 0
+        return any(bytes(self._states))
+
+
+_questions: dict[int, Question] = {}
+
+
+def under_way(ordinals: Iterable[int]) -> bool:
+    """Whether a graph is being captured on a stream of torch's, of whichever thread.
+
+    Only for devices that have a context.
+    """
+    ordinals = tuple(ordinals)
+    return torch_cuda.capturing(ordinals) or any(question(ordinal)() for ordinal in ordinals)
+
+
+def question(ordinal: int) -> Question:
+    """The question for all of torch's streams on a device that has a context."""
+    if ordinal not in _questions:
+        _questions[ordinal] = Question(torch_cuda.streams(ordinal))
+    return _questions[ordinal]
+
+
+class Harmless:
+    """A scope in which this thread's questions about events end no other capture; reusable."""
+
+    def __init__(self) -> None:
+        self._mode = ctypes.c_int()
+        self._exchange: Any = None
+
+    def __enter__(self) -> None:
+        if self._exchange is None:  # the driver may have been loaded meanwhile
+            self._exchange = getattr(
+                driver.loaded_library(), "cuThreadExchangeStreamCaptureMode", None
+            )
+        self._mode.value = _RELAXED
+        if self._exchange is not None:
+            self._exchange(ctypes.byref(self._mode))
+
+    def __exit__(self, *error: object) -> None:
+        if self._exchange is not None:
+            self._exchange(ctypes.byref(self._mode))

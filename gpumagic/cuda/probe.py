@@ -1,0 +1,134 @@
+"""torch's build and its CUDA runtime, asked where this process is left as it is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic.cuda import probe_program, torch_cuda
+from gpumagic.system import child_process
+
+
+@dataclass(frozen=True)
+class Build:
+    """What torch was built for."""
+
+    version: str | None = None
+    #: Whether it has CUDA (or ROCm) support at all.
+    compiled: bool = False
+    #: The CUDA or ROCm version that it was built with.
+    cuda: str | None = None
+    hip: str | None = None
+    cudnn: str | None = None
+    #: ``sm_90`` for machine code, ``compute_90`` for PTX.
+    architectures: tuple[str, ...] = ()
+    #: Why there is none: not installed, or its import fails.
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the CUDA runtime starts."""
+
+    #: How many devices it finds; None where it gave no answer.
+    count: int | None = None
+    #: What it said when it could not start.
+    said: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """What it said, without torch's general advice."""
+        if self.said is None:
+            return None
+        error = re.search(r"Error \d+: .*", self.said)
+        if error:
+            return error[0]
+        said = self.said.removeprefix("CUDA initialization: ").partition(" - this may ")[0]
+        return said.partition(" Please ")[0].rstrip(".")
+
+
+def build_here() -> Build | None:
+    """The build of the torch of this process; None where none is loaded."""
+    torch = torch_cuda.loaded()
+    return None if torch is None else _build(probe_program.build(torch))
+
+
+def _build(fields: Mapping[str, Any]) -> Build:
+    return Build(**{**fields, "architectures": tuple(fields.get("architectures", ()))})
+
+
+def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
+    """Build and start of the torch that a child process imports, under this environment.
+
+    ``changes`` to the environment are made for the child.
+    """
+    if not sys.executable:
+        return Build(error="this Python does not know its own program"), Start()
+    try:
+        done = child_process.python(
+            inspect.getsource(probe_program), environment={**os.environ, **changes}, timeout=timeout
+        )
+        output, ended = done.stdout, f"ended with status {done.returncode}"
+    except child_process.ChildTimeoutError as error:
+        output, ended = error.output, f"gave {error}"
+    except OSError as error:
+        return Build(error=f"a child process could not be started: {error}"), Start()
+    said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    build = _build(said[0]) if said else Build(error=f"the process that imported it {ended}")
+    if len(said) > 1:
+        return build, Start(**said[1])
+    return build, Start(said=f"the process that started CUDA {ended}" if build.compiled else None)
+
+
+def in_fork(timeout: float = 30.0) -> Start:
+    """How CUDA starts in a forked copy of this process, which inherits what the runtime remembers.
+
+    Starting CUDA in the copy leaves this process as it is. Only where torch is loaded.
+    """
+    torch = torch_cuda.loaded()
+    if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
+        return Start()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads that a fork leaves behind; the copy calls one C function.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory for it, or too many processes
+            os.close(reader)
+            os.close(writer)
+            return Start(said=f"a copy of this process could not be made: {error}")
+    if pid == 0:
+        try:
+            os.write(writer, json.dumps(probe_program.start(torch)).encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        ready, _, _ = select.select([reader], [], [], timeout)
+        answer = os.read(reader, 4096) if ready else b""
+    finally:
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    try:
+        return Start(**json.loads(answer))
+    except ValueError:
+        return Start(said="a copy of this process gave no answer")
+
+
+def here() -> Start:
+    """What the runtime of this process finds. Only where the driver is initialised already."""
+    torch = torch_cuda.loaded()
+    if torch is None or not torch_cuda.built_with_cuda():
+        return Start()
+    return Start(**probe_program.start(torch))

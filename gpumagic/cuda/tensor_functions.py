@@ -1,0 +1,36 @@
+"""torch's own functions of tensors, whatever a subclass or a mode makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from gpumagic.cuda import torch_cuda
+
+
+def tensor_base() -> Any:
+    """The class of torch's C++ that all tensors inherit from, with its own methods."""
+    return cast(Any, torch_cuda.loaded())._C.TensorBase
+
+
+def storage_address() -> Callable[[Any], int]:
+    """A function for the address of a tensor's storage, whatever part of it the tensor shows.
+
+    `torch._C._data_address`, which unlike ``data_ptr()`` leaves a lazily copied storage uncopied.
+    """
+    private = getattr(cast(Any, torch_cuda.loaded())._C, "_data_address", None)
+    if private is not None:
+        return cast("Callable[[Any], int]", private)
+    return lambda tensor: int(tensor_base().untyped_storage(tensor).data_ptr())
+
+
+@contextmanager
+def plain_functions() -> Iterator[None]:
+    """A scope in which torch's functions are its own, without modes and subclasses' overrides."""
+    torch: Any = torch_cuda.loaded()
+    if torch is None:
+        yield
+        return
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield

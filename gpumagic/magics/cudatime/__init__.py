@@ -1,0 +1,1 @@
+"""``%cudatime`` and ``%%cudatime``."""

@@ -1,0 +1,96 @@
+"""The options of ``%cudatime`` for repeated runs, and what they amount to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from gpumagic.magics.parsing import Parser, duration, share
+from gpumagic.timing.benchmark import Repetition
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION
+
+#: Each of these alone makes the run a repeated one.
+_ASKING = (
+    "loops",
+    "repeat",
+    "warmup",
+    "precision",
+    "max_time",
+    "repeated",
+    "setup",
+    "queued",
+    "cold",
+    "on",
+)
+
+
+def add_options(parser: Parser) -> None:
+    """The options, each of which makes the run a repeated one."""
+    group = parser.add_argument_group("repeated runs")
+    add = group.add_argument
+    add("-n", dest="loops", metavar="N", type=_at_least(1), help="loops in each repeat")
+    add("-r", dest="repeat", metavar="R", type=_at_least(1), help="repeats, each timed by itself")
+    add("-w", dest="warmup", metavar="W", type=_at_least(0), help="loops before the first repeat")
+    add("--repeat", dest="repeated", action="store_true", help="repeat with nothing else given")
+    add("-s", dest="setup", metavar="CODE", help="code to run before each repeat, not timed")
+    add(
+        "--precision",
+        metavar="P",
+        type=share,
+        help="repeat until the median's 95%% confidence interval is within P of it "
+        f"(default {DEFAULT_PRECISION * 100:g}%%)",
+    )
+    add(
+        "--max-time",
+        metavar="T",
+        type=duration,
+        help=f"but no longer than this (default {DEFAULT_MAX_TIME:g}s)",
+    )
+    add("--queued", action="store_true", help="also the GPU time with the launch cost hidden")
+    add("--cold", action="store_true", help="empty the GPU's L2 cache before each loop")
+    add(
+        "--on",
+        metavar="DEVICES",
+        help="run with each as torch's default device, and compare: cpu,cuda:0,cuda:1",
+    )
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(word: str) -> int:
+        if not word.isdecimal() or int(word[:19]) < least:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {least} or more")
+        if len(word) > 18:  # in years nobody sees the end, and no float holds it
+            raise argparse.ArgumentTypeError(f"{word[:20]!r} is too large a number")
+        return int(word)
+
+    return number
+
+
+def is_wanted(options: argparse.Namespace) -> bool:
+    """Whether the run is to be a repeated one."""
+    # Not `in (None, False)`: the 0 of -w 0 is a number, and equal to False.
+    given = (getattr(options, name) for name in _ASKING)
+    return any(value is not None and value is not False for value in given)
+
+
+def setup_code(options: argparse.Namespace, above: str) -> str:
+    """The setup: what ``-s`` says, and the code ``above`` the cell, on the magic's own line."""
+    return "\n".join(code for code in (options.setup, above) if code)
+
+
+def repetition(options: argparse.Namespace, progress: Callable[[float], None]) -> Repetition:
+    """The repetition that the options ask for.
+
+    Raises:
+        SpecError: they contradict each other.
+    """
+    return Repetition(
+        options.loops,
+        options.repeat,
+        options.warmup,
+        progress,
+        precision=options.precision,
+        max_time=options.max_time,
+        queued=options.queued,
+        cold=options.cold,
+    )

@@ -1,0 +1,231 @@
+"""``%gpu cluster``, ``pin``, ``dist`` and ``--cluster``: the GPUs of ipyparallel's engines."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpumagic.cluster import connection, process_group, rpc, selection
+from gpumagic.cluster.connection import Cluster
+from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.magics.output import hand_over
+from gpumagic.magics.parsing import Parser, duration
+from gpumagic.render.units import spans
+from gpumagic.results import ClusterSelection, ProcessGroup
+from gpumagic.selection.spec import Wants
+from gpumagic.system.text import harmless
+
+#: The verbs of ``%gpu`` that are about clusters.
+VERBS = ("cluster", "pin", "dist")
+
+
+def add_options(options: Parser) -> None:
+    """The options of ``%gpu`` that are about clusters."""
+    group = options.add_argument_group("cluster (needs ipyparallel)")
+    add_targets(group)
+    group.add_argument(
+        "--per-engine", type=_count, metavar="K", default=1, help="pin: K GPUs each (default: 1)"
+    )
+    group.add_argument(
+        "--share", action="store_true", help="pin: engines of a host may have the same GPU"
+    )
+    group.add_argument(
+        "--backend",
+        metavar="NAME",
+        default="auto",
+        help="dist init: nccl, gloo, … or auto: nccl if every engine has a GPU of its own, else "
+        "gloo. Between hosts the network must be trusted: torch has no password",
+    )
+    group.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help=f"how long engines may take to answer (default: {rpc.TIMEOUT:g} s for the table)",
+    )
+
+
+def add_targets(group: Any) -> None:
+    """``--cluster`` and ``-t``, which every magic has."""
+    group.add_argument(
+        "--cluster",
+        action="store_true",
+        help="on the engines of ipyparallel's cluster, not in this kernel",
+    )
+    group.add_argument(
+        "-t",
+        "--targets",
+        metavar="ENGINES",
+        help="only these engines: 2, 0,3, 0:4 (default: all of them)",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+    return int(text)
+
+
+#: What an option that is only for this kernel, or only for one verb, is called.
+_ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration", "arguments")
+_VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
+_ONLY_AUTO = ("min_free", "max_util", "idle")
+_ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}
+
+
+def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace) -> None:
+    """Whether an option would be passed over in silence.
+
+    Raises:
+        SpecError: one would.
+    """
+
+    def used(name: str) -> bool:
+        return bool(getattr(options, name) != getattr(defaults, name))
+
+    def written(name: str) -> str:
+        return "--for" if name == "duration" else f"--{name.replace('_', '-')}"
+
+    if verb in _VERBS_HERE:
+        raise SpecError(f"%gpu {verb} is for this kernel; for the engines: {_VERBS_HERE[verb]}")
+    for name in _ONLY_HERE:
+        if used(name):
+            raise SpecError(f"{written(name)} is for this kernel: it does not go with a cluster")
+    for name in _ONLY_AUTO:
+        if used(name) and verb != "auto":
+            raise SpecError(f"{written(name)} goes with auto; for example: %gpu auto 2 --cluster")
+    for only, names in _ONLY_FOR.items():
+        for name in names:
+            if used(name) and verb != only:
+                raise SpecError(f"{written(name)} goes with %gpu {only}")
+    if used("backend") and options.spec[1:2] != ["init"]:
+        raise SpecError("--backend goes with %gpu dist init")
+    if verb in ("cluster", "dist") and (options.restart or options.force):
+        raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
+
+
+def check_unused(options: argparse.Namespace) -> None:
+    """Whether options of clusters are used without one.
+
+    Raises:
+        SpecError: one is.
+    """
+    for name, used in (
+        ("-t", options.targets is not None),
+        ("--per-engine", options.per_engine != 1),
+        ("--share", options.share),
+        ("--backend", options.backend != "auto"),
+        ("--timeout", options.timeout is not None),
+    ):
+        if used:
+            raise SpecError(f"{name} is about a cluster; for example: %gpu off --cluster -t 0:4")
+
+
+def current(magics: Any, where: str | None = None) -> Cluster:
+    """The cluster of this shell: ``where``, or the one that was chosen last, or that of ``%px``."""
+    extension = magics.shell._gpumagic
+    if not hasattr(extension, "cluster"):
+        extension.cluster = None
+        extension.undo.append(lambda: connection.close(magics.shell))
+    # The one that was named last stays the one that is meant, also when it has to be found again.
+    where = extension.cluster if where is None else where
+    found = connection.connect(where, magics.shell)
+    extension.cluster = where
+    return found
+
+
+def run(
+    magics: Any,
+    options: argparse.Namespace,
+    silent: bool,
+    defaults: argparse.Namespace,
+    wants: Wants,
+) -> Any:
+    """Do what a verb, or a choice with ``--cluster``, asks for; ``defaults`` are the options'.
+
+    Raises:
+        SpecError: the line does not fit.
+        DependencyError: ipyparallel is not installed.
+        DeviceError: there is no cluster, or it cannot do what was asked.
+    """
+    verb, *words = options.spec or ["cluster"]
+    if verb == "cluster" and len(words) > 1:
+        raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
+    if verb == "pin" and words:
+        raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
+    _check(verb.lower(), options, defaults)
+    cluster = current(magics, words[0] if verb == "cluster" and words else None)
+    engines = cluster.targets(options.targets)
+    limit = {} if options.timeout is None else {"timeout": options.timeout}
+    again = {"restart": options.restart, "force": options.force, **limit}
+    result: Any
+    if verb == "cluster":
+        result = selection.devices(cluster, engines, processes=options.processes, **limit)
+    elif verb == "dist":
+        result = _dist(cluster, words, options)
+    else:
+        spec = " ".join(options.spec)
+        try:
+            if verb == "pin":
+                result = selection.pin(
+                    cluster, engines, per_engine=options.per_engine, share=options.share, **again
+                )
+            else:
+                result = selection.choose(cluster, spec, engines, wants=wants, **again)
+        except KeyboardInterrupt:
+            raise DeviceError(
+                "interrupted: engines that had not begun with it do not; see %gpu cluster"
+            ) from None
+    returned = hand_over(magics.shell, result, options, silent=silent)
+    if isinstance(result, ClusterSelection):
+        if result and all(each.error is not None for each in result):
+            raise DeviceError(
+                f"no engine has done it; engine {result[0].engine}: {result[0].error}"
+            )
+        _warn(result, options, defaults)
+    return returned
+
+
+def _warn(
+    result: ClusterSelection, options: argparse.Namespace, defaults: argparse.Namespace
+) -> None:
+    late = result.too_late
+    if not late:
+        return
+    first = next(each.selection for each in result if each.engine == late[0])
+    reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
+    reason = harmless(reason)
+    again = " ".join(_again(options, defaults))
+    which = f"engine{'s' * (len(late) > 1)} {spans(late)}"
+    warnings.warn_explicit(
+        f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
+        "start afresh in place, and lose their variables)",
+        GpuMagicWarning,
+        filename="%gpu",
+        lineno=1,
+        registry=None,
+    )
+
+
+def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterator[str]:
+    """What was typed, as far as it says which engines are to see what."""
+    yield from options.spec
+    for name in ("cluster", "targets", "per_engine", "share", *_ONLY_AUTO):
+        value = getattr(options, name)
+        if value != getattr(defaults, name):
+            yield "-t" if name == "targets" else f"--{name.replace('_', '-')}"
+            if value is not True:
+                yield f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _dist(cluster: Cluster, words: Sequence[str], options: argparse.Namespace) -> ProcessGroup:
+    if len(words) > 1 or (words and words[0] not in ("init", "down")):
+        raise SpecError(f"%gpu dist {' '.join(words)}: write %gpu dist init, or %gpu dist down")
+    engines = cluster.targets(options.targets)
+    limit = {} if options.timeout is None else {"timeout": options.timeout}
+    if not words:
+        return process_group.group(cluster, engines, **limit)
+    if words[0] == "init":
+        return process_group.init_group(cluster, engines, backend=options.backend, **limit)
+    return process_group.end_group(cluster, engines, **limit)

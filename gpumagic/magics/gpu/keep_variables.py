@@ -1,0 +1,291 @@
+"""``%gpu SPEC --restart --keep``: variables written before a restart and brought back after it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, Any
+
+from gpumagic.cuda import driver, torch_cuda
+from gpumagic.errors import RestartError
+from gpumagic.magics.gpu import session
+from gpumagic.magics.output import LiveDisplay
+from gpumagic.render.units import bytes_
+from gpumagic.restart import state_file
+from gpumagic.restart import variables as keep
+from gpumagic.restart.resuming import Resumed
+from gpumagic.restart.shutdown import variables
+from gpumagic.system import text as one_line
+
+#: Seconds after which there is something to show.
+PATIENCE = 2.0
+#: Names that the new process has by itself, with all that was in them.
+_CARRIED = ("In", "_ih", "_dh")
+_OUTPUTS = ("Out", "_oh")
+_LATEST = ("_", "__", "___")
+
+
+def write(
+    shell: Any,
+    options: argparse.Namespace,
+    payload: dict[str, Any],
+    environment: Mapping[str, str],
+) -> list[IO[bytes]]:
+    """Write the variables that are to be kept; what became of them goes into ``payload``.
+
+    Raises:
+        RestartError: some cannot be kept, and ``--force`` was not given.
+    """
+    began = time.monotonic()
+    present = variables(shell)
+    names = _asked(shell, options.keep, present)
+    sources = shell.history_manager.input_hist_parsed
+    with _Progress(shell, quiet=payload["quiet"]) as shown:
+        chosen = keep.plan(
+            shell.user_ns,
+            names,
+            present,
+            sources=sources,
+            stand_ins=_own(shell).keys(),
+            told=shown.pickled,
+        )
+        _refuse(chosen.failures, options)
+        while True:
+            files, failures = _written(chosen, environment, shown)
+            if not failures:
+                break
+            reason = failures.pop("", None)
+            if reason is not None and not options.force:
+                keep.close(files)
+                raise RestartError(f"{reason}; add --force to restart without having tried")
+            for name, why in failures.items():
+                chosen.drop(name, why)
+            if not failures:
+                break
+            keep.close(files)
+            _refuse(failures, options)
+    payload["not_kept"] = chosen.failures
+    payload["without"] = {name: sorted(what) for name, what in chosen.without.items()}
+    payload["devices"] = chosen.devices
+    payload["cells"] = {
+        file: number
+        for file, number in getattr(shell.compile, "_filename_map", {}).items()
+        if file in chosen.files
+    }
+    payload["uuids"] = driver.state().uuids or ()
+    payload["session"] = session.save(shell)
+    payload["keeping"] = time.monotonic() - began
+    return files
+
+
+def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
+    names = [name for word in words for name in word.split(",") if name]
+    if "all" in names and "all" not in shell.user_ns:
+        names = [*present, *(name for name in names if name != "all")]
+    if any(name.startswith("#") for name in names):
+        raise RestartError("a comment does not belong on a magic's line: put it on the line above")
+    unknown = [name for name in names if name not in shell.user_ns]
+    if unknown:
+        raise RestartError(f"there is no variable {' or '.join(unknown)} to keep")
+    return [name for name in names if name not in _CARRIED]
+
+
+def _own(shell: Any) -> dict[int, Any]:
+    """Objects of this process that stand for the old one's, by identity and by number."""
+    kernel = getattr(shell, "kernel", None)
+    return {id(each): each for each in (shell, kernel) if each is not None}
+
+
+def _refuse(failures: Mapping[str, str], options: argparse.Namespace) -> None:
+    if failures and not options.force:
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
+        raise RestartError(f"cannot keep {reasons}. Keep others, or add --force to lose these")
+
+
+def _written(
+    chosen: keep.Plan, environment: Mapping[str, str], shown: _Progress
+) -> tuple[list[IO[bytes]], dict[str, str]]:
+    """The files, and what a fresh process could not load of them."""
+    trials: list[keep.Trial] = []
+
+    def begin(file: IO[bytes]) -> None:
+        if not {*chosen.names, *chosen.needed} <= chosen.sure:
+            trials.append(keep.Trial(file, environment))
+
+    try:
+        files = keep.save(chosen, state_file.create, shown.written, begin)
+        failures: dict[str, str] = {}
+        try:
+            for trial in trials:
+                failures.update(trial.failures(shown.trying))
+        except BaseException:
+            keep.close(files)
+            raise
+        return files, failures
+    finally:
+        for trial in trials:
+            trial.close()
+
+
+class _Progress(LiveDisplay):
+    """How far it is, once it takes a while."""
+
+    def __init__(self, shell: Any, *, quiet: bool) -> None:
+        super().__init__(shell, quiet=quiet)
+        self._told, self._last = time.monotonic() + PATIENCE - _PACE, ""
+
+    def _tell(self, text: str) -> None:
+        if text != self._last and time.monotonic() - self._told >= _PACE:
+            self._told, self._last = time.monotonic(), text
+            self.text(text)
+
+    def pickled(self, size: int) -> None:
+        """A pickle that grows."""
+        self._tell(f"keeping variables: looked through {bytes_(size)}")
+
+    def written(self, size: int, expected: int) -> None:
+        """A file that grows."""
+        self._tell(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
+
+    def trying(self) -> None:
+        """A child that loads them."""
+        self._tell("keeping variables: trying whether they load in a fresh process")
+
+    def read(self, size: int) -> None:
+        """Tensors that come back."""
+        self._tell(f"bringing variables back: {bytes_(size)}")
+
+
+_PACE = 0.2
+
+
+def bring_back(shell: Any, resumed: Resumed) -> list[str]:
+    """Bring the kept variables back, and say what became of them."""
+    payload = resumed.payload
+    getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
+    session.tell_first(shell, payload["session"])
+    outputs = shell.user_ns["_oh"]
+    own = {str(number): each for number, each in enumerate(_own(shell).values())}
+    with _Progress(shell, quiet=payload["quiet"]) as shown:
+        devices = _Devices(payload["uuids"], shown)
+        try:
+            restored = keep.restore(
+                shell.user_ns,
+                resumed.files,
+                own=own,
+                location=devices.location,
+                device_now=devices.now,
+            )
+        except Exception as error:
+            return [
+                f"The kept variables could not be brought back: {one_line.named(error)}. "
+                + _left(resumed.files),
+                *session.restore(shell, payload["session"]),
+            ]
+    _settle(shell, outputs, restored.names)
+    notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
+    if restored.imported:
+        notes.append(f"Imported again: {', '.join(restored.imported)}.")
+    notes += devices.notes({n: payload["devices"].get(n, set()) for n in restored.names})
+    for what in sorted({each for found in payload["without"].values() for each in found}):
+        names = [n for n in restored.names if what in payload["without"].get(n, ())]
+        if names:
+            notes.append(f"Kept without {what}: {', '.join(names)}.")
+    for name, reason in {**payload["not_kept"], **restored.failures}.items():
+        notes.append(f"Not kept: {name} ({reason}).")
+    if restored.random:
+        notes.append(f"Not kept: CUDA's random state of {', '.join(restored.random)} (hidden now).")
+    if restored.reset:
+        notes.append(f"Not as it was: {', '.join(restored.reset)}.")
+    for name, reason in restored.not_imported.items():
+        notes.append(f"Not imported again: {name} ({reason}).")
+    if restored.apart is not None and restored.names:
+        notes.append(
+            f"Brought back one by one, since together they do not load ({restored.apart}): what "
+            "several variables shared is separate now."
+        )
+    if restored.failures:
+        notes.append(_left(resumed.files))
+    return [*notes, *session.restore(shell, payload["session"])]
+
+
+def _left(files: Sequence[IO[bytes]]) -> str:
+    folder = keep.leave(files)
+    return (
+        f"All that was kept lies in {folder} until you delete it; once the cause is mended: "
+        f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."
+    )
+
+
+def _settle(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
+    """IPython goes on writing to its own ``Out`` and ``_``, which now hold what was kept."""
+    namespace = shell.user_ns
+    for name in _OUTPUTS:
+        if name in names:
+            outputs.update(namespace[name])
+            namespace[name] = outputs
+            namespace.update({f"_{number}": value for number, value in outputs.items()})
+    for name in _LATEST:
+        if name in names:
+            setattr(shell.displayhook, name, namespace[name])
+
+
+class _Devices:
+    """Where the old process's GPUs are now, and what was moved."""
+
+    def __init__(self, uuids: Sequence[str], shown: _Progress) -> None:
+        self._uuids, self._shown = uuids, shown
+        self._moved: set[str] = set()
+        self._refused: dict[str, int] = {}
+        self._size = 0
+
+    def location(self, storage: Any, where: str) -> Any:
+        """`torch.load`'s ``map_location``."""
+        self._size += storage.nbytes()
+        self._shown.read(self._size)
+        kind, _, ordinal = where.partition(":")
+        if kind != "cuda":
+            return storage
+        target = self.now(int(ordinal or 0))
+        if target != "cpu":
+            try:
+                moved = storage.cuda(int(target[5:]))
+            except RuntimeError:  # the device is full, or does not answer
+                self._refused[target] = self._refused.get(target, 0) + storage.nbytes()
+                target = "cpu"
+            else:
+                self._moved.add(f"{where} → {target}")
+                return moved
+        self._moved.add(f"{where} → cpu")
+        return storage
+
+    def now(self, ordinal: int | None) -> str:
+        """Where the old process's ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
+        torch = torch_cuda.require()
+        if not torch.cuda.is_available():
+            return "cpu"
+        if ordinal is None:
+            return "cuda"
+        if ordinal >= len(self._uuids):
+            return "cpu"
+        torch.cuda.init()
+        visible, uuid = driver.state().uuids or (), self._uuids[ordinal]
+        return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
+
+    def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
+        """What was moved, of the devices that variables name too; and what a GPU did not take."""
+        notes = [f"Tensors moved: {', '.join(sorted(self._moved))}."] if self._moved else []
+        moved: dict[str, list[str]] = {}
+        for name, ordinals in named.items():
+            for ordinal in ordinals:
+                before = "cuda" if ordinal is None else f"cuda:{ordinal}"
+                now = self.now(ordinal)
+                if now != before:
+                    moved.setdefault(f"{before} → {now}", []).append(name)
+        if moved:
+            found = [f"{move} ({', '.join(names)})" for move, names in sorted(moved.items())]
+            notes.append(f"Devices moved: {', '.join(found)}.")
+        for target, size in self._refused.items():
+            notes.append(f"On the CPU, since {target} has no room for it: {bytes_(size)}.")
+        return notes

@@ -1,0 +1,165 @@
+"""``%gpu SPEC --restart``: asked for in one process, reported by the one that replaces it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import IO, Any, NoReturn
+
+from gpumagic.errors import RestartError
+from gpumagic.magics.output import hand_over
+from gpumagic.restart import in_place, resuming
+from gpumagic.results import Selection
+from gpumagic.selection import apply, cpu_threads
+from gpumagic.selection import environment as choice
+from gpumagic.system import import_path
+
+
+def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    """Restart the kernel under the variables that have just been written: a choice, but too late.
+
+    Raises:
+        RestartError: refused; the kernel goes on as it was.
+    """
+    with import_path.as_before(import_path.now()):
+        _begin(magics.shell, chosen, options, silent=silent)
+    raise AssertionError("unreachable")
+
+
+def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
+    in_place.check(shell, force=options.force)
+    environment = _environment(shell)
+    payload: dict[str, Any] = {
+        "spec": chosen.requested,
+        "saved": chosen.notes[-1:] if options.save else (),
+        "started_with": choice.started_with(),
+        "options": {"output": options.output, "variable": options.variable},
+        "quiet": options.quiet or silent,
+        "target": _target(shell),
+        "threads": options.threads,
+        "outputs": bool(shell.user_ns.get("_oh")),
+    }
+    with contextlib.ExitStack() as ending:
+        tried = ending.enter_context(in_place.trial(shell, environment))
+        files: list[IO[bytes]] = []
+        if options.keep:
+            from gpumagic.magics.gpu import keep_variables
+
+            files = keep_variables.write(shell, options, payload, environment)
+        for file in files:
+            ending.callback(file.close)
+        in_place.restart(shell, environment, payload, tried, files=files, force=options.force)
+    raise AssertionError("unreachable")
+
+
+def _environment(shell: Any) -> dict[str, str]:
+    """The environment of the new process: the present one, under the choice just made."""
+    environment = dict(os.environ)
+    for name, value in choice.now().items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    for name in shell._gpumagic.own_variables():
+        environment.pop(name, None)
+    return environment
+
+
+def _target(shell: Any) -> str | None:
+    """The variable that the cell assigns the magic's result to, if it does.
+
+    Raises:
+        RestartError: the cell does something else with or after the magic, which would be lost.
+    """
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        source = kernel.get_parent("shell").get("content", {}).get("code", "")
+    else:
+        source = shell.history_manager.input_hist_raw[-1]
+    frames = _frames_of_user(shell)
+    try:
+        statements = ast.parse(shell.transform_cell(source)).body
+    except SyntaxError:  # top-level await in a way that only IPython compiles
+        statements = []
+    last = statements[-1] if statements else None
+    if len(frames) == 1 and last is not None and last.lineno <= frames[0] <= (last.end_lineno or 0):
+        value = getattr(last, "value", None)
+        direct = isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
+            "get_ipython().run_line_magic"
+        )
+        if direct and isinstance(last, ast.Expr):
+            return None
+        if direct and isinstance(last, ast.Assign) and len(last.targets) == 1:
+            target = last.targets[0]
+            if isinstance(target, ast.Name):
+                return target.id
+    raise RestartError(
+        "what follows a restart in the same cell would not be run: make %gpu … --restart the last "
+        "line of its cell, not inside a block or a function"
+    )
+
+
+def _frames_of_user(shell: Any) -> list[int]:
+    """The lines at which the user's own code is being run: one, if the magic stands in a cell."""
+    lines = []
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals is shell.user_ns:
+            lines.append(frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return lines
+
+
+def resume(shell: Any, state: Mapping[str, Any]) -> None:
+    """Take over from the process that this one has replaced, which has left ``state``."""
+    resuming.resume(shell, state, lambda resumed: _report(shell, resumed))
+
+
+def _report(shell: Any, resumed: resuming.Resumed) -> Any:
+    payload = resumed.payload
+    choice.start_from(payload["started_with"])
+    chosen = apply.restarted(payload["spec"])
+    began = time.monotonic()
+    brought: list[str] = []
+    if resumed.files:
+        from gpumagic.magics.gpu import keep_variables
+
+        brought = keep_variables.bring_back(shell, resumed)
+    notes = [*_notes(shell, resumed, time.monotonic() - began), *brought]
+    chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
+    chosen = cpu_threads.noted(chosen, payload["threads"])
+    options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
+    # What draws the report draws random numbers too: rich does when it is imported.
+    numbers = random.getstate()
+    value = hand_over(shell, chosen, options)
+    random.setstate(numbers)
+    if payload["target"] is not None:
+        shell.user_ns[payload["target"]] = value
+        return None
+    return value
+
+
+def _notes(shell: Any, resumed: resuming.Resumed, bringing: float) -> list[str]:
+    """How long it took, and what of the old process is not there now."""
+    missing = sum(name not in shell.user_ns for name in resumed.variables)
+    lost = [f"{missing} variable{'s' * (missing > 1)}"] if missing else []
+    took = f"{resumed.seconds - bringing:.1f} s"
+    if resumed.files:
+        keeping = resumed.payload["keeping"]
+        took += f" ({keeping:.1f} s more to keep variables, {bringing:.1f} s to bring them back)"
+    lines = [
+        f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
+        f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,
+    ]
+    if resumed.payload["outputs"] and not shell.user_ns.get("_oh"):
+        lines[1] += " Out is empty."
+    return lines
+
+
+_NOTHING_LOST = "No variable was lost."

@@ -1,0 +1,181 @@
+"""What IPython and gpumagic were told in a session, told again to the process that replaces it."""
+
+from __future__ import annotations
+
+import builtins
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from traitlets.config import Config
+
+from gpumagic.errors import GpuMagicError
+from gpumagic.magics.cudatime import per_cell as timing_cells
+from gpumagic.magics.gpumem import history as memory_history
+from gpumagic.magics.gpumem import per_cell
+from gpumagic.selection import cpu_threads
+from gpumagic.system import text
+
+_PLAIN = (bool, int, float, str, type(None))
+#: What is set on a shell beside its configuration.
+_ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic", "Completer.use_jedi")
+#: What Python calls, and the notebook may have replaced.
+_CALLED = (
+    *("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
+    *("warnings.showwarning", "warnings.formatwarning"),
+)
+
+
+def save(shell: Any) -> dict[str, Any]:
+    """What is to be told again; plain data, and results of gpumagic."""
+    extension = shell._gpumagic
+    timing, memory, history = (
+        getattr(extension, name, None) for name in ("every_timing", "every_cell", "history")
+    )
+    recorded = None if history is None else history.state()
+    return {
+        "extensions": [*shell.extension_manager.loaded],
+        "autoreload": _autoreload(shell),
+        "magics": _magics(shell),
+        "hooks": [*_hooks(shell)],
+        "builtins": _builtins(shell),
+        "configuration": [*_configuration(shell)],
+        "attributes": {name: _attribute(shell, name) for name in _ATTRIBUTES},
+        "exceptions": shell.InteractiveTB.mode,
+        "precision": _formatter(shell).float_precision,
+        "timing": (timing.above,) if timing is not None and timing.watching else (),
+        "memory": memory is not None and memory.watching,
+        "history": recorded.max_entries if recorded is not None and recorded.own else None,
+        "timings": extension.magics.kept_timings,
+        "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
+    }
+
+
+def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
+    """What sets settings of libraries too, which are told later as the user has them.
+
+    These are ``--threads`` of an earlier choice, and ``%precision``.
+    """
+    if _formatter(shell).float_precision != found["precision"]:
+        _formatter(shell).float_precision = found["precision"]
+    if found["threads"] is not None:
+        cpu_threads.put_back(found["threads"])
+
+
+def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
+    """Tell it again; a note for what is not as it was."""
+    notes = []
+    numbers = random.getstate()  # imports draw from it
+    for name in found["extensions"]:
+        if name not in shell.extension_manager.loaded:
+            try:
+                shell.extension_manager.load_extension(name)
+            except Exception as error:
+                notes.append(f"Not loaded again: {name} ({text.named(error)}).")
+    random.setstate(numbers)
+    if found["autoreload"] is not None and _autoreload(shell) not in (None, found["autoreload"]):
+        shell.run_line_magic("autoreload", found["autoreload"])
+    _configure(shell, found["configuration"])
+    for name, value in found["attributes"].items():
+        if _attribute(shell, name) != value:
+            owner, _, attribute = name.rpartition(".")
+            setattr(getattr(shell, owner) if owner else shell, attribute, value)
+    if shell.InteractiveTB.mode != found["exceptions"]:  # %xmode
+        shell.InteractiveTB.set_mode(mode=found["exceptions"])
+    modes: dict[str, tuple[Any, Callable[[], Any]]] = {
+        "%cudatime on": (found["timing"], lambda: timing_cells.of(shell).on(*found["timing"])),
+        "%gpumem on": (found["memory"], per_cell.of(shell).on),
+        "%gpumem record": (
+            found["history"],
+            lambda: memory_history.of(shell).on(found["history"]),
+        ),
+    }
+    for mode, (was, begin) in modes.items():
+        try:
+            if was:
+                begin()
+        except GpuMagicError as error:  # there is no GPU any more
+            notes.append(f"Not on again: {mode} ({error}).")
+    shell._gpumagic.magics.kept_timings = found["timings"]
+    missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
+    missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
+    if missing:
+        notes.append(f"Not registered again: {', '.join(missing)}.")
+    return notes
+
+
+def _magics(shell: Any) -> set[str]:
+    kinds = (("line", "%"), ("cell", "%%"))
+    known = shell.magics_manager.lsmagic()
+    return {f"{sign}{name}" for kind, sign in kinds for name in known[kind]}
+
+
+def _hooks(shell: Any) -> Iterator[str]:
+    """The notebook's functions that IPython calls around cells, and Python when it must."""
+    lists = [*shell.events.callbacks.values()]
+    lists += [shell.input_transformers_cleanup, shell.input_transformers_post]
+    for function in {id(each): each for found in lists for each in found}.values():
+        if _is_of_notebook(function, shell):
+            yield f"the hook {function.__name__}"
+    for name in _CALLED:
+        module, _, attribute = name.partition(".")
+        if _is_of_notebook(getattr(sys.modules[module], attribute, None), shell):
+            yield name
+    for number in sorted(signal.valid_signals()):
+        if _is_of_notebook(signal.getsignal(number), shell):
+            yield f"the handler of {getattr(number, 'name', number)}"
+
+
+def _is_of_notebook(function: Any, shell: Any) -> bool:
+    return getattr(function, "__globals__", None) is shell.user_ns
+
+
+def _builtins(shell: Any) -> set[str]:
+    """Without those that IPython has there while it runs a cell."""
+    of_ipython = shell.builtin_trap.auto_builtins
+    return {n for n in vars(builtins) if not n.startswith("_") and n not in of_ipython}
+
+
+def _attribute(shell: Any, name: str) -> Any:
+    return attrgetter(name)(shell)
+
+
+def _formatter(shell: Any) -> Any:
+    return shell.display_formatter.formatters["text/plain"]
+
+
+def _autoreload(shell: Any) -> str | None:
+    """The mode of ``%autoreload``; None where that is not loaded."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    reloader = getattr(magics, "_reloader", None)
+    if reloader is None:
+        return None
+    every = "3" if getattr(reloader, "autoload_obj", False) else "2"
+    return "0" if not reloader.enabled else every if reloader.check_all else "1"
+
+
+def _configuration(shell: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What ``%config`` and the profile have set, by class: of `traitlets`, plain values."""
+    for configurable in shell.configurables:
+        for kind in type(configurable).mro():
+            section = configurable.config.get(kind.__name__) or {}
+            values = {n: value for n, value in section.items() if isinstance(value, _PLAIN)}
+            if values:
+                yield kind.__name__, values
+
+
+def _configure(shell: Any, sections: list[tuple[str, dict[str, Any]]]) -> None:
+    for name, values in sections:
+        owners = [
+            each
+            for each in shell.configurables
+            if any(kind.__name__ == name for kind in type(each).mro())
+        ]
+        for owner in owners or [shell]:  # a shell hands its configuration on to what it makes
+            now = owner.config.get(name) or {}
+            changed = {n: v for n, v in values.items() if now.get(n, _PLAIN) != v}
+            if changed:
+                owner.update_config(Config({name: changed}))

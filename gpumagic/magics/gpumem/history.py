@@ -1,0 +1,62 @@
+"""``%gpumem record``, ``snapshot`` and ``cells``: the allocator's history."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpumagic.magics.output import hand_over
+from gpumagic.magics.parsing import Parser, add_result_options
+from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
+from gpumagic.results import Result
+from gpumagic.system.paths import of_new_file
+
+
+def parser(verb: str) -> Parser:
+    """The options of ``%gpumem VERB``."""
+    made = Parser(f"%gpumem {verb}")
+    if verb == "record":
+        made.add_argument("switch", nargs="?", choices=("on", "off"))
+        made.add_argument("--entries", type=_count, default=MAX_ENTRIES, metavar="N")
+    elif verb == "snapshot":
+        made.add_argument("file", metavar="FILE")
+    add_result_options(made)
+    return made
+
+
+def _count(word: str) -> int:
+    if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 1 to 10000000")
+    return int(word)
+
+
+def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    """Run the verb.
+
+    Raises:
+        DeviceError: there is no history, or no allocator that has one.
+        SpecError: the file cannot be written.
+    """
+    history = of(magics.shell)
+    result: Result
+    if verb == "snapshot":
+        result = write_snapshot(of_new_file(options.file))
+    elif verb == "cells":
+        result = history.cells()
+    elif options.switch == "on":
+        result = history.on(options.entries)
+    elif options.switch == "off":
+        result = history.off()
+    else:
+        result = history.state()
+    return hand_over(magics.shell, result, options, silent=silent)
+
+
+def of(shell: Any) -> History:
+    """The history of a shell, made when first asked for."""
+    extension = shell._gpumagic
+    found: History | None = getattr(extension, "history", None)
+    if found is None:
+        found = extension.history = History(shell)
+        extension.undo.append(found.release)
+    return found

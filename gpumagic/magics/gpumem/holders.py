@@ -1,0 +1,64 @@
+"""``%gpumem vars``, ``free`` and ``explain``: who holds GPU memory, and how to get it back."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpumagic.magics.output import hand_over
+from gpumagic.magics.parsing import Parser, add_result_options
+
+_SAYS = {
+    True: "A cell that runs out of GPU memory is explained below its traceback.",
+    False: "Cells that run out of GPU memory are not explained; '%gpumem explain on' does again.",
+}
+
+
+def parser(verb: str) -> Parser:
+    """The options of ``%gpumem VERB``."""
+    made = Parser(f"%gpumem {verb}")
+    if verb == "vars":
+        made.add_argument(
+            "--gc",
+            dest="scan",
+            action="store_true",
+            help="look through all objects of the process for what no name leads to",
+        )
+    elif verb == "free":
+        made.add_argument("names", nargs="*", metavar="NAME", help="variables to delete as well")
+        made.add_argument(
+            "--dry-run", action="store_true", help="say what it would give back, do nothing"
+        )
+    else:
+        made.add_argument("state", nargs="?", choices=("on", "off"))
+    add_result_options(made)
+    return made
+
+
+def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    """Run the verb.
+
+    Raises:
+        SpecError: a variable that is to be freed does not exist.
+    """
+    if verb == "explain":
+        return _explain(magics, options, silent)
+    if verb == "vars":
+        from gpumagic.memory.attribution import holders
+
+        found: Any = holders(shell=magics.shell, gc=options.scan)
+    else:
+        from gpumagic.memory.freeing import free
+
+        found = free(magics.shell, options.names, dry_run=options.dry_run)
+    return hand_over(magics.shell, found, options, silent=silent)
+
+
+def _explain(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    if options.state is not None:
+        magics.explain_oom = options.state == "on"
+    if not (options.quiet or silent):
+        print(_SAYS[magics.explain_oom])
+    if options.variable:
+        magics.shell.user_ns[options.variable] = magics.explain_oom
+    return magics.explain_oom if options.output else None

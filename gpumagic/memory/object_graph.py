@@ -1,0 +1,235 @@
+"""Which tensors each name leads to: a walk over objects that runs none of the user's code.
+
+Children come from ``gc.get_referents``, which asks the types' own C code; no attribute of a user's
+object is looked up, so properties and ``__getattr__`` never run. The walk keeps its own stack and
+visits each object once, whatever cycles there are; its cost grows with the number of objects.
+
+Two steps: every root in turn leads to objects that were not yet visited, which gives each block its
+first holder; then the roots are carried along the edges, which gives each block all its holders.
+
+Where there is little time the roots take turns, so that no large one keeps the others from being
+looked at: what the notebook holds first, then the names; each a few objects, then more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.memory.allocator_blocks import Blocks
+from gpumagic.memory.reference_counts import held_elsewhere
+from gpumagic.memory.referents import UNKNOWN, Part, Rules
+
+#: More objects than these are not visited: some seconds.
+LIMIT = 3_000_000
+#: So many objects of each root are visited in the first turn, and so many times more in the next.
+_TURN, _MORE = 32, 8
+#: A longer list of what an object refers to may be looked at in parts.
+_LONG = 1 << 12
+
+
+@dataclass(frozen=True)
+class Root:
+    """A name, or a place that holds on to something, and the objects there."""
+
+    name: str
+    kind: str
+    objects: Sequence[Any]
+    #: Held by the notebook, not by a name of the user's.
+    pinned: bool = False
+
+
+@dataclass
+class Walked:
+    """What a walk found. Holds no object."""
+
+    #: By block: the roots that lead to it, as a mask of bits.
+    owners: dict[int, int] = field(default_factory=dict)
+    #: By block: the part that it plays for its first root.
+    parts: dict[int, str] = field(default_factory=dict)
+    #: Why not all was looked at; empty where it was.
+    incomplete: tuple[str, ...] = ()
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The places of the bits that are set, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def walk(
+    roots: Sequence[Root],
+    blocks: Blocks,
+    *,
+    without: Iterable[Any] = (),
+    user_modules: Iterable[str] = ("__main__",),
+    seconds: float | None = None,
+    places: Iterable[Any] | None = None,
+) -> Walked:
+    """Which blocks each of the ``roots`` leads to.
+
+    Args:
+        roots: In the order in which blocks are given to them.
+        blocks: Where the storages lie.
+        without: Objects that are not entered (the shell, its namespaces).
+        user_modules: Names of the modules whose classes are entered.
+        seconds: CPU time of this thread after which no more is visited: other threads and other
+            processes take nothing from it.
+        places: Where the ``roots`` were found. With them, what is held from elsewhere, too, is led
+            to by one root more, after all others.
+    """
+    graph = _Graph(blocks, user_modules, seconds)
+    graph.exclude(without)
+    visits = [_Visit(root.objects) for root in roots]
+    # Whatever mode or subclass of tensors is active, torch's own methods are meant.
+    with plain_functions():
+        if seconds is None:
+            for visit in visits:
+                graph.go_on(visit)
+        else:
+            graph.take_turns(
+                [visit for visit, root in zip(visits, roots, strict=True) if root.pinned],
+                [visit for visit, root in zip(visits, roots, strict=True) if not root.pinned],
+            )
+        entries = [visit.entries for visit in visits]
+        if places is not None:
+            entries.append(graph.held_elsewhere(roots, places))
+    return graph.result(entries)
+
+
+class _Visit:
+    """How far the walk has come from one root."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        #: The numbers of the root's own objects.
+        self.entries: list[int] = []
+        #: What is still to be visited: where the numbers go, the part that is played, the objects.
+        self.stack: list[tuple[list[int], str, Iterable[Any]]] = [(self.entries, "", objects)]
+
+
+class _Graph:
+    """The objects that were visited, by number, with the objects that each refers to."""
+
+    def __init__(
+        self, blocks: Blocks, user_modules: Iterable[str], seconds: float | None = None
+    ) -> None:
+        self._number: dict[int, int] = {}
+        #: Keeps every visited object alive, so that its id stays its own.
+        self._kept: list[Any] = []
+        self._edges: list[list[int]] = []
+        #: By number of a tensor: its block, and the part that it plays.
+        self._blocks: dict[int, tuple[int, str]] = {}
+        #: Tensors that were visited before their turn, whose part an earlier root is to tell.
+        self._early: set[int] = set()
+        self._deadline = None if seconds is None else time.thread_time() + seconds
+        self._incomplete: set[str] = set()
+        self._rules = Rules(blocks, frozenset(user_modules), self._blocks, self._incomplete)
+
+    def exclude(self, objects: Iterable[Any]) -> None:
+        for thing in objects:
+            self._number[id(thing)] = -1
+            self._kept.append(thing)
+            self._edges.append([])
+
+    def take_turns(self, first: Sequence[_Visit], then: Sequence[_Visit]) -> None:
+        """Visit what both lead to, a few objects of each in a turn, as long as there is time."""
+        turn = _TURN
+        # What is found there before its turn may have a better name for its part.
+        pending = [visit for visit in first if not self.go_on(visit, turn)]
+        self._early = set(self._blocks)
+        pending += [visit for visit in then if not self.go_on(visit, turn)]
+        while pending and not self._stop():
+            turn *= _MORE
+            pending = [visit for visit in pending if not self.go_on(visit, turn)]
+
+    def go_on(self, visit: _Visit, objects: int = LIMIT) -> bool:
+        """Visit so many more objects, as long as there is time; whether that was all."""
+        stack, early = visit.stack, self._early
+        number, kept, edges, rules = self._number, self._kept, self._edges, self._rules
+        rule_of, last = rules.of_type, len(kept) + objects
+        split: Any = rule_of[id(list)]
+        while stack:
+            above, part, group = stack.pop()
+            if type(group) is Part and self._stop():
+                stack.append((above, part, group))
+                return False
+            rest = iter(group)
+            for thing in rest:
+                kind = type(thing)
+                # By its id: to hash a type, or to compare it, may run a metaclass's code.
+                rule = rule_of.get(id(kind), UNKNOWN)
+                if rule is UNKNOWN:
+                    rule = rules.learn(kind)
+                if rule is None:
+                    continue
+                here = number.get(id(thing))
+                if here is None:
+                    here = len(kept)
+                    number[id(thing)] = here
+                    kept.append(thing)
+                    edges.append([])
+                    above.append(here)
+                    for inner, things in rule(thing, part, here):
+                        if type(things) is list and len(things) > _LONG:
+                            for each, some in split(things, inner, here):
+                                stack.append((edges[here], each, some))
+                        else:
+                            stack.append((edges[here], inner, things))
+                    if here + 1 >= last or (not here & 0xFF and self._stop()):
+                        stack.append((above, part, rest))
+                        return False
+                elif here >= 0:
+                    above.append(here)
+                    if here in early:
+                        early.discard(here)
+                        self._blocks[here] = (self._blocks[here][0], part)
+        return True
+
+    def held_elsewhere(self, roots: Iterable[Root], places: Iterable[Any]) -> list[int]:
+        """The numbers of what leads to memory, and is held by what was not walked over, too."""
+        objects = (root.objects for root in roots)
+        return held_elsewhere(self._kept, self._edges, self._blocks, objects, places)
+
+    def _stop(self) -> bool:
+        if len(self._kept) > LIMIT:
+            self._incomplete.add(f"more than {LIMIT:,} objects: the rest was not looked at")
+            return True
+        if self._deadline is not None and time.thread_time() > self._deadline:
+            self._incomplete.add("there was no time to look at all objects")
+            return True
+        return False
+
+    def result(self, entries: Sequence[list[int]]) -> Walked:
+        masks = self._spread(entries)
+        found = Walked(incomplete=tuple(sorted(self._incomplete)))
+        best: dict[int, int] = {}
+        for number, (block, part) in self._blocks.items():
+            mask = masks[number]
+            found.owners[block] = found.owners.get(block, 0) | mask
+            first = mask & -mask
+            if block not in best or first < best[block]:
+                best[block] = first
+                found.parts[block] = part
+        return found
+
+    def _spread(self, entries: Sequence[list[int]]) -> list[int]:
+        """By number of an object: the roots that lead to it, as a mask of bits."""
+        masks = [0] * len(self._kept)
+        edges = self._edges
+        for root, numbers in enumerate(entries):
+            for number in numbers:
+                masks[number] |= 1 << root
+        work = [number for numbers in reversed(entries) for number in numbers]
+        while work:
+            here = work.pop()
+            mask = masks[here]
+            for number in edges[here]:
+                if masks[number] | mask != masks[number]:
+                    masks[number] |= mask
+                    work.append(number)
+        return masks

@@ -1,0 +1,331 @@
+"""Exact peaks of GPU memory for any stretch of a program, and the user's own peaks unharmed.
+
+torch's allocator keeps one peak a counter for the whole process, and a reset of it (peak = current)
+cannot be undone. To know the peak of one stretch it must be reset where the stretch begins. So that
+nobody notices, there is a ledger: before a reset of ours the old peaks are folded into every open
+scope and into the *user's peaks*; while those are higher than torch's counters, the few functions
+of ``torch._C`` through which Python reads and resets the counters are wrapped. So
+``torch.cuda.max_memory_allocated()``, ``memory_stats()``, ``memory_summary()``, their twins in
+``torch.accelerator`` and the user's own resets do what they would have done without gpumagic. The
+wrappers go as soon as torch's counters have caught up and no scope is open.
+
+What remains: a name bound before to one of those functions of ``torch._C`` itself sees torch's raw
+counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
+reset that follows it is in nobody's peak; and so is what came before a reset by the user in the
+very scope in which torch was first imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Any, NamedTuple
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.results import DeviceMemoryDelta
+
+#: The functions of ``torch._C`` through which the counters are read and reset, by what they do.
+#: Those of ``torch.accelerator`` came with torch 2.9.
+_READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+_RESET_PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+_RESET_TOTALS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+
+#: Where a counter stands in the nested dictionary, for example ``("allocated_bytes", "all")``.
+Path = tuple[Any, ...]
+
+
+class Counters(NamedTuple):
+    """The counters that a scope compares. Bytes, and numbers of events."""
+
+    allocated: int = 0
+    reserved: int = 0
+    ooms: int = 0
+    retries: int = 0
+    #: Bytes ever handed out and ever taken back, and the number of blocks ever handed out.
+    given: int = 0
+    taken: int = 0
+    blocks: int = 0
+
+
+#: The counters that a user's reset of the accumulated statistics sets to 0.
+_TOTALS = ("ooms", "retries", "given", "taken", "blocks")
+
+
+class Stretch(NamedTuple):
+    """What `Ledger.turn` found on one device: the counters at both ends and the peak between."""
+
+    start: Counters
+    end: Counters
+    #: The highest allocated bytes.
+    peak: int
+
+    @property
+    def idle(self) -> bool:
+        """Nothing has happened."""
+        return self.start == self.end and self.peak == self.end.allocated
+
+    def delta(self) -> DeviceMemoryDelta:
+        """The same as a result."""
+        start, end = self.start, self.end
+        return DeviceMemoryDelta(
+            allocated=end.allocated - start.allocated,
+            reserved=end.reserved - start.reserved,
+            peak=self.peak - start.allocated,
+            allocated_now=end.allocated,
+            reserved_now=end.reserved,
+            ooms=end.ooms - start.ooms,
+            retries=end.retries - start.retries,
+        )
+
+
+class Scope:
+    """A stretch of the program, from `Ledger.open` to `Ledger.close`."""
+
+    def __init__(self) -> None:
+        #: By ordinal. A device that is missing had no context, and so held nothing.
+        self.start: dict[int, Counters] = {}
+        #: By ordinal, the highest allocated bytes before the last reset inside the scope.
+        self.folded: dict[int, int] = {}
+
+
+def _counters(stats: dict[str, Any]) -> Counters:
+    allocated = stats["allocated_bytes"]["all"]
+    # In the fields' order: by their names it costs twice as much.
+    return Counters(
+        allocated["current"],
+        stats["reserved_bytes"]["all"]["current"],
+        stats["num_ooms"],
+        stats["num_alloc_retries"],
+        allocated["allocated"],
+        allocated["freed"],
+        stats["allocation"]["all"]["allocated"],
+    )
+
+
+def _peak(stats: dict[str, Any]) -> int:
+    peak: int = stats["allocated_bytes"]["all"]["peak"]
+    return peak
+
+
+def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Every counter that has a peak, wherever it stands."""
+    for key, value in stats.items():
+        if isinstance(value, dict):
+            if "peak" in value:
+                yield (*above, key), value
+            else:
+                yield from _peaked(value, (*above, key))
+
+
+def _at(stats: dict[Any, Any], path: Path) -> dict[str, int]:
+    """The counter at ``path``; for one that is gone (of a private pool), one that nobody misses."""
+    for key in path:
+        stats = stats.get(key, {})
+    return stats or {"peak": sys.maxsize}
+
+
+class Ledger:
+    """The open scopes and the user's peaks of this process. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._scopes: list[Scope] = []
+        #: By ordinal: the user's peaks that torch's counters no longer show.
+        self._user: dict[int, dict[Path, int]] = {}
+        #: By name: torch's own function, and ours in its place.
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        #: Where they are wrapped: not asked of torch again, which the user may have unloaded.
+        self._home: Any = None
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    def open(self) -> Scope:
+        """Begin a scope. Reads the counters of every device that has a context; makes none."""
+        scope = Scope()
+        with self._lock:
+            try:
+                ordinals = torch_cuda.contexts()
+                self._wrap()
+                for ordinal in ordinals:
+                    stats = self._read(ordinal)
+                    counters = _counters(stats)
+                    if _peak(stats) > counters.allocated:
+                        self._fold(ordinal, stats)
+                        self._call("_cuda_resetPeakMemoryStats", ordinal)
+                    scope.start[ordinal] = counters
+                self._scopes.append(scope)
+            finally:
+                self._tidy()
+        return scope
+
+    def close(self, scope: Scope) -> dict[int, DeviceMemoryDelta]:
+        """End a scope, in whatever order scopes end: what happened on each device in use.
+
+        A device whose context was made inside the scope counts from 0.
+        """
+        with self._lock:
+            try:
+                return {
+                    i: self._stretch(scope, i, self._read(i)).delta() for i in torch_cuda.contexts()
+                }
+            finally:
+                self.drop(scope)
+
+    def turn(self, scope: Scope) -> dict[int, Stretch]:
+        """End a scope and begin it anew in the same instant, by one reading a device."""
+        with self._lock:
+            self._wrap()  # torch may have been imported since
+            turned: dict[int, Stretch] = {}
+            for ordinal in torch_cuda.contexts():
+                stats = self._read(ordinal)
+                stretch = turned[ordinal] = self._stretch(scope, ordinal, stats)
+                if _peak(stats) > stretch.end.allocated:
+                    self._fold(ordinal, stats)
+                    self._call("_cuda_resetPeakMemoryStats", ordinal)
+                scope.start[ordinal] = stretch.end
+                scope.folded.pop(ordinal, None)
+            return turned
+
+    def drop(self, scope: Scope) -> None:
+        """End a scope that nobody asks about any more. Reads nothing, and cannot fail."""
+        with self._lock:
+            # Not list.remove, which would be right only as long as scopes compare by identity.
+            self._scopes = [s for s in self._scopes if s is not scope]
+            self._tidy()
+
+    def _stretch(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Stretch:
+        self._catch_up(ordinal, stats)
+        peak = max(_peak(stats), scope.folded.get(ordinal, 0))
+        return Stretch(scope.start.get(ordinal, Counters()), _counters(stats), peak)
+
+    def release(self) -> None:
+        """Forget the user's peaks and give torch its functions back (when the last scope ends)."""
+        with self._lock:
+            self._user.clear()
+            self._tidy()
+
+    def leave(self) -> None:
+        """Give torch its functions back: now, or when no peak of the user's needs ours any more."""
+        with self._lock:
+            try:
+                for ordinal in list(self._user):
+                    self._catch_up(ordinal, self._read(ordinal))
+            finally:
+                self._tidy()
+
+    # --- the ledger ------------------------------------------------------------------------------
+
+    def _fold(self, ordinal: int, stats: dict[str, Any]) -> None:
+        """Keep the peaks that a reset is about to lose."""
+        self._fold_into_scopes(ordinal, stats)
+        held = self._user.setdefault(ordinal, {})
+        for path, counter in _peaked(stats):
+            # Where the peak is the current value, a reset loses nothing.
+            if counter["peak"] > max(counter["current"], held.get(path, 0)):
+                held[path] = counter["peak"]
+
+    def _fold_into_scopes(self, ordinal: int, stats: dict[str, Any]) -> None:
+        for scope in self._scopes:
+            scope.folded[ordinal] = max(_peak(stats), scope.folded.get(ordinal, 0))
+
+    def _catch_up(self, ordinal: int, stats: dict[str, Any]) -> None:
+        """Drop the user's peaks if torch's counters have reached them all again."""
+        held = self._user.get(ordinal, {})
+        # Stops at the first that is still higher: an idle scope costs hardly more than its reading.
+        if all(_at(stats, path)["peak"] >= peak for path, peak in held.items()):
+            self._user.pop(ordinal, None)
+
+    # --- torch's functions -----------------------------------------------------------------------
+
+    def _call(self, name: str, ordinal: int) -> Any:
+        """Call torch's own function, also while ours stands in its place."""
+        wrapped = self._wrapped.get(name)
+        function = wrapped[0] if wrapped else getattr(torch_cuda.c_functions(), name)
+        return function(ordinal)
+
+    def _read(self, ordinal: int) -> dict[str, Any]:
+        stats: dict[str, Any] = self._call("_cuda_memoryStats", ordinal)
+        return stats
+
+    def _wrap(self) -> None:
+        home = torch_cuda.c_functions()
+        if home is None or self._wrapped:
+            return
+        self._home = home
+        for names, method in (
+            (_READ, self._user_reads),
+            (_RESET_PEAKS, self._user_resets_peaks),
+            (_RESET_TOTALS, self._user_resets_totals),
+        ):
+            for name in names:
+                original = getattr(home, name, None)
+                if original is not None:
+                    ours = _wrapper(home, original, method)
+                    self._wrapped[name] = original, ours
+                    setattr(home, name, ours)
+
+    def _tidy(self) -> None:
+        """Give torch its functions back if there is nothing that they would hide."""
+        if self._scopes or self._user or not self._wrapped:
+            return
+        home = self._home
+        if any(getattr(home, name) is not ours for name, (_, ours) in self._wrapped.items()):
+            return  # somebody has wrapped ours: theirs stays, and ours passes everything through
+        for name, (original, _) in self._wrapped.items():
+            setattr(home, name, original)
+        self._wrapped, self._home = {}, None
+
+    def _user_reads(self, original: Callable[[int], Any], ordinal: int) -> Any:
+        with self._lock:
+            stats = original(ordinal)
+            self._catch_up(ordinal, stats)
+            for path, peak in self._user.get(ordinal, {}).items():
+                counter = _at(stats, path)
+                counter["peak"] = max(counter["peak"], peak)
+            self._tidy()
+            return stats
+
+    def _user_resets_peaks(self, original: Callable[[int], Any], ordinal: int) -> Any:
+        with self._lock:
+            before = self._read(ordinal) if self._scopes else None
+            result = original(ordinal)
+            if before is not None:
+                self._fold_into_scopes(ordinal, before)
+            self._user.pop(ordinal, None)
+            self._tidy()
+            return result
+
+    def _user_resets_totals(self, original: Callable[[int], Any], ordinal: int) -> Any:
+        """The numbers of events start again from 0; the scopes' differences go on."""
+        with self._lock:
+            before = _counters(self._read(ordinal)) if self._scopes else None
+            result = original(ordinal)
+            if before is not None:
+                for scope in self._scopes:
+                    start = scope.start.get(ordinal, Counters())
+                    shifted = {n: getattr(start, n) - getattr(before, n) for n in _TOTALS}
+                    scope.start[ordinal] = start._replace(**shifted)
+            return result
+
+
+def _wrapper(
+    home: Any,
+    original: Callable[[int], Any],
+    method: Callable[[Callable[[int], Any], int], Any],
+) -> Callable[[int], Any]:
+    accelerator = original.__name__.startswith("_accelerator")
+
+    @functools.wraps(original)
+    def wrapped(ordinal: int) -> Any:
+        # Asked only now: in some version of torch the question may initialise the driver.
+        if accelerator and home._accelerator_getAccelerator().type != "cuda":
+            return original(ordinal)
+        return method(original, ordinal)
+
+    return wrapped
+
+
+#: The counters are the process's, and so is the ledger.
+LEDGER = Ledger()

@@ -1,0 +1,128 @@
+"""Whether all that refers to an object is known, by Python's own count of references.
+
+As the collector does it: what of an object's count is not made up by the objects that were walked
+over is held elsewhere: by C (`atexit` keeps its list there), by a library, by what is running. Of
+such memory nobody can promise that it comes back.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.tensor_functions import tensor_base
+from gpumagic.system import introspection
+
+#: The ids of the containers that a walk may step over: dictionaries of attributes, closures.
+_BETWEEN = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
+#: Of these nothing is concluded: what they make, code and the interpreter refer to them.
+_UNCOUNTED = (type, types.ModuleType, types.FrameType, types.TracebackType)
+
+
+def held_elsewhere(
+    kept: Sequence[Any],
+    edges: Sequence[Sequence[int]],
+    tensors: Iterable[int],
+    roots: Iterable[Iterable[Any]],
+    places: Iterable[Any],
+) -> list[int]:
+    """The numbers of the objects that lead to ``tensors`` and are referred to from elsewhere, too.
+
+    Args:
+        kept: The objects that were walked over, by number.
+        edges: By number, the numbers of the objects that it leads to.
+        tensors: Their numbers.
+        roots: What the walk began with: the caller's own references to it.
+        places: Where the walk found that: namespaces, and what keeps the notebook's results. Who
+            refers to these is of no interest.
+    """
+    places = list(places)
+    given = set(map(id, places))
+    numbers = sorted(_leading(edges, tensors))
+    place_of = {id(kept[number]): number for number in numbers}
+    own = (place_of.get(id(each)) for objects in roots for each in objects)
+    known = Counter(number for number in own if number is not None)
+    known.update(numbers)  # from ``kept``
+    known.update(_references(kept, edges, place_of, places))
+    things = [kept[number] for number in numbers]
+    # Whatever a version of Python counts of such a call is in the count of the new object, too.
+    (plain,) = map(sys.getrefcount, [object()])
+    found: list[int] = []
+    for number, count in zip(numbers, list(map(sys.getrefcount, things)), strict=True):
+        more = count - plain - known[number]
+        thing = kept[number]
+        if more > 0 and id(thing) not in given and not _explained(thing, more):
+            found.append(number)
+    return found
+
+
+def _leading(edges: Sequence[Sequence[int]], tensors: Iterable[int]) -> set[int]:
+    """The numbers of what leads to any of ``tensors``, and theirs."""
+    above: dict[int, list[int]] = {}
+    for number, inside in enumerate(edges):
+        for each in inside:
+            above.setdefault(each, []).append(number)
+    found = set(tensors)
+    work = list(found)
+    while work:
+        new = set(above.get(work.pop(), ())) - found
+        found |= new
+        work += new
+    return found
+
+
+def _references(
+    kept: Sequence[Any],
+    edges: Sequence[Sequence[int]],
+    place_of: dict[int, int],
+    places: Iterable[Any],
+) -> Iterator[int]:
+    """The number of an object for each reference to it by one that was walked over."""
+    array = introspection.module_attributes(sys.modules.get("numpy")).get("ndarray")
+    seen = set(map(id, kept))
+    seen.update(
+        id(introspection.module_attributes(module)) for module in list(sys.modules.values())
+    )
+    pending = [kept[number] for number in place_of.values()]
+    # A frame refers to the one that called it, which a walk leaves out.
+    pending += [each for each in kept if type(each) is types.FrameType and id(each) not in place_of]
+    pending += {id(each): each for each in places}.values()
+    between: list[Any] = []  # kept alive, so that the ids stay their own
+    while pending:
+        thing = pending.pop()
+        if array is not None and introspection.is_a(thing, array):
+            yield from edges[place_of[id(thing)]] if id(thing) in place_of else ()
+            continue
+        for inner in gc.get_referents(thing):
+            number = place_of.get(id(inner))
+            if number is not None:
+                yield number
+            elif id(type(inner)) in _BETWEEN and id(inner) not in seen:
+                seen.add(id(inner))
+                between.append(inner)
+                pending.append(inner)
+
+
+def _explained(thing: Any, more: int) -> bool:
+    """Whether so many references more than are known are what the object always has."""
+    kind, torch = type(thing), torch_cuda.loaded()
+    if introspection.derives(kind, *_UNCOUNTED):
+        return True
+    if torch is not None and introspection.derives(kind, torch.Tensor):
+        # C++ that refers to a tensor (autograd, a view of it) refers once to Python's object.
+        count = getattr(tensor_base(), "_use_count", None)
+        return more == 1 and (count is None or count(thing) > 1)
+    if torch is not None and introspection.derives(kind, torch.UntypedStorage):
+        return True
+    if type(thing) is dict:  # of code that is no module: all its functions refer to it
+        return any(name == "__builtins__" for name, _ in introspection.names(thing))
+    # Nodes of autograd's graph, and whatever else torch keeps in C++.
+    return (
+        not introspection.in_python(kind)
+        and introspection.slot(thing, "next_functions") is not None
+    )

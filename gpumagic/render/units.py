@@ -1,0 +1,80 @@
+"""Numbers with units, for people. Unknown is a dash."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from gpumagic.render.blocks import DASH
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def bytes_(value: int | None, *, sign: bool = False) -> str:
+    """Bytes in binary units with three or four significant digits: ``1.50 GiB``, ``512 B``.
+
+    With ``sign``, a change: ``+1.50 GiB``, ``-512 B``, ``0 B``.
+    """
+    if value is None:
+        return DASH
+    prefix = (
+        ("+" if value > 0 else "-" if value < 0 else "") if sign else ("-" if value < 0 else "")
+    )
+    amount = float(abs(value))
+    unit = 0
+    while amount >= 1024 and unit < len(_BINARY) - 1:
+        amount /= 1024
+        unit += 1
+    if unit == 0:
+        return f"{prefix}{int(amount)} B"
+    digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
+    return f"{prefix}{amount:.{digits}f} {_BINARY[unit]}"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds with three or four significant digits: ``50.1 ms``, ``3.02 µs``, ``2 min 5 s``."""
+    if value is None:
+        return DASH
+    if value < 0:
+        return "-" + seconds(-value)
+    if value == 0:
+        return "0 s"
+    if value >= 60:
+        whole = round(value)
+        hours, rest = divmod(whole, 3600)
+        minutes, second = divmod(rest, 60)
+        return f"{hours} h {minutes} min {second} s" if hours else f"{minutes} min {second} s"
+    scales = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+    scale, unit = next((s for s in scales if value >= s[0] * 0.9995), scales[-1])
+    amount = value / scale
+    digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
+    return f"{amount:.{digits}f} {unit}"
+
+
+#: Seconds that the clock of CPU time cannot tell apart: ``getrusage`` counts microseconds, Windows
+#: its scheduler's ticks.
+_CPU_CLOCK = 1 / 64 if os.name == "nt" else 1e-6
+
+
+def cpu_seconds(value: float | None, loops: int = 1) -> str:
+    """CPU seconds per loop; what the clock cannot tell from nothing is ``< 1 µs``."""
+    least = _CPU_CLOCK / loops
+    if value is None or value >= least * (1 - 1e-6):
+        return seconds(value)
+    number, unit = seconds(max(least, 1e-9)).split()
+    return f"< {float(number):g} {unit}"
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f} %"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Sorted numbers, runs drawn together: four in a row and one apart are ``0–3, 7``."""  # noqa: RUF002
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)

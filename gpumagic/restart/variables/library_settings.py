@@ -1,0 +1,267 @@
+"""What libraries were told for the whole process: torch, NumPy, pandas, matplotlib, warnings.
+
+Each is read from a library that is loaded, as plain data, and told again to the same library. What
+is a function is kept as the variables are: it may be one of the notebook's.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.restart.variables import python_settings
+
+#: Switches of torch that are attributes, the older ones first: they set newer ones.
+_SWITCHES = (
+    *("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"),
+    *("backends.cuda.matmul.fp32_precision", "backends.cudnn.fp32_precision"),
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    *("backends.cudnn.benchmark", "backends.cudnn.deterministic", "backends.cudnn.enabled"),
+    "backends.mkldnn.enabled",
+)
+#: Kinds of attention that torch may use: ``torch.backends.cuda.enable_flash_sdp``, for example.
+_ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
+#: Others: what asks torch, and what tells it.
+_CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "default dtype": (
+        lambda torch: str(torch.get_default_dtype()).partition(".")[2],
+        lambda torch, name: torch.set_default_dtype(getattr(torch, name)),
+    ),
+    "matmul precision": (
+        lambda torch: torch.get_float32_matmul_precision(),
+        lambda torch, precision: torch.set_float32_matmul_precision(precision),
+    ),
+    "deterministic algorithms": (
+        lambda torch: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda torch, how: torch.use_deterministic_algorithms(how[0], warn_only=how[1]),
+    ),
+    "gradients": (
+        lambda torch: torch.is_grad_enabled(),
+        lambda torch, enabled: torch.set_grad_enabled(enabled),
+    ),
+    "anomaly detection": (
+        lambda torch: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda torch, how: torch.autograd.set_detect_anomaly(*how),
+    ),
+    "threads": (
+        lambda torch: torch.get_num_threads(),
+        lambda torch, number: torch.set_num_threads(number),
+    ),
+    "sharing strategy": (
+        lambda torch: torch.multiprocessing.get_sharing_strategy(),
+        lambda torch, strategy: torch.multiprocessing.set_sharing_strategy(strategy),
+    ),
+    "hub's folder": (
+        lambda torch: torch.hub.get_dir(),
+        lambda torch, folder: torch.hub.set_dir(folder),
+    ),
+    "print options": (
+        lambda torch: vars(torch._tensor_str.PRINT_OPTS).copy(),
+        lambda torch, options: vars(torch._tensor_str.PRINT_OPTS).update(options),
+    ),
+}
+#: matplotlib's parameters that belong to the process and its front end.
+_OF_FRONT_END = ("backend", "backend_fallback", "interactive", "toolbar")
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def save() -> dict[str, Any]:
+    """The settings of the libraries that this process has loaded; plain data."""
+    found: dict[str, Any] = {
+        "warnings": [*_filters()],
+        "python": python_settings.save(),
+    }
+    readers = {
+        "torch": _of_torch,
+        "numpy": _of_numpy,
+        "pandas._config.config": _of_pandas,
+        "matplotlib": _of_matplotlib,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of older names for the same
+        for name, read in readers.items():
+            module = torch_cuda.loaded() if name == "torch" else sys.modules.get(name)
+            try:
+                found[name] = {} if module is None else read(module)
+            except AttributeError:  # it is being imported; or another version has no such thing
+                found[name] = {}
+    return found
+
+
+def restore(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> list[str]:
+    """Tell the libraries again; a phrase for each setting that they do not take.
+
+    Of torch all is told; of the others where they are loaded.
+    """
+    refused: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of older names for the same
+        if found["torch"]:
+            refused += _tell_torch(found["torch"], device_now)
+        if found["numpy"] and "numpy" in sys.modules:
+            numpy: Any = sys.modules["numpy"]
+            numpy.set_printoptions(**found["numpy"]["printing"])
+            numpy.seterr(**found["numpy"]["errors"])
+        for name, tell in (("pandas._config.config", _tell_pandas), ("matplotlib", _tell_plots)):
+            for option, value in found[name].items() if name in sys.modules else ():
+                try:
+                    tell(sys.modules[name], option, value)
+                except Exception:  # another version
+                    refused.append(f"{name.partition('.')[0]}'s option {option}")
+    _filter_again(found["warnings"])
+    return refused + python_settings.restore(found["python"])
+
+
+def functions() -> dict[str, Any]:
+    """Settings that are functions, or hold some: by a phrase for each, for `tell_function`."""
+    found: dict[str, Any] = {}
+    for name, read in (("numpy", _formatters), ("pandas._config.config", _functions_of_pandas)):
+        try:
+            if name in sys.modules:
+                found |= read(sys.modules[name])
+        except AttributeError:  # it is being imported; or another version has no such thing
+            continue
+    return found
+
+
+def tell_function(phrase: str, value: Any) -> None:
+    """Tell a library again what is a function, where it is loaded."""
+    if phrase == _FORMATTER:
+        if "numpy" in sys.modules:
+            numpy: Any = sys.modules["numpy"]
+            numpy.set_printoptions(formatter=value)
+    elif "pandas._config.config" in sys.modules:
+        _tell_pandas(sys.modules["pandas._config.config"], phrase.removeprefix(_OPTION), value)
+
+
+# --- torch ---------------------------------------------------------------------------------------
+
+
+def _of_torch(torch: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, (ask, _) in _calls():
+        try:
+            found[name] = ask(torch)
+        except (AttributeError, RuntimeError):  # not known here; or set by older and newer names
+            continue
+    # Only what the user has chosen: to ask torch for the default one may initialise CUDA.
+    scope = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if scope is not None:
+        found["device"] = (scope.device.type, scope.device.index)
+    return found
+
+
+def _calls() -> Iterator[tuple[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]]]:
+    yield from _CALLS.items()
+    for switch in _SWITCHES:
+        owner, _, name = switch.rpartition(".")
+
+        def tell(torch: Any, value: Any, owner: str = owner, name: str = name) -> None:
+            setattr(attrgetter(owner)(torch), name, value)
+
+        yield switch, (attrgetter(switch), tell)
+    for kind in _ATTENTION:
+
+        def ask(torch: Any, kind: str = kind) -> Any:
+            return getattr(torch.backends.cuda, f"{kind}_enabled")()
+
+        def enable(torch: Any, on: bool, kind: str = kind) -> None:
+            getattr(torch.backends.cuda, f"enable_{kind}")(on)
+
+        yield kind, (ask, enable)
+
+
+def _tell_torch(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> Iterator[str]:
+    torch: Any = torch_cuda.require()
+    for name, (ask, tell) in _calls():
+        try:
+            if name in found and ask(torch) != found[name]:
+                tell(torch, found[name])
+        except (AttributeError, RuntimeError):
+            yield f"torch's {name}"
+    kind, ordinal = found.get("device", (None, None))
+    if kind is None:
+        return
+    now = device_now(ordinal) if kind == "cuda" else kind
+    if now == "cpu" and kind == "cuda":
+        yield f"torch's default device ({kind if ordinal is None else f'cuda:{ordinal}'} is hidden)"
+    else:
+        torch.set_default_device(now if kind == "cuda" or ordinal is None else f"{kind}:{ordinal}")
+
+
+# --- others --------------------------------------------------------------------------------------
+
+
+def _of_numpy(numpy: Any) -> dict[str, Any]:
+    options = numpy.get_printoptions()
+    printing = {name: value for name, value in options.items() if isinstance(value, _PLAIN)}
+    return {"printing": printing, "errors": numpy.geterr()}
+
+
+def _formatters(numpy: Any) -> dict[str, Any]:
+    formatter = numpy.get_printoptions()["formatter"]
+    return {_FORMATTER: formatter} if formatter else {}
+
+
+_FORMATTER, _OPTION = "numpy's formatter", "pandas's option "
+
+
+def _functions_of_pandas(config: Any) -> dict[str, Any]:
+    changed = _changed_in_pandas(config)
+    return {f"{_OPTION}{name}": value for name, value in changed if callable(value)}
+
+
+def _of_pandas(config: Any) -> dict[str, Any]:
+    return {name: v for name, v in _changed_in_pandas(config) if isinstance(v, _PLAIN)}
+
+
+def _changed_in_pandas(config: Any) -> Iterator[tuple[str, Any]]:
+    for name, option in config._registered_options.items():
+        value = config._global_config
+        for part in name.split("."):
+            value = value[part]
+        if (isinstance(value, _PLAIN) or callable(value)) and value != option.defval:
+            yield name, value
+
+
+def _tell_pandas(config: Any, option: str, value: Any) -> None:
+    config.set_option(option, value)
+
+
+def _tell_plots(matplotlib: Any, parameter: str, value: Any) -> None:
+    matplotlib.rcParams[parameter] = value
+
+
+def _of_matplotlib(matplotlib: Any) -> dict[str, Any]:
+    at_start = matplotlib.rcParamsOrig
+    return {
+        name: value
+        for name, value in dict.items(matplotlib.rcParams)
+        if name not in _OF_FRONT_END and value != dict.get(at_start, name)
+    }
+
+
+def _filters() -> Iterator[tuple[Any, ...]]:
+    """The filters of warnings, the last ones first: as `warnings.filterwarnings` takes them."""
+    for action, message, category, module, line in reversed(warnings.filters):
+        patterns = [getattr(p, "pattern", p) or "" for p in (message, module)]
+        if isinstance(category, type):
+            kind = category.__module__, category.__qualname__
+            yield action, patterns[0], kind, patterns[1], line
+
+
+def _filter_again(filters: list[tuple[Any, ...]]) -> None:
+    if [*_filters()] == filters:
+        return
+    for action, message, (module, name), where, line in filters:
+        category = getattr(sys.modules.get(module), name, None)
+        if isinstance(category, type) and issubclass(category, Warning):
+            warnings.filterwarnings(action, message, category, where, line)

@@ -1,0 +1,204 @@
+"""Memory that arrays and tensors share: each stretch of it is written once, and shared again."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpumagic.cuda import torch_cuda
+
+#: An array that shows less than this part of its stretch of memory is copied together.
+_SPARSE = 0.5
+
+
+@dataclass
+class Block:
+    """A stretch of memory, and the arrays and tensors in it, by their numbers."""
+
+    start: int
+    end: int
+    arrays: list[int] = field(default_factory=list)
+    tensors: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+    def memory(self) -> Any:
+        """The bytes themselves."""
+        return (ctypes.c_char * self.size).from_address(self.start)
+
+
+def extent(array: Any) -> tuple[int, int]:
+    """The addresses between which an array's elements lie."""
+    low = high = int(array.__array_interface__["data"][0])
+    if not array.size:
+        return low, low
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (length - 1) * stride
+        else:
+            high += (length - 1) * stride
+    return low, high + array.itemsize
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How a tensor shows the memory of a storage."""
+
+    #: The storage's number.
+    storage: int
+    dtype: Any
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conjugated: bool
+    negated: bool
+
+    def over(self, storage: Any) -> Any:
+        """The tensor over a storage."""
+        torch = torch_cuda.require()
+        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+        tensor.set_(storage, self.offset, self.size, self.stride)
+        tensor = torch._neg_view(tensor) if self.negated else tensor
+        return tensor.conj() if self.conjugated else tensor
+
+
+def has_storage(tensor: Any) -> bool:
+    """Whether a tensor is plain: a view of a storage with data."""
+    torch = torch_cuda.require()
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    if tensor.device.type not in ("cpu", "cuda"):
+        return False
+    try:
+        storage = tensor.untyped_storage()
+        # A wrapper of other tensors has none; nor have those that functional transforms track.
+        return bool(storage.nbytes() == 0 or storage.data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def shown(tensor: Any, storage: int) -> Shown:
+    """How ``tensor`` shows its storage, which has that number."""
+    return Shown(
+        storage,
+        tensor.dtype,
+        tuple(tensor.size()),
+        tuple(tensor.stride()),
+        tensor.storage_offset(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def storage_of(tensor: Any) -> tuple[int, int] | None:
+    """The addresses of a tensor's memory on the host; None where it is not plain host memory."""
+    if tensor.device.type != "cpu" or not has_storage(tensor):
+        return None
+    storage = tensor.untyped_storage()
+    start = int(storage.data_ptr())
+    return (start, start + int(storage.nbytes())) if start else None
+
+
+def found_in(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
+    """The stretches of memory that arrays show; with the tensors that show parts of them."""
+    pieces: list[tuple[int, int, str, int]] = []
+    for number, array in enumerate(arrays):
+        pieces.append((*extent(array), "arrays", number))
+    if arrays:
+        for number, tensor in enumerate(tensors):
+            span = storage_of(tensor)
+            if span is not None and span[1] > span[0]:
+                pieces.append((*span, "tensors", number))
+    blocks: list[Block] = []
+    for start, end, kind, number in sorted(pieces):
+        if not blocks or start >= blocks[-1].end:
+            blocks.append(Block(start, end))
+        blocks[-1].end = max(blocks[-1].end, end)
+        getattr(blocks[-1], kind).append(number)
+    return [block for block in blocks if block.arrays]
+
+
+def is_sparse(block: Block, arrays: Sequence[Any]) -> bool:
+    """Whether a block holds one array that shows little of it, a column of a table for example."""
+    if len(block.arrays) != 1 or block.tensors:
+        return False
+    return bool(arrays[block.arrays[0]].nbytes < _SPARSE * block.size)
+
+
+@dataclass
+class Written:
+    """Where a block lies in the file, and what is in it."""
+
+    offset: int
+    size: int
+    #: Its address in the old process, for the alignment.
+    start: int
+    #: number → (dtype, shape, strides, offset within the block, writeable)
+    arrays: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]]
+    #: number → (how it shows its storage, offset and bytes of the storage in the block)
+    tensors: dict[int, tuple[Shown, int, int]]
+
+
+def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]) -> Written:
+    """What must be known to bring a block back that is written at ``offset`` as it is."""
+    written = Written(offset, block.size, block.start, {}, {})
+    for number in block.arrays:
+        array = arrays[number]
+        within = int(array.__array_interface__["data"][0]) - block.start
+        flags = array.flags.writeable
+        written.arrays[number] = (array.dtype, array.shape, array.strides, within, flags)
+    for number in block.tensors:
+        tensor, span = tensors[number], storage_of(tensors[number])
+        assert span is not None
+        written.tensors[number] = (shown(tensor, -1), span[0] - block.start, span[1] - span[0])
+    return written
+
+
+def room(written: Written) -> tuple[Any, Any]:
+    """New memory for a block as an array of bytes, and the array that owns it.
+
+    An array that was alone in its block and filled it is the owner again; otherwise the memory is
+    aligned as the old one was.
+    """
+    import numpy as np
+
+    if len(written.arrays) == 1 and not written.tensors:
+        ((dtype, shape, strides, offset, _),) = written.arrays.values()
+        for order in ("C", "F"):
+            make: Any = np.empty
+            alone = make(shape, dtype, order=order)
+            if alone.nbytes == written.size and alone.strides == strides and not offset:
+                return alone.ravel(order="K").view(np.uint8), alone
+    more = np.empty(written.size + 64, np.uint8)
+    shift = (written.start - more.ctypes.data) % 64
+    return more[shift : shift + written.size], None
+
+
+def brought_back(written: Written, flat: Any, alone: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+    """The arrays and tensors of a block, by number, over the memory of `room`."""
+    import numpy as np
+
+    arrays = {}
+    for number, (dtype, shape, strides, offset, writeable) in written.arrays.items():
+        array = alone
+        if array is None:
+            array = np.ndarray(shape, dtype, flat, offset, strides)
+        if not writeable:
+            array.flags.writeable = False
+        arrays[number] = array
+    return arrays, dict(_tensors(written, flat))
+
+
+def _tensors(written: Written, flat: Any) -> Iterator[tuple[int, Any]]:
+    storages: dict[tuple[int, int], Any] = {}
+    for number, (how, offset, length) in written.tensors.items():
+        torch = torch_cuda.require()
+        if (offset, length) not in storages:
+            memory = torch.from_numpy(flat[offset : offset + length])
+            storages[offset, length] = memory.untyped_storage()
+        yield number, how.over(storages[offset, length])

@@ -1,0 +1,1 @@
+"""Which devices this process sees: the grammar, a choice applied and verified, the gate."""

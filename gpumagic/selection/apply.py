@@ -1,0 +1,372 @@
+"""Choose what this process sees of the GPUs, and verify that the choice took effect.
+
+The choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. What is reported is
+what was found afterwards: the driver's state, and, where the CUDA runtime may have remembered an
+earlier failure, its answer in a forked copy of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from gpumagic.cuda import (
+    devices as inventory,
+)
+from gpumagic.cuda import (
+    driver,
+    init_failure,
+    init_trace,
+    torch_cuda,
+    visible_devices,
+)
+from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.errors import DeviceError, GpuMagicWarning
+from gpumagic.results import Device, DeviceTable, Selection, Status
+from gpumagic.selection import environment as choice
+from gpumagic.selection import spec as visibility
+from gpumagic.selection.spec import Spec, Wants
+
+_NO_WANTS = Wants()
+
+#: Called while waiting, with the seconds waited and what is waited for.
+Progress = Callable[[float, str], None]
+
+
+def select(
+    spec: str,
+    *,
+    min_free: int | None = None,
+    max_util: float | None = None,
+    idle: bool = False,
+    wait: float = 0.0,
+) -> Selection:
+    """Choose what this process sees of the GPUs, and say what became of it.
+
+    ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs: numbers are
+    always nvidia-smi's. For ``auto``: at least ``min_free`` bytes free, at most ``max_util``
+    percent utilised, ``idle`` for no other process, and ``wait`` seconds of waiting at most.
+
+    A status of ``too-late`` comes with a `GpuMagicWarning`.
+
+    Raises:
+        SpecError: the spec means nothing on this machine; nothing was changed.
+        DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
+    """
+    selection = choose(spec, Wants(min_free=min_free, max_util=max_util, idle=idle), wait=wait)
+    if selection.status == "too-late":
+        warnings.warn(str(selection.message), GpuMagicWarning, stacklevel=2)
+    return selection
+
+
+def choose(
+    text: str, wants: Wants = _NO_WANTS, *, wait: float = 0.0, progress: Progress | None = None
+) -> Selection:
+    """`select` without its warning."""
+    spec = visibility.parse(text)
+    table = inventory.devices(processes=False)
+    if spec.kind == "auto" and wait > 0:
+        inventory.check(table)
+        table = _wait(spec, wants, wait, progress)
+    change = _change(spec, wants, table, can_wait=wait == 0)
+    before = choice.now()
+    init_failure.note_hiding(before, table)
+    choice.write(change)
+    init_failure.note_hiding(choice.now(), table)
+    return _verified(spec, before, table)
+
+
+def apply(text: str, values: Mapping[str, str | None]) -> Selection:
+    """Write variables that an earlier choice, ``text``, came to; what became of it."""
+    spec, table = visibility.parse(text), inventory.devices(processes=False)
+    before = choice.now()
+    choice.write({name: values.get(name) for name in choice.VARIABLES})
+    init_failure.note_hiding(choice.now(), table)
+    return _verified(spec, before, table)
+
+
+def restarted(text: str) -> Selection:
+    """What became of a choice for whose sake this process was started."""
+    found = _verify(visibility.parse(text), choice.now(), inventory.devices(processes=False))
+    return found if found.status == "too-late" else replace(found, status="restarted")
+
+
+# --- what to write -----------------------------------------------------------------------------
+
+
+def _change(
+    spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool
+) -> Mapping[str, str | None]:
+    """The variables to write for a spec."""
+    if spec.kind == "off":
+        return {MASK: visible_devices.HIDE_ALL}
+    if spec.kind == "on":
+        return {MASK: None}
+    if spec.kind == "reset":
+        return choice.started_with()
+    inventory.check(table)
+    if spec.kind == "auto":
+        mine = allowed(table)
+        if table.devices and not mine:
+            raise DeviceError(
+                f"which MIG instance this kernel was given is not known ({MASK}="
+                f"{choice.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
+            )
+        chosen = visibility.pick(mine, spec.count, wants, can_wait=can_wait)
+    else:
+        chosen = visibility.resolve(spec, table)
+    return {MASK: ",".join(chosen)}
+
+
+def allowed(table: DeviceTable) -> Sequence[Device]:
+    """The devices that ``auto`` may take: those that this process was given at its start.
+
+    A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
+    started with all of them hidden, or with none hidden, may take any. Empty where it was given a
+    MIG instance that NVML does not list.
+
+    Raises:
+        DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
+    """
+    start = {name: value for name, value in choice.started_with().items() if value is not None}
+    anything = [replace(device, instance=None) for device in table]
+    if MASK not in start:
+        return anything
+    given = visible_devices.given(start, table)
+    if start[MASK].startswith("MIG-"):
+        return given or ()
+    if given is None:
+        visible = _view(start, table).visible
+        if visible is None:
+            raise DeviceError(
+                f"which GPUs this kernel was given is not known: {MASK}={start[MASK]} counts in "
+                "CUDA's own order, which the driver does not tell; name a GPU, for example: %gpu 0"
+            )
+        given = [device for device in table if device.index in visible]
+    return given or anything
+
+
+def _view(environment: Mapping[str, str], table: DeviceTable) -> visible_devices.View:
+    """What these variables show; where only the driver knows its order, it is asked in a child."""
+    found = visible_devices.view(environment, table)
+    if found.visible is not None:
+        return found
+    index_of = {device.uuid[4:].lower(): device.index for device in table if device.uuid}
+    try:
+        listed = _listed(environment.get(MASK), environment.get(ORDER))
+        indexes = tuple(index_of[device.uuid[4:].lower()] for device in listed or ())
+    except KeyError:
+        return found
+    if listed is None:
+        return found
+    return visible_devices.View(indexes, frozenset(indexes))
+
+
+@cache
+def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...] | None:
+    """What the driver shows under these variables; None if it does not start, which is kept too."""
+    try:
+        return driver.list_in_child({MASK: mask, ORDER: order})
+    except DeviceError:
+        return None
+
+
+def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
+    """The table as soon as enough devices fit, or never can, or at the time limit.
+
+    Interruptible.
+    """
+    started = time.monotonic()
+    while True:
+        table = inventory.devices(processes=False)
+        mine = visibility.candidates(allowed(table), spec.count)
+        fitting = len(visibility.freest(mine, wants))
+        possible = sum(visibility.may_pass(device, wants) for device in mine)
+        waited = time.monotonic() - started
+        if fitting >= spec.count or possible < spec.count or waited >= limit:
+            return table
+        if progress is not None:
+            progress(waited, f"{fitting} of {spec.count} GPUs are free enough")
+        time.sleep(min(1.0, limit - waited))
+
+
+# --- whether it took effect --------------------------------------------------------------------
+
+
+def note_hiding() -> None:
+    """Remember it if all devices are, or were, hidden from a torch that is loaded.
+
+    Called when gpumagic loads: what was set at the process's start held for a while.
+    """
+    masks = [held for held in (choice.now(), choice.started_with()) if held[MASK] is not None]
+    if masks and torch_cuda.loaded() is not None:
+        table = inventory.devices(processes=False)
+        for held in masks:
+            init_failure.note_hiding(held, table)
+
+
+def _verified(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """What became of the choice; none is made if finding that out, which may last, is ended."""
+    try:
+        return _verify(spec, before, table)
+    except BaseException:
+        choice.restore(before)
+        raise
+
+
+def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """What became of the choice that has just been written."""
+    now = choice.now()
+    present = {name: value for name, value in now.items() if value is not None}
+    wanted = _view(present, table)
+    if table.cuda_missing:
+        wanted = visible_devices.View((), frozenset())
+    state = driver.state()
+    notes: list[str] = []
+    status: Status = "unchanged" if now == before else "applied"
+    message: str | None = None
+    known = wanted.visible is not None
+    seen = _devices(wanted, table) if known else ()
+    if state.initialized:
+        seen, known = _visible(table), True
+        if _frozen_differs(wanted, seen, state, table):
+            status, message = "too-late", _too_late(spec, state, seen)
+    elif state.initialized is None:
+        status = "too-late"
+        message = f"The CUDA driver does not say what it shows; {_remedy(spec)}"
+    elif init_failure.suspected() and wanted.visible:
+        status, message, count = _ask_runtime(spec, len(wanted.visible), status)
+        if status == "too-late":
+            seen, known = (), count == 0
+    notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
+    if table.cuda_missing and spec.kind != "off":
+        notes.append(driver.MISSING)
+    if os.name != "nt" and any(
+        driver.c_environment(name) != now[name] for name in choice.VARIABLES
+    ):
+        status = "too-late"
+        message = f"os.environ was replaced, so {MASK} does not reach the driver"
+    if status == "too-late":
+        value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
+        notes.append(f"processes started from here see the choice: {value}")
+    return Selection(
+        requested=spec.text,
+        environment=now,
+        status=status,
+        devices=seen,
+        devices_known=known,
+        cuda_initialized=state.initialized,
+        message=message,
+        notes=tuple(notes),
+    )
+
+
+def _devices(wanted: visible_devices.View, table: DeviceTable) -> tuple[Device, ...]:
+    """The devices that are wanted as a fresh start of CUDA will number them."""
+    by_index = {device.index: device for device in table}
+    if wanted.indexes is None:
+        return tuple(replace(device, ordinal=None, visible=True) for device in table)
+    return tuple(
+        replace(
+            by_index[index], ordinal=ordinal, visible=True, instance=wanted.instances.get(index)
+        ).as_seen()
+        for ordinal, index in enumerate(wanted.indexes)
+    )
+
+
+def _visible(table: DeviceTable) -> tuple[Device, ...]:
+    """The devices that the initialised driver shows, in its order."""
+    shown = [device for device in table if device.visible and device.ordinal is not None]
+    return tuple(d.as_seen() for d in sorted(shown, key=lambda device: device.ordinal or 0))
+
+
+def _frozen_differs(
+    wanted: visible_devices.View,
+    seen: Sequence[Device],
+    state: driver.DriverState,
+    table: DeviceTable,
+) -> bool:
+    """Whether what the initialised driver shows is something else than what is wanted."""
+    if state.uuids is None or (state.uuids and not seen):
+        return True  # it does not say what it shows, or shows what NVML does not know
+    if wanted.indexes is None:  # the order cannot be told: compare which, not in what order
+        return wanted.visible != frozenset(device.index for device in seen)
+    if any(device.mig for device in table):  # one GPU, perhaps, but another instance of it
+        uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
+        shown = [uuid[4:].lower() for uuid in state.uuids]
+        return shown != [uuids[index][4:].lower() for index in wanted.indexes]
+    return list(wanted.indexes) != [device.index for device in seen]
+
+
+def _remedy(spec: Spec) -> str:
+    """What to do when it is too late."""
+    by_hand = "restart the kernel and choose before anything uses CUDA"
+    if os.name == "nt":  # it cannot replace a running process
+        return by_hand
+    return f"%gpu {spec.text} --restart (a fresh kernel in place of this one), or {by_hand}"
+
+
+def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> str:
+    number = len(state.uuids or ())
+    shows = "no GPU" if number == 0 else f"{number} GPU{'' if number == 1 else 's'}"
+    if seen:
+        shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
+    return (
+        f"Too late for '{spec.text}' in this process: {_frozen_by()}, and it still sees {shows}. "
+        f"To change that: {_remedy(spec)}"
+    )
+
+
+_OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
+
+
+def _frozen_by() -> str:
+    """Who initialised the driver, as far as this process can tell."""
+    culprit = init_trace.culprit()
+    return _frozen_state() if culprit is None else f"{_frozen_state()} ({culprit})"
+
+
+def _frozen_state() -> str:
+    if torch_cuda.initialized():
+        return "torch has initialised CUDA"
+    others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
+    if torch_cuda.loaded() is None:
+        by = f" (perhaps {' or '.join(others)})" if others else ""
+        return f"a library other than torch has initialised CUDA{by}"
+    return (
+        "CUDA is already initialised, although torch.cuda.is_initialized() is False "
+        "(torch.cuda.is_available(), a backward pass"
+        + "".join(f" or {name}" for name in others)
+        + " does that)"
+    )
+
+
+def _ask_runtime(
+    spec: Spec, expected: int, status: Status
+) -> tuple[Status, str | None, int | None]:
+    """Whether torch's CUDA runtime can still start, and how many devices it finds then."""
+    start = init_failure.ask()
+    if start.count == expected:
+        return status, None, expected
+    if start.count is None:
+        message = (
+            f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
+            "torch was loaded, or a start of CUDA failed, and a copy of this process gave no "
+            f"answer; to be sure: {_remedy(spec)}"
+        )
+    elif start.count:
+        message = (
+            f"'{spec.text}' shows {expected} GPU{'s' * (expected > 1)}, of which CUDA finds "
+            f"{start.count}: %gpu doctor tells more"
+        )
+    else:
+        message = (
+            f"Too late for '{spec.text}' in this process: {init_failure.cause()}. "
+            f"To change that: {_remedy(spec)}"
+        )
+    return "too-late", message, start.count

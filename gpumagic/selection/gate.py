@@ -1,0 +1,368 @@
+"""A gate inside the process: device-agnostic code goes to the CPU, new CUDA tensors are refused.
+
+For those who must not lose their state when it is too late to hide the GPUs. A best effort, and
+said to be one: work on CUDA tensors that exist goes on, other threads are gated only by the
+replaced functions, and a name that was copied earlier (``from torch.cuda import is_available``)
+keeps its old meaning. `close` and `lift` are exact opposites: every replaced object comes back,
+identical by ``is``.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gpumagic.cuda import devices as inventory
+from gpumagic.cuda import driver, torch_cuda, visible_devices
+from gpumagic.errors import GpuMagicError, SpecError
+from gpumagic.results import Device, Selection
+from gpumagic.selection import spec as visibility
+
+
+class GateError(GpuMagicError, RuntimeError):
+    """New work for a GPU that the gate keeps out."""
+
+
+_NO_WANTS = visibility.Wants()
+
+LIMITS = (
+    "What the gate cannot stop: work on CUDA tensors that exist, other libraries, and names "
+    "copied earlier (from torch.cuda import is_available); only a restart is complete"
+)
+
+
+class Gate:
+    """A closed gate. ``allowed`` are the CUDA ordinals that may still be used; empty for none."""
+
+    def __init__(self, allowed: Iterable[int], spec: str) -> None:
+        self.allowed = tuple(allowed)
+        self.spec = spec
+        self._torch: Any = torch_cuda.require()
+        #: Owner, attribute and what stood there in the owner's own ``__dict__``.
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._mode: Any = None
+        self._device_before: int | None = None
+
+    def close(self) -> None:
+        cuda = self._torch.cuda
+        if not self.allowed:
+            self._replace(cuda, "is_available", _answering(cuda.is_available, False))
+            self._replace(cuda, "device_count", _answering(cuda.device_count, 0))
+            # From torch 2.7 on these ask torch.cuda; before, they ask C++.
+            accelerator = self._torch.accelerator
+            self._replace(accelerator, "is_available", _answering(accelerator.is_available, False))
+            self._replace(accelerator, "device_count", _answering(accelerator.device_count, 0))
+            self._replace(cuda, "_lazy_init", self._refusing(cuda._lazy_init))
+        else:
+            self._replace(cuda, "set_device", self._choosing(cuda.set_device))
+            accelerator = self._torch.accelerator
+            # Two names of the same, and in newer versions of torch two functions.
+            for name in ("set_device_index", "set_device_idx"):
+                original = vars(accelerator).get(name)
+                if original is not None:
+                    self._replace(accelerator, name, self._choosing(original))
+            self._make_current(self.allowed[0])
+        self._replace(cuda.Stream, "__new__", self._streams(cuda.Stream.__new__))
+        self._mode = _refusing_mode(self)
+        self._mode.__enter__()
+
+    def lift(self) -> None:
+        while self._replaced:
+            owner, name, original = self._replaced.pop()
+            setattr(owner, name, original)
+        if self._mode is not None:
+            _remove_mode(self._torch, self._mode)
+            self._mode = None
+        if self._device_before is not None:
+            self._torch.cuda.set_device(self._device_before)
+            self._device_before = None
+
+    def _replace(self, owner: Any, name: str, new: Any) -> None:
+        self._replaced.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, new)
+
+    def _make_current(self, ordinal: int) -> None:
+        cuda = self._torch.cuda
+        if cuda.is_initialized():
+            self._device_before = cuda.current_device()
+            self._torch._C._cuda_setDevice(ordinal)
+        else:
+            # Not before the user's own first use: choosing a device would make a context.
+            def first(gate: Gate = self) -> None:
+                if gate is _gate:
+                    gate._device_before = gate._torch._C._cuda_getDevice()
+                    gate._torch._C._cuda_setDevice(ordinal)
+
+            cuda._lazy_call(first)
+
+    # --- what is refused -----------------------------------------------------------------------
+
+    def refuses(self, index: int | None) -> bool:
+        """Whether a CUDA device may not be used; None is the current one."""
+        if index is None:
+            return not self.allowed
+        return index not in self.allowed
+
+    def error(self, what: str) -> GateError:
+        """The refusal, which says how to lift it."""
+        names = ", ".join(f"cuda:{ordinal}" for ordinal in self.allowed)
+        allowed = f" ({names} {'is' if len(self.allowed) == 1 else 'are'} allowed)" if names else ""
+        return GateError(
+            f"{what} is refused: this kernel is gated by '%gpu {self.spec} --soft'{allowed}; "
+            "to lift that: %gpu on"
+        )
+
+    def _refusing(self, original: Callable[[], None]) -> Callable[[], None]:
+        def _lazy_init() -> None:
+            raise self.error("CUDA")
+
+        return _lazy_init
+
+    def _choosing(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def set_device(device: Any) -> None:
+            index = self._torch.cuda._utils._get_device_index(device)
+            if index >= 0 and self.refuses(index):  # below 0 torch changes nothing
+                raise self.error(f"cuda:{index}")
+            original(device)
+
+        return set_device
+
+    def _streams(self, original: Callable[..., Any]) -> Any:
+        def new(cls: Any, device: Any = None, *arguments: Any, **options: Any) -> Any:
+            if "stream_id" not in options:  # a wrapper of a stream that exists makes no new one
+                index = None if device is None else self._torch.device(device).index
+                if self.refuses(index):
+                    raise self.error("A new CUDA stream")
+            return original(cls, device, *arguments, **options)
+
+        return staticmethod(new)
+
+
+def _answering(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
+    def gated(*arguments: Any, **options: Any) -> Any:
+        return answer
+
+    gated.__name__ = original.__name__
+    gated.__doc__ = original.__doc__
+    return gated
+
+
+def _refusing_mode(gate: Gate) -> Any:
+    """A function mode of torch that refuses whatever puts a new tensor on a gated device.
+
+    After CUDA is initialised torch's C++ side does not ask Python any more, so the functions
+    themselves are watched: the devices they are given, and the tensors they return.
+    """
+    torch = gate._torch
+    tensor, device_type = torch.Tensor, torch.device
+
+    def on_gated(value: Any) -> bool:
+        if isinstance(value, device_type):
+            return bool(value.type == "cuda" and gate.refuses(value.index))
+        if isinstance(value, str) and value.startswith("cuda"):
+            return gate.refuses(device_type(value).index)
+        return False
+
+    def gated_tensor(value: Any) -> bool:
+        return isinstance(value, tensor) and value.is_cuda and gate.refuses(value.get_device())
+
+    class RefuseNewCuda(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(
+            self,
+            function: Any,
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            kwargs = kwargs or {}
+            # What exists on a gated device goes on working: the gate is for what is new.
+            if not any(map(gated_tensor, args[:1])):
+                name = getattr(function, "__name__", "")
+                moves = name in ("cuda", "pin_memory") and gate.refuses(
+                    args[1] if len(args) > 1 and isinstance(args[1], int) else None
+                )
+                if moves or on_gated(kwargs.get("device")) or any(map(on_gated, args[1:])):
+                    raise gate.error("A new CUDA tensor")
+                if name == "to" and any(map(gated_tensor, args[1:])):
+                    raise gate.error("A new CUDA tensor")
+            result = function(*args, **kwargs)
+            if gated_tensor(result) and not any(map(gated_tensor, _flat(args, kwargs))):
+                raise gate.error("A new CUDA tensor")
+            return result
+
+    return RefuseNewCuda()
+
+
+def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterable[Any]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)):
+            yield from value
+        else:
+            yield value
+
+
+def _remove_mode(torch: Any, mode: Any) -> None:
+    """Take the mode out of torch's stack, also from under those that the user put above it."""
+    overrides = torch.overrides
+    above = []
+    while overrides._len_torch_function_stack():
+        top = overrides._pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        overrides._push_mode(other)
+
+
+# --- the process's gate --------------------------------------------------------------------------
+
+_gate: Gate | None = None
+
+
+def current() -> Gate | None:
+    """The gate, if it is closed."""
+    return _gate
+
+
+def close(allowed: Iterable[int], spec: str) -> None:
+    """Close the gate but for the CUDA ordinals ``allowed``; imports torch. Replaces an earlier one.
+
+    Raises:
+        DeviceError: torch cannot be imported.
+    """
+    global _gate
+    lift()
+    gate = Gate(allowed, spec)
+    _gate = gate
+    try:
+        gate.close()
+    except BaseException:
+        lift()
+        raise
+
+
+def lift() -> bool:
+    """Lift the gate; whether there was one."""
+    global _gate
+    gate, _gate = _gate, None
+    if gate is None:
+        return False
+    gate.lift()
+    return True
+
+
+def put_back(before: Gate | None) -> None:
+    """Make the gate what it was: ``before`` is what `current` said then."""
+    if before is _gate:
+        return
+    lift()
+    if before is not None:
+        close(before.allowed, before.spec)
+
+
+def living_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """The CUDA tensors that live on, a line each for those that the user has a name for.
+
+    Scans all objects: 40 to 100 ms.
+    """
+    torch = torch_cuda.loaded()
+    if torch is None or not torch_cuda.built_with_cuda():
+        return ()
+    tensors = {
+        id(o): o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and o.is_cuda
+    }
+    lines = []
+    for name, value in list(namespace.items()):
+        if not name.startswith("_") and tensors.pop(id(value), None) is not None:
+            lines.append(f"{name}, on cuda:{value.get_device()}, {value.nbytes} bytes")
+    if tensors:
+        number = len(tensors)
+        lines.append(f"{number} more CUDA tensor{'s' * (number > 1)} without a variable of its own")
+    return tuple(lines)
+
+
+def choose(
+    text: str,
+    wants: visibility.Wants = _NO_WANTS,
+    namespace: Mapping[str, Any] | None = None,
+) -> Selection:
+    """Close the gate for what ``text`` does not name, or lift it (``on``); the variables stay.
+
+    ``wants`` is for ``auto``; ``namespace`` holds the user's variables, to name the CUDA tensors
+    that live on.
+
+    Raises:
+        SpecError: the spec means nothing here, or names a device that this process does not see.
+        DeviceError: torch cannot be imported, or not enough devices fit.
+    """
+    spec = visibility.parse(text)
+    table = inventory.devices(processes=False)
+    if spec.kind in ("on", "reset"):
+        lifted = lift()
+        note = "the gate is lifted" if lifted else "there was no gate"
+        return _selection(spec.text, "applied" if lifted else "unchanged", _seen(table), (note,))
+    if spec.kind == "off":
+        close((), spec.text)
+        living = living_tensors(namespace or {})
+        notes = (LIMITS, *(f"lives on: {line}" for line in living), "lift it with: %gpu on")
+        return _selection(spec.text, "gated", (), notes)
+    inventory.check(table)
+    if spec.kind == "auto" and table.devices and not _seen(table):
+        raise SpecError("which GPUs this kernel sees is not known, or none: name one for the gate")
+    if spec.kind == "auto":
+        uuids = visibility.pick(_seen(table), spec.count, wants)
+    else:
+        uuids = visibility.resolve(spec, table)
+    chosen = [d for uuid in uuids for d in table if uuid in (d.uuid, d.instance)]
+    hidden = [device for device in chosen if device.ordinal is None]
+    if hidden or len(chosen) < len(uuids):
+        named = f"GPU {hidden[0].index}" if hidden else uuids[0]
+        raise SpecError(f"{named} is hidden from this kernel, so a gate cannot choose it")
+    close((device.ordinal for device in chosen if device.ordinal is not None), spec.text)
+    return _selection(spec.text, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
+
+
+def note() -> str | None:
+    """One line on the gate that is closed; None where none is."""
+    if _gate is None:
+        return None
+    names = ", ".join(f"cuda:{ordinal}" for ordinal in _gate.allowed)
+    may = f"only {names}" if names else "no GPU"
+    return (
+        f"a gate is closed ('%gpu {_gate.spec} --soft'): {may} may be used for new work; "
+        "lift it with: %gpu on"
+    )
+
+
+def noted(chosen: Selection) -> Selection:
+    """A choice by the variables, under the gate that is closed: it stays, and is said."""
+    line, gate = note(), _gate
+    if line is None or gate is None:
+        return chosen
+    chosen = replace(chosen, notes=(line, *chosen.notes))
+    usable = tuple(device for device in chosen.devices if not gate.refuses(device.ordinal))
+    if chosen.status == "too-late" or usable == chosen.devices:
+        return chosen
+    return replace(chosen, status="gated", devices=usable)
+
+
+def _seen(table: Iterable[Device]) -> tuple[Device, ...]:
+    shown = [device for device in table if device.visible and device.ordinal is not None]
+    return tuple(sorted(shown, key=lambda device: device.ordinal or 0))
+
+
+def _selection(
+    text: str, status: Any, devices: Iterable[Device], notes: tuple[str, ...]
+) -> Selection:
+    names = (visible_devices.MASK, visible_devices.ORDER)
+    return Selection(
+        requested=text,
+        environment={name: os.environ.get(name) for name in names},
+        status=status,
+        devices=tuple(devices),
+        cuda_initialized=driver.state().initialized,
+        notes=notes,
+    )

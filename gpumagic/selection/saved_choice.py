@@ -1,0 +1,75 @@
+"""A choice of GPUs that outlives an ordinary restart of a kernel (``%gpu SPEC --save``).
+
+A front end restarts a kernel with the environment of its first launch, but with the same connection
+file, beside which the choice is kept: in a file of mode 0600 that nobody else may have written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpumagic.errors import DeviceError
+from gpumagic.system.trusted_file import open_own
+
+_PREFIX, _SUFFIX = "gpumagic-", ".saved"
+
+Variables = Mapping[str, str | None]
+
+
+def place(connection_file: str) -> Path:
+    """Where the choice for a kernel is kept."""
+    path = Path(connection_file)
+    return path.with_name(f"{_PREFIX}{path.name}{_SUFFIX}")
+
+
+def save(connection_file: str, spec: str, variables: Variables) -> None:
+    """Keep the variables of a choice, and what was typed.
+
+    Raises:
+        DeviceError: the file cannot be written.
+    """
+    path = place(connection_file)
+    try:
+        _remove_orphans(path.parent)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"spec": spec, "variables": dict(variables)}, file)
+    except OSError as error:
+        raise DeviceError(f"the choice cannot be saved: {error}") from None
+
+
+def load(connection_file: str) -> tuple[str, Variables] | None:
+    """What was typed, and the variables; None if nothing (or nothing of ours) is kept."""
+    try:
+        with open_own(place(connection_file), private=True, follow=False) as file:
+            kept = json.load(file)
+            variables = {str(name): value for name, value in kept["variables"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return str(kept.get("spec")), variables
+
+
+def forget(connection_file: str) -> None:
+    """Keep nothing for this kernel any more.
+
+    Raises:
+        DeviceError: the file cannot be removed.
+    """
+    try:
+        place(connection_file).unlink(missing_ok=True)
+    except OSError as error:
+        raise DeviceError(f"the saved choice cannot be removed: {error}") from None
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove what was kept for kernels whose connection files are gone."""
+    for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        # Another user's, in a folder for everyone; or a name that is nobody's.
+        with contextlib.suppress(OSError, ValueError):
+            if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
+                path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""``gpumagic.cudatime``: the timer for scripts, the public twin of ``%cudatime``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar, cast, overload
+
+from gpumagic.cells.measured_block import Measured, decorated, kind_of
+from gpumagic.cells.timeit_loop import compile_statement, of_callable
+from gpumagic.errors import SpecError
+from gpumagic.results import CudaTiming
+from gpumagic.timing.benchmark import Repetition, run
+from gpumagic.timing.run import Stopwatch, summarize
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Timed(Measured[Stopwatch, CudaTiming]):
+    """What ``cudatime()`` returns: a context manager, and a decorator.
+
+    After the block its figures are in ``result`` (a `CudaTiming`), and its attributes are those of
+    the result: ``t.gpu``, ``t.wall``, ``t.bound``…
+    """
+
+    unfinished = "the cudatime block has not ended yet"
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        super().__init__()
+        self.quiet = quiet
+
+    def begin(self) -> Stopwatch:
+        stopwatch = Stopwatch()
+        stopwatch.start()
+        return stopwatch
+
+    def end(self, stretch: Stopwatch, *, partial: bool) -> CudaTiming:
+        result = summarize([stretch.stop()], partial=partial)
+        if not self.quiet:
+            print(result)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result, name)
+
+    def __repr__(self) -> str:
+        return "<cudatime: not ended yet>" if self.finished is None else repr(self.finished)
+
+    def __call__(self, function: _F) -> _F:
+        """Decorate ``function``: each call is timed, and ``function.timing`` is the last one's."""
+        return _decorated(function, self.quiet)
+
+
+def _decorated(function: _F, quiet: bool) -> _F:
+    def keep(timed: Any, name: str, result: CudaTiming) -> None:
+        timed.timing = result
+        if not quiet:
+            print(f"{name}:\n{result}")
+
+    made: Any = decorated(function, Timed, keep, "with cudatime()")
+    getattr(made, "__func__", made).timing = None
+    return cast(_F, made)
+
+
+@overload
+def cudatime(*, quiet: bool = ...) -> Timed: ...
+@overload
+def cudatime(
+    target: str | Callable[[], Any],
+    *,
+    n: int | None = ...,
+    r: int | None = ...,
+    w: int | None = ...,
+    globals: dict[str, Any] | None = ...,
+    setup: str | Callable[[], Any] = ...,
+    precision: float | None = ...,
+    max_time: float | None = ...,
+    queued: bool = ...,
+    cold: bool = ...,
+) -> CudaTiming: ...
+@overload
+def cudatime(target: _F, *, quiet: bool = ...) -> _F: ...
+def cudatime(
+    target: Any = None,
+    *,
+    n: int | None = None,
+    r: int | None = None,
+    w: int | None = None,
+    globals: dict[str, Any] | None = None,
+    quiet: bool | None = None,
+    setup: str | Callable[[], Any] = "",
+    precision: float | None = None,
+    max_time: float | None = None,
+    queued: bool = False,
+    cold: bool = False,
+) -> Any:
+    """Time code on the GPU, on the wall and on the CPU; the public twin of ``%cudatime``.
+
+    - ``with cudatime() as t:`` times a block, once; then ``t.gpu``, ``t.wall`` and the rest of a
+      `CudaTiming`, also as ``t.result``.
+    - ``@cudatime`` times every call of a function (a coroutine function or a module, too), prints
+      the figures (``@cudatime(quiet=True)`` does not) and keeps the last in ``function.timing``.
+      What torch.compile compiles into one graph is not timed within: decorate what it returns.
+    - ``cudatime(target, n=…, r=…, w=…)`` runs a callable without arguments, or source text over
+      ``globals`` (default: the caller's), ``n`` loops in each of ``r`` repeats after ``w`` loops of
+      warm-up, and returns a `CudaTiming`. Like ``%%timeit``: source text is compiled once into a
+      function, the garbage collector is off. A string may go without any of the options.
+
+    Without ``n`` and ``r``, or with ``precision`` (a part of the median: 0.01) or ``max_time``
+    (seconds), the repeats end when the median's 95 % confidence interval is that narrow, or when
+    the time is over; ``result.quality`` says which. With ``r`` alone a repeat lasts 0.2 s; with
+    ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs before each repeat and is not
+    timed; names that source text makes are seen by a target of source text. ``queued`` also takes
+    the GPU time with launch cost hidden, ``cold`` empties the L2 cache before each loop. Unless
+    ``w`` is 0, a few loops more may be run behind a hold of the GPU, to tell what limits the code.
+
+    All times are seconds. Work on every device and stream that this process uses counts. torch is
+    not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None
+    and ``gpu_note`` says why.
+
+    Raises:
+        SpecError: a number that means nothing, options that contradict each other, or a generator
+            function to decorate.
+        DeviceError: ``cold``, and a device does not tell its cache's size or has no memory.
+        SyntaxError: source text that does not compile.
+    """
+    repeated = bool(setup or queued or cold) or any(
+        option is not None for option in (n, r, w, precision, max_time)
+    )
+    if target is None:
+        if repeated:
+            raise SpecError("n, r, w and the like need something to run: cudatime(function, n=10)")
+        return Timed(quiet=True if quiet is None else quiet)
+    if not (isinstance(target, (str, classmethod)) or callable(target)):
+        raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
+    if not isinstance(target, str) and not repeated:
+        return _decorated(target, bool(quiet))
+    repetition = Repetition(
+        n, r, w, precision=precision, max_time=max_time, queued=queued, cold=cold
+    )
+    started = perf_counter()
+    if isinstance(target, str):
+        namespace = _callers_globals() if globals is None else globals
+        if not isinstance(setup, str):
+            raise TypeError("the setup of source text is source text too")
+        loop = compile_statement(target, namespace, setup)
+    else:
+        for each in (target, setup):
+            if not isinstance(each, str) and kind_of(each) != "plain":
+                raise TypeError(
+                    f"cudatime runs plain callables: of a {kind_of(each)} function only the "
+                    "creation would be timed; await or iterate in a cell, or in a function"
+                )
+        loop = of_callable(target, setup)
+    compile_time = perf_counter() - started
+    run(loop, repetition)
+    result = repetition.result(compile_time)
+    assert result is not None  # every repeat is complete
+    return result
+
+
+def _callers_globals() -> dict[str, Any]:
+    frame = inspect.currentframe()
+    # This function, cudatime, its caller.
+    caller = frame.f_back.f_back if frame and frame.f_back else None
+    return caller.f_globals if caller else {}
