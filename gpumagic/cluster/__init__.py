@@ -10,9 +10,9 @@ is said over it. From a script::
     cluster.pin(engines)
     timing = cluster.cudatime(engines, "model(x)")
 
-`connection` finds the cluster; `rpc` calls a function of `engine` on every engine; `selection` lists the
-engines' devices and assigns them, as `assignment` plans it; `execution` runs a cell under a
-magic on all of them; `process_group` makes a process group of them, of which `distributed` is the
+`connection` finds the cluster; `rpc` calls a function of `engine` on every engine; `selection`
+lists the engines' devices and assigns them, as `assignment` plans it; `execution` runs a cell under
+a magic on all of them; `process_group` makes a process group of them, of which `distributed` is the
 part on the engines; `engine_restart` restarts an engine in place.
 """
 
