@@ -10,6 +10,7 @@ from typing import TypeVar
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, Device, EngineDevices
 from gpumagic.selection.spec import Wants, refusal
+from gpumagic.system.text import noun
 
 _NO_WANTS = Wants()
 
@@ -223,4 +224,4 @@ def _of_host(
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+    return f"{number or 'no'} {noun(number, what)}"

@@ -19,6 +19,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.system import text
+from gpumagic.system.text import noun
 
 _GLOO = "GLOO_SOCKET_IFNAME"
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -277,7 +278,7 @@ def _poll(store: Any, rank: int, everybody: range) -> None:
             _check_file()
             late = time.monotonic() > deadline
             if late and (missing := [each for each in everybody if not store.check([keys[each]])]):
-                which = f"rank{'s' * (len(missing) > 1)} {spans(missing)}"
+                which = f"{noun(len(missing), 'rank')} {spans(missing)}"
                 raise DeviceError(f"{which} did not come to the barrier in {_PATIENCE:g} s")
             time.sleep(0.001)
     except BaseException:

@@ -17,6 +17,7 @@ from gpumagic.cluster.rpc import TIMEOUT, Answer, ask, futures, told
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterMemory, ClusterTiming, EngineMemory, EngineTiming
+from gpumagic.system.text import noun
 
 #: Seconds between two looks at whether the controller is still there, and how often it may be
 #: silent: it may be busy with engines that come, and a running cell must not be given up for that.
@@ -143,7 +144,7 @@ def _without_kernels(result: ClusterTiming) -> Iterator[str]:
             reason = timing.notes[-1] if timing.notes else "no profile"
             reasons.setdefault(reason, []).append(engine)
     for reason, engines in reasons.items():
-        yield f"engine{'s' * (len(engines) > 1)} {spans(engines)}: {reason}"
+        yield f"{noun(len(engines), 'engine')} {spans(engines)}: {reason}"
 
 
 def measured(

@@ -10,6 +10,7 @@ from gpumagic.cluster.rpc import TIMEOUT, ask
 from gpumagic.cluster.selection import devices, whole
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
+from gpumagic.system.text import plural
 
 #: Seconds for all ranks to meet, and for one to leave.
 _MEETING, _LEAVING = 120.0, 30.0
@@ -112,5 +113,5 @@ def end_group(
     answers = ask(cluster, chosen, "leave", timeout=timeout)
     failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
     left = sum(bool(answer.value) for answer in answers.values())
-    note = f"{left} rank{'s' * (left != 1)} left the process group"
+    note = f"{plural(left, 'rank')} left the process group"
     return ProcessGroup(failed=failed, notes=(note if left else "there was no process group",))

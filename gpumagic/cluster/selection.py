@@ -12,6 +12,7 @@ from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
 from gpumagic.selection import spec as visibility
 from gpumagic.selection.spec import Wants
+from gpumagic.system.text import noun
 
 _NO_WANTS = Wants()
 #: Seconds for an engine to choose, and to come back from a restart.
@@ -163,6 +164,6 @@ def _apply(
     again = [engine for engine, status in chosen if status == "restarted"]
     notes: tuple[str, ...] = ()
     if again:
-        who = f"engine{'s' * (len(again) > 1)} {spans(again)}"
+        who = f"{noun(len(again), 'engine')} {spans(again)}"
         notes = (f"{who} started afresh in place: variables and process groups there are gone",)
     return ClusterSelection(requested, tuple(rows), notes)

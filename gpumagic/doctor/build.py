@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpumagic.cuda.probe import Build
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Device, Finding
+from gpumagic.system.text import plural
 
 _INSTALL = "install a torch built for {}: https://pytorch.org/get-started/locally"
 #: The oldest driver of each CUDA generation (NVIDIA, CUDA Compatibility, "Minor Version
@@ -179,9 +180,10 @@ def starts(facts: Facts) -> Iterator[Finding]:
         how = f"in a {'copy of this' if facts.torch_loaded else 'child'} process"
     count, said = facts.start.count, facts.start.reason
     if count:
-        devices = f"{count} device{'' if count == 1 else 's'}"
         yield Finding(
-            "start of CUDA", "ok", f"torch's CUDA runtime starts and finds {devices} ({how})"
+            "start of CUDA",
+            "ok",
+            f"torch's CUDA runtime starts and finds {plural(count, 'device')} ({how})",
         )
         return
     if count is None:

@@ -10,6 +10,7 @@ from typing import Literal
 from gpumagic.cuda import visible_devices
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
+from gpumagic.system.text import plural
 
 #: When a variable is read: as the process starts, with ``import torch``, as CUDA is initialised, as
 #: a device's context is made, as a library makes its handle, or whenever it is needed.
@@ -189,7 +190,7 @@ def _mask(facts: Facts) -> Finding:
         if facts.state.initialized:
             return _variable(facts, name)
         return Finding(name, "ok", f"{said}; what it shows is not known before CUDA starts")
-    shows = f"shows {len(wanted)} of {len(facts.table)} GPU{'s' * (len(facts.table) > 1)}"
+    shows = f"shows {len(wanted)} of {plural(len(facts.table), 'GPU')}"
     if facts.state.initialized or facts.state.failed:
         seen = {device.index for device in facts.table if device.visible}
         if any(device.visible is None for device in facts.table):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
+from gpumagic.system.text import plural
 
 #: NVML_ERROR_DRIVER_NOT_LOADED and NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h).
 _NOT_LOADED, _MISMATCH = 9, 18
@@ -83,7 +84,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
             )
     parts = {d.index: len(d.mig) for d in facts.table if d.mig}
     if parts:
-        listed = ", ".join(f"GPU {i} into {n} instance{'s' * (n > 1)}" for i, n in parts.items())
+        listed = ", ".join(f"GPU {i} into {plural(n, 'instance')}" for i, n in parts.items())
         yield Finding("MIG", "ok", f"divided: {listed}; choose one with %gpu MIG-…")
 
 
@@ -182,8 +183,7 @@ def nvml(facts: Facts) -> Iterator[Finding]:
     if not facts.driver_installed and facts.nvml_error is not None:
         return
     if facts.nvml_error is None:
-        number = len(facts.table)
-        yield Finding("NVML", "ok", f"answers, and lists {number} GPU{'' if number == 1 else 's'}")
+        yield Finding("NVML", "ok", f"answers, and lists {plural(len(facts.table), 'GPU')}")
     elif _not_loaded(facts):
         yield _missing_module(facts)
     elif facts.nvml_code == _MISMATCH:

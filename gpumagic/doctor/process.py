@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
+from gpumagic.system.text import plural
 
 FORK_REMEDY = (
     "start workers by 'spawn' (multiprocessing.set_start_method('spawn'), DataLoader(…, "
@@ -42,7 +43,7 @@ def cuda(facts: Facts) -> Finding:
         return Finding(
             "this process", "ok", "CUDA is not initialised; the choice of GPUs is still open"
         )
-    seen = "" if state.uuids is None else f", sees {_number(len(state.uuids), 'device')}"
+    seen = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
     contexts = ", ".join(f"cuda:{ordinal}" for ordinal in state.contexts) or "no device"
     evidence = f"CUDA is initialised{seen}; contexts on {contexts}"
     if facts.culprit is not None:
@@ -76,7 +77,7 @@ def cpu_threads(facts: Facts) -> Finding:
     """Threads against cores: they matter as soon as the GPU is off."""
     if facts.threads is None:
         return Finding("CPU threads", "ok", f"{facts.cores}; torch is not loaded here")
-    evidence = f"torch computes with {_number(facts.threads, 'thread')}; {facts.cores}"
+    evidence = f"torch computes with {plural(facts.threads, 'thread')}; {facts.cores}"
     if facts.threads > facts.cores.allowed:
         number = facts.cores.allowed
         return Finding(
@@ -86,7 +87,3 @@ def cpu_threads(facts: Facts) -> Finding:
             f"torch.set_num_threads({number}), or %gpu off --threads {number}",
         )
     return Finding("CPU threads", "ok", evidence)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

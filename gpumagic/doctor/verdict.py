@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpumagic.doctor.build import runs_on
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
+from gpumagic.system.text import plural
 
 
 def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
@@ -25,10 +26,10 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]
     unfit = _unfit(facts, number)
     if facts.gate_allows and number:
         number = len(facts.gate_allows)
-        return number, f"torch can use {_gpus(number)} here: the gate keeps the others out."
+        return number, f"torch can use {plural(number, 'GPU')} here: the gate keeps the others out."
     if number > unfit:
-        more = f"; for {_gpus(unfit)} more it has no kernels" if unfit else ""
-        return number - unfit, f"torch can use {_gpus(number - unfit)} here{more}."
+        more = f"; for {plural(unfit, 'GPU')} more it has no kernels" if unfit else ""
+        return number - unfit, f"torch can use {plural(number - unfit, 'GPU')} here{more}."
     return 0, f"torch cannot use a GPU here, because {_because(facts, findings)}."
 
 
@@ -51,7 +52,3 @@ def _unfit(facts: Facts, number: int) -> int:
         and not runs_on(device.compute_capability, facts.build.architectures)
         for device in visible
     )
-
-
-def _gpus(number: int) -> str:
-    return f"{number} GPU{'' if number == 1 else 's'}"

@@ -19,6 +19,7 @@ from gpumagic.memory.line_sources import Inline, Source, with_inline
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.retained import EventLog, Living, Range
 from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
+from gpumagic.system.text import named
 
 
 class _Point(NamedTuple):
@@ -238,7 +239,7 @@ class LineTracer:
             scope, self._scope = self._scope, None
             if scope is not None:
                 LEDGER.drop(scope)
-            self._note(f"lines are missing after an error ({type(error).__name__}: {error})")
+            self._note(f"lines are missing after an error ({named(error)})")
 
     # --- the course of the lines -------------------------------------------------------------
 

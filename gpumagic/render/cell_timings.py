@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import cpu_seconds, seconds
 from gpumagic.results import CellTiming, TimingLog
+from gpumagic.system.text import plural
 
 #: So many cells are shown, the longest; and so much of their first lines.
 _SHOWN, _LONGEST = 20, 44
@@ -46,7 +47,7 @@ def cell_log(result: TimingLog) -> list[Block]:
 
 def _sum(result: TimingLog) -> Line:
     used = sum(cell.used_gpu for cell in result)
-    count = f"{len(result):,} cell{'' if len(result) == 1 else 's'}"
+    count = plural(len(result), "cell")
     gpu = "≤ " * result.gpu_at_most + seconds(result.gpu)
     return Line(
         (

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, seconds
 from gpumagic.results import CellHolding, CellHoldings, CellLog, CellMemory, DeviceMemoryDelta
+from gpumagic.system.text import plural
 
 #: So many of the newest cells are shown, and so much of their first lines.
 _SHOWN, _LONGEST = 60, 44
@@ -68,7 +69,7 @@ def cell_log(result: CellLog) -> list[Block]:
     blocks: list[Block] = [Grid(columns, rows)]
     hidden = len(result.cells) - len(shown)
     if hidden:
-        text = f"{hidden} earlier cell{'' if hidden == 1 else 's'} not shown here; -o returns all"
+        text = f"{plural(hidden, 'earlier cell')} not shown here; -o returns all"
         blocks.append(Line.of(text, "dim"))
     if result.forgotten:
         blocks.append(Line.of(f"{result.forgotten} still earlier ones are forgotten", "dim"))

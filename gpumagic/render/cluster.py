@@ -21,6 +21,7 @@ from gpumagic.results.cluster import (
     EngineSelection,
     ProcessGroup,
 )
+from gpumagic.system.text import noun, plural
 
 #: Engines of which each has a row; of more, only the most telling ones.
 _ROWS = 16
@@ -29,7 +30,7 @@ _KERNELS = 4
 
 
 def _engines(numbers: Sequence[int]) -> str:
-    return f"engine{'' if len(numbers) == 1 else 's'} {spans(numbers)}"
+    return f"{noun(len(numbers), 'engine')} {spans(numbers)}"
 
 
 def _errors(engines: Iterable[EngineResult]) -> list[Block]:
@@ -62,9 +63,7 @@ def cluster_table(table: ClusterTable) -> list[Block]:
     blocks: list[Block] = [Grid(_COLUMNS, rows)] if rows else []
     blocks += _errors(table.silent)
     number, hosts = len(table), len(table.hosts)
-    count = (
-        f"{number} engine{'' if number == 1 else 's'} on {hosts} host{'' if hosts == 1 else 's'}"
-    )
+    count = f"{plural(number, 'engine')} on {plural(hosts, 'host')}"
     if table.silent:
         count = f"{number - len(table.silent)} of {count}"
     blocks.append(Line.of(f"{count} ({table.source})", "dim"))
@@ -357,7 +356,7 @@ def process_group(result: ProcessGroup) -> list[Block]:
     """The ranks, or that there are none."""
     blocks: list[Block] = []
     if result.ranks:
-        count = f"{result.world_size} rank{'' if result.world_size == 1 else 's'}"
+        count = plural(result.world_size, "rank")
         in_order = [engine for engine, _ in sorted(result.ranks.items(), key=lambda pair: pair[1])]
         same = all(engine == rank for engine, rank in result.ranks.items())
         who = "rank = engine id" if same else f"ranks 0 to {len(in_order) - 1} are {in_order}"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.render.units import bytes_, percent
 from gpumagic.results import Device, DeviceTable, Process, Selection
+from gpumagic.system.text import plural
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
@@ -135,7 +136,7 @@ def _sees(table: DeviceTable) -> Line:
         count = f"This kernel sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
     else:
         number = sum(map(bool, known))
-        count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
+        count = f"This kernel sees {number or 'none'} of {plural(len(known), 'GPU')}: "
     if table.cuda_missing:
         state = "there is no CUDA driver"
     elif table.cuda_failed:

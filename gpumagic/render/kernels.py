@@ -7,6 +7,7 @@ import re
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, percent, seconds
 from gpumagic.results import Copy, Kernel, KernelReport
+from gpumagic.system.text import plural
 
 #: So many kernels are shown; all are in the result.
 _SHOWN = 20
@@ -85,7 +86,7 @@ def _rest(report: KernelReport) -> list[Line]:
     if not rest:
         return []
     total = seconds(sum(kernel.total for kernel in rest))
-    kinds = f"{len(rest)} more kernel{'s' if len(rest) > 1 else ''}"
+    kinds = plural(len(rest), "more kernel")
     return [Line.of(f"and {kinds}, {total} together", "dim")]
 
 
@@ -114,9 +115,9 @@ def _copy(copy: Copy) -> tuple[Cell, ...]:
 
 def _check(report: KernelReport) -> Line:
     """Whether the kernels are as many as the launches."""
-    kernels = f"{report.count:,} kernel{'' if report.count == 1 else 's'}"
+    kernels = plural(report.count, "kernel")
     graphs = report.graph_launches
-    of_graphs = f", {graphs:,} CUDA graph launch{'' if graphs == 1 else 'es'}" if graphs else ""
+    of_graphs = f", {plural(graphs, 'CUDA graph launch', 'CUDA graph launches')}" if graphs else ""
     if report.launches is None:
         return Line.of(f"{kernels}; the launches were not recorded", "dim")
     if report.agrees:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.render.units import bytes_
 from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.system.text import plural
 
 #: From this share of a device's memory in use, the free memory is coloured.
 _WARN, _BAD = 0.90, 0.97
@@ -127,18 +128,14 @@ def _trouble(changed: dict[int, DeviceMemoryDelta]) -> list[Block]:
     blocks: list[Block] = []
     for ordinal, change in changed.items():
         if change.ooms:
-            what = _times(change.ooms, "allocation")
+            what = plural(change.ooms, "allocation")
             blocks.append(Line.of(f"cuda:{ordinal}: out of memory, {what} failed", "bad"))
         if change.retries:
-            what = _times(change.retries, "allocation")
+            what = plural(change.retries, "allocation")
             blocks.append(
                 Line.of(f"cuda:{ordinal}: {what} tried again after emptying the cache", "warn")
             )
     return blocks
-
-
-def _times(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _notes(notes: tuple[str, ...]) -> list[Block]:

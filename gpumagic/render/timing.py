@@ -7,6 +7,7 @@ from functools import partial
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style
 from gpumagic.render.units import bytes_, cpu_seconds, seconds
 from gpumagic.results import CudaTiming, Sample
+from gpumagic.system.text import noun, plural
 
 #: Seconds above which the time to compile is worth a word, as in ``%time``.
 _LONG_COMPILE = 0.1
@@ -100,8 +101,8 @@ def _count(result: CudaTiming) -> str:
     asked = result.quality.asked if result.partial and result.quality is not None else None
     many = result.repeat if asked is None else asked
     done = f"{result.repeat:,} of {asked:,}" if asked is not None else f"{result.repeat:,}"
-    repeats = f"{done} repeat{'' if many == 1 else 's'}"
-    words = [repeats, f"{result.loops:,} loop{'' if result.loops == 1 else 's'} each"]
+    repeats = f"{done} {noun(many, 'repeat')}"
+    words = [repeats, f"{plural(result.loops, 'loop')} each"]
     if result.partial:
         words.append("stopped early")
     quality = result.quality

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.restart import execve
+from gpumagic.system.text import noun
 
 _THREADING = threading.__file__
 #: What Python's own pools and queues start; these end by themselves.
@@ -29,9 +30,9 @@ def named(variables: Mapping[str, Any]) -> list[str]:
     running, awaited, processes = threads(values), tasks(values), execve.children()
     found = []
     if running:
-        found.append(f"running thread{'s' * (len(running) > 1)} {', '.join(running)}")
+        found.append(f"{noun(len(running), 'running thread')} {', '.join(running)}")
     if awaited:
-        found.append(f"asyncio task{'s' * (len(awaited) > 1)} {', '.join(awaited)}")
+        found.append(f"{noun(len(awaited), 'asyncio task')} {', '.join(awaited)}")
     if processes:
         pids = ", ".join(f"{pid} ({name})" for pid, name in processes.items())
         found.append(f"child process{'es' * (len(processes) > 1)} {pids}")

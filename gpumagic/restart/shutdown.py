@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from gpumagic.system.text import plural
+
 
 def lost(shell: Any) -> list[str]:
     """What the new process will not have beside variables, a phrase each."""
@@ -39,7 +41,7 @@ def variables(shell: Any) -> dict[str, Any]:
 
 
 def _number(count: int, one: str, many: str | None = None) -> str:
-    return "" if not count else f"{count} {one if count == 1 else many or one + 's'}"
+    return plural(count, one, many) if count else ""
 
 
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)

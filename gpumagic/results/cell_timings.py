@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from gpumagic.results.base import Result, Series
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -77,7 +78,7 @@ class TimingLog(Series[CellTiming]):
         return any(cell.gpu_at_most for cell in self.cells)
 
     def __repr__(self) -> str:
-        return f"<TimingLog: {len(self)} cell{'' if len(self) == 1 else 's'}>"
+        return f"<TimingLog: {plural(len(self), 'cell')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row a cell, and a column a device (needs pandas). Seconds."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpumagic.results.base import Result, Series
 from gpumagic.results.memory import DeviceMemoryDelta
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +59,7 @@ class CellLog(Series[CellMemory]):
     watching: bool = False
 
     def __repr__(self) -> str:
-        return f"<CellLog: {len(self)} cell{'' if len(self) == 1 else 's'}>"
+        return f"<CellLog: {plural(len(self), 'cell')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row for each cell and device (needs pandas). Bytes and seconds.
@@ -104,7 +105,7 @@ class CellHoldings(Result):
 
     def __repr__(self) -> str:
         total = sum(h.bytes for holdings in self.devices.values() for h in holdings)
-        return f"<CellHoldings: {total} B on {len(self.devices)} device(s)>"
+        return f"<CellHoldings: {total} B on {plural(len(self.devices), 'device')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row for each device and cell (needs pandas)."""

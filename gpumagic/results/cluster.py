@@ -13,6 +13,7 @@ from gpumagic.results.devices import Device, DeviceTable, Selection
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +81,7 @@ class ClusterTable(Series[EngineDevices]):
         return tuple(each for each in self.engines if each.table is None)
 
     def __repr__(self) -> str:
-        return f"<ClusterTable: {len(self)} engine{'' if len(self) == 1 else 's'}>"
+        return f"<ClusterTable: {plural(len(self), 'engine')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row an engine and device (needs pandas)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gpumagic.results.base import Result, Series, plain
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -123,7 +124,7 @@ class DeviceTable(Series[Device]):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<DeviceTable: {len(self)} device{'' if len(self) == 1 else 's'}>"
+        return f"<DeviceTable: {plural(len(self), 'device')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row a device and a column a field (needs pandas)."""

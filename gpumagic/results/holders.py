@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.results.base import Result
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +88,7 @@ class Holders(Result):
 
     def __repr__(self) -> str:
         number = sum(len(device.holders) for device in self.devices.values())
-        return f"<Holders: {number} on {len(self.devices)} device(s)>"
+        return f"<Holders: {number} on {plural(len(self.devices), 'device')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row for each device and holder (needs pandas). Bytes."""

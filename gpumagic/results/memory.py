@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpumagic.results.base import Result
+from gpumagic.system.text import plural
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class MemoryReport(Result):
     in_use: bool = False
 
     def __repr__(self) -> str:
-        return f"<MemoryReport: {len(self.devices)} device{'' if len(self.devices) == 1 else 's'}>"
+        return f"<MemoryReport: {plural(len(self.devices), 'device')}>"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from gpumagic.results import Device, DeviceTable, Selection, Status
 from gpumagic.selection import environment as choice
 from gpumagic.selection import spec as visibility
 from gpumagic.selection.spec import Spec, Wants
+from gpumagic.system.text import plural
 
 _NO_WANTS = Wants()
 
@@ -313,7 +314,7 @@ def _remedy(spec: Spec) -> str:
 
 def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> str:
     number = len(state.uuids or ())
-    shows = "no GPU" if number == 0 else f"{number} GPU{'' if number == 1 else 's'}"
+    shows = "no GPU" if number == 0 else plural(number, "GPU")
     if seen:
         shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
     return (
@@ -361,7 +362,7 @@ def _ask_runtime(
         )
     elif start.count:
         message = (
-            f"'{spec.text}' shows {expected} GPU{'s' * (expected > 1)}, of which CUDA finds "
+            f"'{spec.text}' shows {plural(expected, 'GPU')}, of which CUDA finds "
             f"{start.count}: %gpu doctor tells more"
         )
     else:

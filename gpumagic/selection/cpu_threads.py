@@ -17,6 +17,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.results import Selection
 from gpumagic.selection import spec
 from gpumagic.system import system_files
+from gpumagic.system.text import plural
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Cores:
         return self.affinity if self.quota is None else min(self.affinity, math.ceil(self.quota))
 
     def __str__(self) -> str:
-        number = f"{self.allowed} core{'' if self.allowed == 1 else 's'} allowed"
+        number = f"{plural(self.allowed, 'core')} allowed"
         reasons = []
         if self.quota is not None and self.quota < self.affinity:
             reasons.append(f"control group: {self.quota:g}")
@@ -185,7 +186,7 @@ def note() -> str:
     found, threads = cores(), number()
     if threads is None:
         return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"
-    text = f"CPU: torch computes with {threads} thread{'' if threads == 1 else 's'}, {found}"
+    text = f"CPU: torch computes with {plural(threads, 'thread')}, {found}"
     if threads == found.allowed:
         return text
     return f"{text}. To use what is allowed: --threads {found.allowed}"

@@ -20,6 +20,7 @@ from gpumagic.cuda import driver, torch_cuda, visible_devices
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.results import Device, Selection
 from gpumagic.selection import spec as visibility
+from gpumagic.system.text import plural
 
 
 class GateError(GpuMagicError, RuntimeError):
@@ -280,7 +281,7 @@ def living_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
             lines.append(f"{name}, on cuda:{value.get_device()}, {value.nbytes} bytes")
     if tensors:
         number = len(tensors)
-        lines.append(f"{number} more CUDA tensor{'s' * (number > 1)} without a variable of its own")
+        lines.append(f"{plural(number, 'more CUDA tensor')} without a variable of its own")
     return tuple(lines)
 
 

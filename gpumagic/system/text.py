@@ -1,6 +1,7 @@
-"""Text from outside in one line: names of processes, hosts and users, engines' errors, exceptions.
+"""Text from outside gpumagic in one line; an exception in one line; counts with their nouns.
 
-Whoever chose it must not steer the terminal, turn the direction of what follows, hide words in a
+The names of processes, hosts and users, the errors of engines and exceptions are chosen by others:
+they must not control the terminal, reverse the direction of the text after them, hide words in a
 notebook or fill it.
 """
 
@@ -10,52 +11,62 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-#: So many characters are drawn of one text, and told of an exception.
+#: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
-#: Invisible, and needed to write some languages and emojis.
+#: Invisible, but needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
 #: Invisible, though Unicode counts them as letters, marks or signs: fillers and selectors.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
 )
-#: So many marks and joiners belong to one character: more of them cover the lines around, or hide.
+#: The most marks and joiners on one character: more would cover the lines around it, or hide it.
 _MARKS = 4
 
 
 def harmless(text: str, longest: int = LONGEST) -> str:
-    """``text`` in one line of what can be seen, at most ``longest`` characters of it.
+    """Return at most ``longest`` characters of ``text`` as one line of visible characters.
 
-    Control and direction characters, halves of surrogate pairs (undecodable bytes), what is
-    invisible and marks without end become U+FFFD, a tab blanks.
+    Control, direction and invisible characters, unpaired surrogates (undecodable bytes) and
+    excessive combining marks become U+FFFD; a tab becomes blanks.
     """
     if len(text) > longest:
         text = f"{text[: longest - 1]}…"
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_seen(text.expandtabs(4)))
+    return "".join(_visible(text.expandtabs(4)))
 
 
-def _seen(text: str) -> Iterator[str]:
+def _visible(text: str) -> Iterator[str]:
     marks = 0
     for char in text:
         category = unicodedata.category(char)
-        joined = category[0] == "M" or char in _JOINERS
-        marks = marks + 1 if joined else 0
-        known = char.isprintable() or char in _JOINERS or category == "Zs"
-        yield char if known and marks <= _MARKS and not _INVISIBLE.match(char) else "\ufffd"
+        combining = category[0] == "M" or char in _JOINERS
+        marks = marks + 1 if combining else 0
+        allowed = char.isprintable() or char in _JOINERS or category == "Zs"
+        yield char if allowed and marks <= _MARKS and not _INVISIBLE.match(char) else "\ufffd"
 
 
-def reason(error: object) -> str:
-    """What an exception says, in one short line; its type's name where it says nothing."""
+def reason(error: object, longest: int = REASON) -> str:
+    """Return the first line of an exception's message; the name of its type if it has none."""
     try:
         lines = str(error).strip()[: 10 * LONGEST].splitlines()
-    except Exception:  # a class of somebody's, whose text fails itself
+    except Exception:  # a foreign class, whose __str__ raises
         lines = []
-    return harmless(lines[0] if lines else type(error).__name__, REASON)
+    return harmless(lines[0] if lines else type(error).__name__, longest)
 
 
 def named(error: BaseException) -> str:
-    """An exception's type and `reason`."""
-    name, said = harmless(type(error).__name__, REASON), reason(error)
-    return f"{name}: {said}" if said != name else name
+    """Return an exception's type and the first line of its message."""
+    name, message = harmless(type(error).__name__, REASON), reason(error)
+    return f"{name}: {message}" if message != name else name
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun: ``1 GPU``, ``2 GPUs``, ``1,024 GPUs``."""
+    return f"{count:,} {noun(count, one, many)}"
+
+
+def noun(count: int, one: str, many: str | None = None) -> str:
+    """Return the form of a noun that agrees with ``count``; ``many`` if it is not ``one`` + s."""
+    return one if count == 1 else many or f"{one}s"

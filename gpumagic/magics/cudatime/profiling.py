@@ -11,6 +11,7 @@ from gpumagic.cells.cancellation import awaited
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
+from gpumagic.system.text import named
 from gpumagic.timing.profiler import NvtxRange, Profiled, check_trace
 
 
@@ -97,7 +98,7 @@ class OnceMore:
             if not self._delivery.options.quiet:
                 show(self._delivery.shell, report)
         except Exception as failure:  # the cell's value must pass, whatever becomes of ours
-            self._say(f"cannot show the kernels ({type(failure).__name__}: {failure})")
+            self._say(f"cannot show the kernels ({named(failure)})")
 
     def _give_up(self, problem: str) -> None:
         """Say why there is no profile, in the result too."""

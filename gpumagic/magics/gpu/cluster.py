@@ -15,7 +15,7 @@ from gpumagic.magics.parsing import Parser, duration
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
 from gpumagic.selection.spec import Wants
-from gpumagic.system.text import harmless
+from gpumagic.system.text import harmless, noun
 
 #: The verbs of ``%gpu`` that are about clusters.
 VERBS = ("cluster", "pin", "dist")
@@ -197,7 +197,7 @@ def _warn(
     reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
     reason = harmless(reason)
     again = " ".join(_again(options, defaults))
-    which = f"engine{'s' * (len(late) > 1)} {spans(late)}"
+    which = f"{noun(len(late), 'engine')} {spans(late)}"
     warnings.warn_explicit(
         f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
         "start afresh in place, and lose their variables)",

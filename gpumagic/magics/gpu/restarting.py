@@ -20,6 +20,7 @@ from gpumagic.results import Selection
 from gpumagic.selection import apply, cpu_threads
 from gpumagic.selection import environment as choice
 from gpumagic.system import import_path
+from gpumagic.system.text import plural
 
 
 def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
@@ -148,7 +149,7 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 def _notes(shell: Any, resumed: resuming.Resumed, bringing: float) -> list[str]:
     """How long it took, and what of the old process is not there now."""
     missing = sum(name not in shell.user_ns for name in resumed.variables)
-    lost = [f"{missing} variable{'s' * (missing > 1)}"] if missing else []
+    lost = [plural(missing, "variable")] if missing else []
     took = f"{resumed.seconds - bringing:.1f} s"
     if resumed.files:
         keeping = resumed.payload["keeping"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.selection import saved_choice
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     from gpumagic.results import Selection
@@ -83,5 +84,5 @@ def apply(shell: Any) -> None:
         print(f"%gpu {spec} --save: not applied. {chosen.message}")
     else:
         number = len(chosen.devices)
-        sees = "no GPU" if not number else f"{number} GPU{'s' * (number > 1)}"
+        sees = "no GPU" if not number else plural(number, "GPU")
         print(f"%gpu {spec} --save: applied, this kernel sees {sees}.")

@@ -12,6 +12,7 @@ from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory
 from gpumagic.system.paths import of_new_file
+from gpumagic.system.text import plural
 
 _SAYS = {
     "on": "After every cell that changed GPU memory a line with what it did; '%gpumem off' ends "
@@ -87,7 +88,7 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
     if not quiet:
         from IPython.display import display
 
-        text = f"GPU memory over {len(log)} cell{'' if len(log) == 1 else 's'}"
+        text = f"GPU memory over {plural(len(log), 'cell')}"
         if path is not None:
             print(f"{text}: written to {path}")
         else:

@@ -11,6 +11,7 @@ from typing import Any
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables import names as naming
 from gpumagic.restart.variables.pickler import Keeper, Seen, Tables
+from gpumagic.system.text import reason
 
 #: Called while a pickle is written, with its bytes until now.
 Told = Callable[[int], None]
@@ -172,5 +173,4 @@ class _Told(io.BytesIO):
 
 def why(error: BaseException) -> str:
     """An exception as a reason, in one short line."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) <= 100 else text[:99] + "…"
+    return reason(error, 100)

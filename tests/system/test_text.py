@@ -1,0 +1,100 @@
+"""`gpumagic.system.text`: foreign text and exceptions in one line, counts with their nouns."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.system import text
+
+REPLACED = "\ufffd"
+#: Ends a terminal's title sequence and reverses the direction of the text after it.
+HOSTILE = "\x1b]0;owned\x07\u202e"
+
+
+def test_invisible_characters_are_replaced() -> None:
+    ranges = [(0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
+    chars = [0x3164, 0xFFA0, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x034F]
+    chars += [code for first, last in ranges for code in range(first, last + 1)]
+    for code in chars:
+        assert text.harmless(f"a{chr(code)}b") == f"a{REPLACED}b", hex(code)
+
+
+def test_combining_marks_are_limited() -> None:
+    for mark in "\u0301\u20dd\u0489\u200d\u200c":
+        assert text.harmless(f"a{mark * 1000}b{mark}") == f"a{mark * 4}{REPLACED * 996}b{mark}"
+    mixed = "\u0301\u200d" * 4
+    assert text.harmless(f"a{mixed}") == f"a{mixed[:4]}" + REPLACED * 4
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Ångström",
+        "A\u030a",
+        "ế\u0323",
+        "नमस्ते",
+        "می\u200cخواهم",
+        "👩\u200d💻",
+        "漢字",
+        "\u3000x",
+        "…",
+    ],
+)
+def test_text_of_any_language_is_unchanged(written: str) -> None:
+    assert text.harmless(written) == written
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("a\tb", "a   b"),
+        ("a\nb\rc", f"a{REPLACED}b{REPLACED}c"),
+        ("\x1b[31m", f"{REPLACED}[31m"),
+        ("a\u202eb", f"a{REPLACED}b"),  # right-to-left override
+        ("\udcff", REPLACED),  # an undecodable byte of a file name
+        ("x" * 30, "x" * 19 + "…"),
+    ],
+)
+def test_control_characters_and_length(written: str, shown: str) -> None:
+    assert text.harmless(written, 20) == shown
+
+
+class BrokenError(Exception):
+    """An exception whose text cannot be computed."""
+
+    def __str__(self) -> str:
+        return 1 / 0  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "named"),
+    [
+        (ValueError("first\nsecond"), "first", "ValueError: first"),
+        (ValueError("\n\n  first  \nsecond"), "first  ", "ValueError: first  "),
+        (ValueError(), "ValueError", "ValueError"),
+        (BrokenError("never seen"), "BrokenError", "BrokenError"),
+        (
+            ValueError(f"{HOSTILE}a\nb"),
+            f"{REPLACED}]0;owned{REPLACED * 2}a",
+            f"ValueError: {REPLACED}]0;owned{REPLACED * 2}a",
+        ),
+        (ValueError("x" * 10**6), "x" * 299 + "…", "ValueError: " + "x" * 299 + "…"),
+    ],
+)
+def test_an_exception_in_one_line(error: Exception, reason: str, named: str) -> None:
+    assert text.reason(error) == reason
+    assert text.named(error) == named
+
+
+def test_the_length_of_a_reason_can_be_limited() -> None:
+    assert text.reason(ValueError("x" * 200), 100) == "x" * 99 + "…"
+
+
+def test_a_count_with_its_noun() -> None:
+    assert text.plural(0, "GPU") == "0 GPUs"
+    assert text.plural(1, "GPU") == "1 GPU"
+    assert text.plural(2048, "GPU") == "2,048 GPUs"
+    assert text.plural(1, "launch", "launches") == "1 launch"
+    assert text.plural(2, "launch", "launches") == "2 launches"
+    assert f"{text.noun(2, 'engine')} 0, 3" == "engines 0, 3"
+    assert text.noun(1, "engine") == "engine"
