@@ -27,7 +27,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: $(VENV)/ready ## Execute the notebooks (on the GPU, or on a virtual one); results in build/demo/
-	@$(RUN) -m tests.demo
+	@$(RUN) -m tests.tools.demo
 
 .PHONY: test
 test: $(VENV)/ready ## Run the tests, on a virtual GPU
@@ -62,11 +62,11 @@ lint: $(VENV)/ready ## Check style and types
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
-	$(RUN) -m tests.docs --check
+	$(RUN) -m tests.tools.docs --check
 
 .PHONY: docs
 docs: $(VENV)/ready ## Write the README's reference anew, from the magics' own help
-	$(RUN) -m tests.docs
+	$(RUN) -m tests.tools.docs
 
 .PHONY: format
 format: $(VENV)/ready ## Put the code into the agreed form

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from tests.support.kernels import Kernel
+    from tests.support.planted_modules import PlantedModules
     from tests.support.shells import Ran
     from tests.support.terminal import Terminal
 
@@ -137,6 +138,20 @@ def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str,
         return python_environment(whole)
 
     return make
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlantedModules:
+    """The working folder, full of modules that record their use and on every search path."""
+    from tests.support.planted_modules import PlantedModules
+
+    made = PlantedModules(tmp_path)
+    monkeypatch.chdir(made.folder)
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH"):
+        # As `export PYTHONPATH=$PYTHONPATH:/some/where` makes it where there was none.
+        monkeypatch.setenv(name, os.pathsep.join(["", ".", *filter(None, [os.environ.get(name)])]))
+    monkeypatch.setenv("CUDA_HOME", ".")
+    return made
 
 
 @pytest.fixture

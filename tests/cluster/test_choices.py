@@ -16,8 +16,8 @@ from IPython.core.error import UsageError
 from gpumagic import GpuMagicWarning
 from gpumagic.results import ClusterSelection
 from tests.cluster.conftest import wait_for
-from tests.security.traps import Traps
 from tests.support.clusters import Cluster
+from tests.support.planted_modules import PlantedModules
 from tests.support.shells import Ran
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
 
@@ -279,16 +279,16 @@ def test_a_restarted_engine_imports_nothing_from_its_folder(
 ) -> None:
     """Nor does it lose it, or what its relative options meant."""
     cluster = cluster_of(1)
-    traps = Traps(tmp_path)
+    planted = PlantedModules(tmp_path)
     cluster.run(
         0, "import gpumagic.restart, gpumagic.cluster.engine_restart, psutil, multiprocessing"
     )
     assert run(cluster, "%gpu 0 --cluster -o -q").value[0].error is None
     cluster.run(0, f"import os; {USE}")
     # What the old process imports from its folder is its own matter: that has all it needs.
-    traps.keep(cluster.value(0, "sorted(__import__('sys').modules)"))
-    cluster.run(0, f"os.chdir({str(traps.folder)!r})")
+    planted.keep(cluster.value(0, "sorted(__import__('sys').modules)"))
+    cluster.run(0, f"os.chdir({str(planted.folder)!r})")
     chosen = run(cluster, "%gpu off --cluster --restart -o -q").value
     assert [each.selection and each.selection.status for each in chosen] == ["restarted"], chosen
-    assert traps.caught == []
-    assert cluster.value(0, "__import__('os').getcwd()") == str(traps.folder)
+    assert planted.used == []
+    assert cluster.value(0, "__import__('os').getcwd()") == str(planted.folder)

@@ -14,8 +14,8 @@ from traitlets import TraitError
 
 from gpumagic.cluster import connection, connection_file
 from gpumagic.errors import SpecError
-from tests.security.neighbour import UID
 from tests.support.clusters import Cluster
+from tests.support.other_user import UID
 from tests.support.shells import Ran
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")

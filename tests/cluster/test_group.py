@@ -20,8 +20,8 @@ from gpumagic.cluster import distributed, execution
 from gpumagic.cluster.engine import Place
 from gpumagic.errors import DeviceError
 from gpumagic.results import ProcessGroup
-from tests.security.neighbour import act
 from tests.support.clusters import Cluster
+from tests.support.other_user import run_as_other_user
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -106,7 +106,7 @@ def test_nobody_else_can_take_part(joined: Cluster, run: Run) -> None:
     if os.geteuid() == 0:
         file = str(folder / "store")
         port = joined.value(0, "__import__('os').environ['MASTER_PORT']")
-        said = act(
+        said = run_as_other_user(
             f"try: open({file!r}); print('read')\nexcept PermissionError: print('refused')\n"
             f"print(socket.socket().connect_ex(('127.0.0.1', {port})))",
             imports="os, socket, codecs",

@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from gpumagic.restart import connections
-from tests.security.neighbour import UID, needs_neighbour
+from tests.support.other_user import UID, needs_root
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells what came over a connection"
@@ -140,7 +140,7 @@ def test_a_client_that_has_not_come_back_is_waited_for(front: Front) -> None:
     assert front.counted() == [1, 1, 1]
 
 
-@needs_neighbour
+@needs_root
 def test_another_users_connections_are_not_waited_for_long(front: Front) -> None:
     """Not even those that speak zmq: it knows no password here."""
     front.connect()

@@ -1,1 +1,1 @@
-"""Tools about the tests: what they reach, what they notice, where they run."""
+"""Tools for development: notebooks, documents, coverage, seeded defects, hostile environments."""

@@ -60,95 +60,98 @@ FREE = (
 HOLDERS = ("tests/memory/test_holders.py",)
 OOM = ("tests/memory/test_oom.py",)
 
-_VISIBILITY, _MASK = "gpumagic/selection/spec.py", "gpumagic/cuda/visible_devices.py"
-_SELECTION = "gpumagic/selection/apply.py"
+_SPEC, _MASK = "gpumagic/selection/spec.py", "gpumagic/cuda/visible_devices.py"
+_APPLY = "gpumagic/selection/apply.py"
 _TIMING, _MEMORY = "gpumagic/timing/", "gpumagic/memory/"
 
 MUTANTS = (
     # --- which GPUs: what is typed, what the driver reads, what is verified
-    Mutant(_VISIBILITY, "range(first, last + 1)", "range(first, last)", GRAMMAR),
-    Mutant(_VISIBILITY, "return min(found, key=len)", "return max(found, key=len)", GRAMMAR),
+    Mutant(_SPEC, "range(first, last + 1)", "range(first, last)", GRAMMAR),
+    Mutant(_SPEC, "return min(found, key=len)", "return max(found, key=len)", GRAMMAR),
     Mutant(
-        _VISIBILITY,
+        _SPEC,
         "len(found) > 1 and wanted not in (uuid.lower() for uuid in found)",
         "len(found) > 2 and wanted not in (uuid.lower() for uuid in found)",
         GRAMMAR,
     ),
-    Mutant(_VISIBILITY, "if uuid in lost:", "if uuid in chosen:", GRAMMAR),
-    Mutant(_VISIBILITY, "if parts and len(chosen) > 1:", "if parts and len(chosen) > 2:", GRAMMAR),
-    Mutant(_VISIBILITY, "device.memory_free < wants.min_free", "device.memory_free < 0", GRAMMAR),
+    Mutant(_SPEC, "if uuid in lost:", "if uuid in chosen:", GRAMMAR),
+    Mutant(_SPEC, "if parts and len(chosen) > 1:", "if parts and len(chosen) > 2:", GRAMMAR),
+    Mutant(_SPEC, "device.memory_free < wants.min_free", "device.memory_free < 0", GRAMMAR),
+    Mutant(_SPEC, "if device.utilization > limit:", "if device.utilization >= limit:", GRAMMAR),
     Mutant(
-        _VISIBILITY, "if device.utilization > limit:", "if device.utilization >= limit:", GRAMMAR
-    ),
-    Mutant(
-        _VISIBILITY,
+        _SPEC,
         "return (-free, used, device.index)",
         "return (free, used, device.index)",
         GRAMMAR,
     ),
-    Mutant(_VISIBILITY, "return MASK in environment and view", "return view", GRAMMAR),
+    Mutant(_MASK, "return MASK in environment and view", "return view", GRAMMAR),
     Mutant(_MASK, "lambda number: number < count", "lambda number: number <= count", GRAMMAR),
     Mutant(_MASK, "if int(match[1]) in numbers:", "if int(match[1]) in numbers[:0]:", GRAMMAR),
     Mutant(_MASK, "if entry[:4] == mask[:4] else None", "if entry else None", GRAMMAR),
     Mutant(_MASK, "if len(found) == 1 else None", "if found else None", GRAMMAR),
     Mutant(
-        _SELECTION,
+        _APPLY,
         "return list(wanted.indexes) != [device.index for device in seen]",
         "return set(wanted.indexes) != {device.index for device in seen}",
         ALREADY,
     ),
-    Mutant(_SELECTION, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
-    Mutant(_SELECTION, "        choice.restore(before)\n", "        pass\n", BROKEN_OFF),
+    Mutant(_APPLY, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
+    Mutant(_APPLY, "        choice.restore(before)\n", "        pass\n", BROKEN_OFF),
     # --- GPU time
-    Mutant(_TIMING + "bound.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND),
-    Mutant(_TIMING + "bound.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
     Mutant(
-        _TIMING + "bound.py", "if share < _MOSTLY_WAITING:", "if share > _MOSTLY_WAITING:", BOUND
+        _TIMING + "bottleneck.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND
+    ),
+    Mutant(_TIMING + "bottleneck.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
+    Mutant(
+        _TIMING + "bottleneck.py",
+        "if share < _MOSTLY_WAITING:",
+        "if share > _MOSTLY_WAITING:",
+        BOUND,
     ),
     Mutant(
-        _TIMING + "measure.py",
+        _TIMING + "run.py",
         "seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
         "seconds = [sum(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
         KNOWN,
     ),
     Mutant(
-        _TIMING + "measure.py",
+        _TIMING + "run.py",
         "return Sample(tuple(value / loops for value in values))",
         "return Sample(tuple(value for value in values))",
         REPEATS,
     ),
     Mutant(
-        _TIMING + "bracket.py",
+        _TIMING + "event_timer.py",
         "        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]\n",
         "        self.others = []\n",
         KNOWN,
     ),
-    Mutant(_TIMING + "whole.py", "return not self._all.query()", "return False", KNOWN),
-    Mutant(_TIMING + "whole.py", "thread_time() - before > _SPUN", "False", KNOWN),
-    Mutant(_TIMING + "comparing.py", "if high < 1 else", "if low < 1 else", COMPARING),
-    Mutant(_TIMING + "comparing.py", "pairs - left_out)", "pairs)", COMPARING),
+    Mutant(_TIMING + "context_event.py", "return not self._all.query()", "return False", KNOWN),
+    Mutant(_TIMING + "context_event.py", "thread_time() - before > _SPUN", "False", KNOWN),
+    Mutant(_TIMING + "comparison.py", "if high < 1 else", "if low < 1 else", COMPARING),
+    Mutant(_TIMING + "comparison.py", "pairs - left_out)", "pairs)", COMPARING),
     Mutant(
-        _TIMING + "enough.py",
+        _TIMING + "stopping_rule.py",
         "return ordered[rank - 1], ordered[-rank]",
         "return ordered[rank], ordered[-rank]",
         ENOUGH,
     ),
-    Mutant(_TIMING + "enough.py", "max(3 * (high - low),", "min(3 * (high - low),", ENOUGH),
+    Mutant(_TIMING + "stopping_rule.py", "max(3 * (high - low),", "min(3 * (high - low),", ENOUGH),
     # --- GPU memory
     Mutant(
-        _MEMORY + "peaks.py",
+        _MEMORY + "peak_ledger.py",
         "peak = max(_peak(stats), scope.folded.get(ordinal, 0))",
         "peak = _peak(stats)",
         PEAKS,
     ),
     Mutant(
-        _MEMORY + "peaks.py",
+        _MEMORY + "peak_ledger.py",
         '                counter["peak"] = max(counter["peak"], peak)\n',
         "                pass\n",
         PEAKS,
     ),
     Mutant(
-        _MEMORY + "peaks.py",
+        _MEMORY + "peak_ledger.py",
         "                self._fold_into_scopes(ordinal, before)\n",
         "                pass\n",
         PEAKS,
@@ -167,13 +170,13 @@ MUTANTS = (
         POOLS,
     ),
     Mutant(
-        _MEMORY + "blocks.py",
+        _MEMORY + "allocator_blocks.py",
         "allocated[self.all[i].device] -= self.all[i].size",
         "allocated[self.all[i].device] -= self.all[i].requested",
         BLOCKS,
     ),
     Mutant(
-        _MEMORY + "blocks.py",
+        _MEMORY + "allocator_blocks.py",
         "return order[place] if address < block.address + block.size else None",
         "return order[place]",
         BLOCKS,

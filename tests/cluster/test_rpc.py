@@ -1,0 +1,186 @@
+"""An engine's answer is data: gpumagic unpickles none of it, and it must fit the question."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic import __version__, results
+from gpumagic.cluster import engine, rpc
+from gpumagic.results import (
+    CudaTiming,
+    DeviceTable,
+    Kernel,
+    KernelReport,
+    MemoryDelta,
+    Sample,
+    Selection,
+)
+from gpumagic.results.base import plain
+from gpumagic.results.quality import Quality
+
+HERE = engine.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
+
+
+TIMING = CudaTiming(
+    Sample((1.0, 2.0)),
+    Sample((1.5,)),
+    Sample((0.0,)),
+    {0: Sample((1.0,)), 3: Sample((2,))},
+    bound="gpu",
+    quality=Quality(0.1, "precision", throttled={0: ("heat",)}, flushed={1: 2}),
+    kernels=KernelReport((Kernel("k", 1, 1.0, 1.0, 1.0, (0,)),), busy={0: 0.5}),
+    notes=("a", "b"),
+)
+
+
+DELTA = MemoryDelta({1: gpumagic.results.memory.DeviceMemoryDelta(1, 2, 3)}, notes=("n",))
+
+
+def answered(question: str, value: Any) -> Any:
+    text = json.dumps(plain(value))
+    answer = rpc._answer(0, question, ("ok", text))
+    assert answer.error is None, answer.error
+    return answer.value
+
+
+def test_what_is_sent_arrives() -> None:
+    table = gpumagic.devices()
+    assert answered("look", (HERE, table, ("GPU-1",), ())) == (HERE, table, ("GPU-1",), ())
+    chosen = Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "applied", tuple(table)[:2])
+    assert answered("choose", (HERE, chosen)) == (HERE, chosen)
+    assert answered("prepare", HERE) == HERE
+    for result in (TIMING, DELTA, MemoryDelta(), None):
+        assert answered("take", result) == result
+    for usual in (("127.0.0.1", 1, True, None), ("10.0.0.1", 1, False, "/x")):
+        assert answered("rendezvous", usual) == usual
+    assert (answered("join", "gloo"), answered("leave", True)) == ("gloo", True)
+
+
+def test_every_question_says_what_it_returns() -> None:
+    for question in engine.QUESTIONS:
+        assert rpc._expected(question) is not Any
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ("ok", pickle.dumps(Evil())),
+        ("ok", pickle.dumps(HERE)),
+        ("ok", "not JSON"),
+        ("ok", "[" * 100_000),
+        ("ok", "null"),
+        ("ok", "NaN"),
+        ("ok", "{}"),
+        ("ok", json.dumps({**plain(HERE), "extra": 1})),
+        ("ok", json.dumps({**plain(HERE), "pid": "7"})),
+        ("ok", json.dumps({**plain(HERE), "pid": True})),
+        ("ok", json.dumps({**plain(HERE), "host": None})),
+        ("ok", json.dumps({**plain(HERE), "host": {}})),
+        ("ok", json.dumps([plain(HERE)])),
+        ("ok", json.dumps({**plain(HERE), "pid": 10**400})),
+        ("ok", json.dumps({**plain(HERE), "pid": 7}).replace("7", "9" * 5000)),
+        ("ok",),
+        "ok",
+        None,
+        7,
+        ("large", "much"),
+        ("large", 10**400),
+        ("large", -1),
+        ("large", True),
+        (7, "much"),
+        ("version", 7),
+        ("error", 7),
+        ("?", "?"),
+        {},
+    ],
+)
+def test_an_answer_that_is_none(outcome: Any) -> None:
+    answer = rpc._answer(3, "prepare", outcome)
+    assert answer.value is None
+    assert answer.error is not None
+    assert answer.error.startswith("its answer is not understood")
+
+
+def test_an_answer_of_another_kind() -> None:
+    for question, value in (
+        ("look", (HERE, DeviceTable(), ())),
+        ("look", (HERE, DELTA, (), ())),
+        ("take", HERE),
+        ("choose", (HERE, Selection("0", {}, "no such status"))),  # type: ignore[arg-type]
+        ("take", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
+        ("take", {**plain(TIMING), "wall": {"all": []}}),
+        ("take", {**plain(TIMING), "bound": "moon"}),
+        ("take", {**plain(TIMING), "compile_time": float("inf")}),
+        ("take", {**plain(TIMING), "compile_time": 10**400}),
+        ("take", {**plain(TIMING), "busy": {"１": 1.0}}),
+    ):
+        assert rpc._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
+
+
+def test_a_number_that_is_none() -> None:
+    text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
+    assert "1e999" in text
+    assert rpc._answer(0, "take", ("ok", text)).value is None
+
+
+class EngineRaisedError(Exception):
+    """As ipyparallel's ``RemoteError``."""
+
+    def __init__(self, ename: str, evalue: str) -> None:
+        self.ename, self.evalue = ename, evalue
+
+
+HOSTILE = "\x1b]0;owned\x07\u202e"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        EngineRaisedError("ValueError", HOSTILE + "x" * 10**6),
+        EngineRaisedError(HOSTILE + "x" * 10**6, "why"),
+        EngineRaisedError("ValueError", f"{HOSTILE}\nsecond line"),
+        EngineRaisedError("ValueError", "x\r\x85\u2028" * 10**6),
+        ("error", HOSTILE + "x" * 10**6),
+        ("version", HOSTILE + "x" * 10**6),
+    ],
+)
+def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
+    """In what is returned, too, not only where it is drawn."""
+    error = rpc._answer(3, "prepare", outcome).error
+    assert error is not None
+    assert error.isprintable()
+    assert len(error) <= 2000
+    assert "second" not in error
+    if isinstance(outcome, Exception):
+        assert rpc.told(outcome) == error
+        assert len(error) <= 610
+
+
+def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "LARGEST", 10)
+    assert rpc._answer(0, "leave", ("ok", " " * 20 + "true")).value is None
+
+
+def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engine.QUESTIONS, "look", lambda: (HERE, DeviceTable(), (), ()))
+    kind, content = engine.answer(__version__, "look", {}, 10**6)
+    assert kind == "ok"
+    assert json.loads(content)[0]["host"] == "host"
+
+
+def test_no_pickle_in_the_questions() -> None:
+    """ipyparallel has its own; what gpumagic asks and answers has none."""
+    for module in (rpc, engine, results):
+        assert "pickle" not in Path(inspect.getfile(module)).read_text()

@@ -1,1 +1,0 @@
-"""``python -m tests.demo``: the notebooks of ``demo_notebooks/``, executed."""

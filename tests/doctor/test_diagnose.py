@@ -1,0 +1,214 @@
+"""The doctor on complete machines: each a process of its own on a virtual GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forks
+from tests.virtual_gpu import GPU, Mig, Scenario
+
+Diagnosed = Callable[..., "dict[str, Any]"]
+
+
+REPORT = """
+import json, sys
+from gpumagic import diagnose; from gpumagic.cuda import driver
+loaded, before = "torch" in sys.modules, driver.state().initialized
+result = diagnose().to_dict()
+result["findings"] = {found.pop("subject"): found for found in result["findings"]}
+# The doctor changes nothing here.
+assert ("torch" in sys.modules) is loaded
+assert driver.state().initialized is before
+print("\\n" + json.dumps(result))
+"""
+
+
+@pytest.fixture
+def diagnosed(child_environment: Callable[..., dict[str, str]], tmp_path: Path) -> Diagnosed:
+    """``diagnosed(code, scenario, env)``: the report of a fresh process after ``code``."""
+
+    def run(
+        code: str = "",
+        scenario: Scenario | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> dict[str, Any]:
+        done = forks.run(
+            [sys.executable, "-c", f"{code}\n{REPORT}"],
+            env=child_environment(scenario, env),
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return report
+
+    return run
+
+
+def test_without_torch_loaded_a_child_is_asked(diagnosed: Diagnosed) -> None:
+    report = diagnosed(scenario=Scenario(devices=2))
+    findings = report["findings"]
+    assert report["verdict"] == "torch can use 2 GPUs here."
+    assert "asked in a child process" in findings["torch"]["evidence"]
+    assert "finds 2 devices (in a child process)" in findings["start of CUDA"]["evidence"]
+    assert "580.95.05 (NVML)" in findings["driver"]["evidence"]
+    assert findings["CUDA of the driver"]["evidence"].startswith("up to 13.0")
+    assert findings["CPU threads"]["status"] == "ok"
+    assert findings["device files"]["evidence"].startswith("/dev/nvidia-uvm, /dev/nvidia0,")
+    assert "no nvcc" in findings["toolkit"]["evidence"]
+    assert "container" not in findings
+    assert {"bad", "warn"}.isdisjoint(found["status"] for found in findings.values())
+
+
+def test_no_driver(diagnosed: Diagnosed) -> None:
+    report = diagnosed(scenario=Scenario(driver=False, nvml=False))
+    assert report["verdict"] == "torch cannot use a GPU here, because there is no NVIDIA driver."
+    assert report["findings"]["driver"]["status"] == "bad"
+
+
+#: torch as a build for the CPU has it: without the function by which torch itself tells.
+CPU_ONLY = """
+import importlib.abc, sys
+class Strip(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.cuda":
+            del sys.modules["torch._C"]._cuda_getDeviceCount
+            sys.modules["torch.version"].cuda = None
+        return None
+sys.meta_path.insert(0, Strip())
+"""
+
+
+def test_torch_without_cuda(diagnosed: Diagnosed, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CPU_ONLY)
+    root = str(Path(__file__).parents[2])
+    report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
+    assert "is built without CUDA" in report["verdict"]
+    assert report["findings"]["torch"]["status"] == "bad"
+    assert "restart the kernel" in report["findings"]["torch"]["remedy"]
+    assert "start of CUDA" not in report["findings"]
+
+
+def test_torch_missing_and_torch_broken(diagnosed: Diagnosed, tmp_path: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    (tmp_path / "torch.py").write_text("raise OSError('libc10.so: cannot open shared object')")
+    report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
+    assert report["usable"] is None
+    assert "OSError: libc10.so" in report["findings"]["torch"]["evidence"]
+    (tmp_path / "torch.py").write_text(
+        "raise ModuleNotFoundError('No module named torch', name='torch')"
+    )
+    report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})
+    assert report["verdict"] == "torch cannot use a GPU here, because torch is not installed."
+
+
+def test_nvml_and_driver_do_not_match(diagnosed: Diagnosed) -> None:
+    report = diagnosed("import torch", Scenario(faults={"nvmlInit*": 18, "cuInit": 803}))
+    assert "its kernel module and libraries do not match" in report["verdict"]
+    assert "error 18" in report["findings"]["NVML"]["evidence"]
+    assert "reboot" in report["findings"]["NVML"]["remedy"]
+    assert "Error 803" in report["findings"]["start of CUDA"]["evidence"]
+
+
+def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
+    """A driver, no GPU; and too old for a torch for CUDA 13, which is not what is wrong."""
+    machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
+    report = diagnosed("import torch", machine)
+    because = "torch cannot use a GPU here, because "
+    # Which of them depends on what else this machine is.
+    assert (
+        report["verdict"]
+        .removeprefix(because)
+        .startswith(
+            ("the NVIDIA driver's kernel module is", "this container was started without its GPUs")
+        )
+    )
+    found = report["findings"]["NVML"]
+    assert found["status"] == "bad"
+    assert "(error 9" in found["evidence"]
+    assert found["remedy"]
+    assert report["findings"]["CUDA of the driver"]["evidence"].startswith("up to 12.2")
+
+
+def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
+    report = diagnosed("import torch", Scenario(devices=2, nvml=False))
+    assert report["verdict"] == "torch can use 2 GPUs here."
+    assert report["findings"]["NVML"]["status"] == "warn"
+    assert "cuDriverGetVersion" in report["findings"]["CUDA of the driver"]["evidence"]
+
+
+def test_old_gpu(diagnosed: Diagnosed) -> None:
+    machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
+    report = diagnosed("import torch", Scenario(devices=machine))
+    assert report["verdict"] == "torch can use 1 GPU here; for 1 GPU more it has no kernels."
+    assert report["findings"]["GPU 0 and torch"]["status"] == "bad"
+    assert report["findings"]["GPU 1 and torch"]["status"] == "ok"
+    only = diagnosed(
+        "import torch, os; os.environ['CUDA_DEVICE_ORDER'] = 'PCI_BUS_ID'\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '0'",
+        Scenario(devices=machine),
+    )
+    assert only["usable"] == 0
+    assert "no kernels for GPU 0" in only["verdict"]
+
+
+def test_driver_too_old(diagnosed: Diagnosed) -> None:
+    report = diagnosed("import torch", Scenario(cuda_version=11040, driver_version="470.82.01"))
+    assert "the driver is too old for it: torch is built for CUDA" in report["verdict"]
+    assert "too old" in report["findings"]["start of CUDA"]["evidence"]
+    assert "Please" not in report["findings"]["start of CUDA"]["evidence"]
+
+
+def test_hidden(diagnosed: Diagnosed) -> None:
+    report = diagnosed(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert "every GPU is hidden from this process: CUDA_VISIBLE_DEVICES=-1" in report["verdict"]
+    assert report["findings"]["CUDA_VISIBLE_DEVICES"]["remedy"] == "%gpu on"
+
+
+def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
+    """Asked for CUDA while all was hidden: nothing of it shows in the driver."""
+    report = diagnosed(
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n"
+        "import torch; assert not torch.cuda.is_available()\n"
+        "del os.environ['CUDA_VISIBLE_DEVICES']"
+    )
+    assert report["usable"] == 0
+    assert "restart" in report["findings"]["start of CUDA"]["remedy"]
+
+
+def test_too_late_variables_in_a_process_that_uses_cuda(diagnosed: Diagnosed) -> None:
+    report = diagnosed(
+        "import os, torch; torch.ones(1, device='cuda')\n"
+        "os.environ['PYTORCH_ALLOC_CONF'] = 'max_split_size_mb:64'\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
+        "os.environ['CUDA_MODULE_LOADING'] = 'EAGER'",
+        Scenario(devices=2),
+    )
+    findings = report["findings"]
+    assert report["verdict"] == "torch can use 2 GPUs here."
+    assert findings["PYTORCH_ALLOC_CONF"]["status"] in ("warn", "unknown")  # by torch's age
+    assert findings["CUDA_VISIBLE_DEVICES"]["status"] == "warn"
+    assert findings["CUDA_MODULE_LOADING"]["status"] == "unknown"
+    assert "contexts on cuda:0" in findings["this process"]["evidence"]
+    assert "(in this process)" in findings["start of CUDA"]["evidence"]
+
+
+def test_a_forked_child(diagnosed: Diagnosed) -> None:
+    report = diagnosed(
+        "import os, torch, warnings; torch.cuda.init()\n"
+        "warnings.simplefilter('ignore')\n"
+        "pid = os.fork()\n"
+        "if pid:\n    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))",
+    )
+    assert "was forked from one in which CUDA was initialised" in report["verdict"]
+    assert "spawn" in report["findings"]["fork"]["remedy"]
+
+
+def test_mig(diagnosed: Diagnosed) -> None:
+    report = diagnosed("import torch", Scenario(devices=[GPU(mig=(Mig(), Mig()))]))
+    assert "GPU 0 into 2 instances" in report["findings"]["MIG"]["evidence"]

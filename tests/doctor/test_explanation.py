@@ -1,0 +1,213 @@
+"""The line below the traceback of a cell that failed: cause and command."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpumagic.doctor import explanation as explaining
+from gpumagic.results import Explanation
+from tests.support.kernels import Kernel
+from tests.support.shells import Ran
+from tests.virtual_gpu import GPU, Scenario, World
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("CUDA error: device-side assert triggered", "restart the kernel"),
+        ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA error: invalid device ordinal", "cuda:0 (GPU 0), cuda:1 (GPU 1)"),
+        ("CUDA error: something new", "%gpu doctor tells more"),
+        ("The NVIDIA driver on your system is too old (found version 12000).", "driver"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "driver"),
+        ("Cannot re-initialize CUDA in forked subprocess. To use", "spawn"),
+        ("Torch not compiled with CUDA enabled", "built without CUDA"),
+    ],
+)
+def test_a_failure_is_explained_in_one_line(
+    run_cell: Callable[..., Ran], text: str, says: str
+) -> None:
+    ran = run_cell(f"raise RuntimeError({text!r})", raising=False)
+    assert isinstance(ran.error, RuntimeError)
+    assert ran.text.startswith("gpumagic: ")
+    assert says in ran.text
+    assert "\n" not in ran.text
+    assert "opacity" in ran.html
+    assert ran.stderr == ""
+
+
+def test_a_driver_that_is_not_loaded_is_not_called_too_old(kernel: Callable[..., Kernel]) -> None:
+    """Whatever torch's runtime says of it: 35 if it is built for CUDA 13, else 100."""
+    machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
+    failed = kernel(machine).run("import torch; torch.cuda.init()", raising=False)
+    assert failed.error is not None
+    assert failed.text.startswith("gpumagic: the NVIDIA driver is not loaded, or a container was")
+
+
+def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None:
+    wrapped = (
+        "try:\n    raise RuntimeError('CUDA error: misaligned address')\n"
+        "except RuntimeError as error:\n    raise ValueError('mine') from error"
+    )
+    assert "a kernel went wrong" in run_cell(wrapped, raising=False).text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "1 / 0",
+        "raise RuntimeError('CUDA error: out of memory')",
+        "1 +",
+        "%gpu 99",
+        "'CUDA error: x'",
+    ],
+)
+def test_other_cells_get_no_line(run_cell: Callable[..., Ran], source: str) -> None:
+    assert run_cell(source, raising=False).text == ""
+
+
+def test_a_real_missing_kernel_image(run_cell: Callable[..., Ran], virtual_gpu: World) -> None:
+    """The error comes from torch itself; its class is torch.AcceleratorError where there is one."""
+    run_cell("import torch\nx = torch.ones(2, device='cuda')")
+    for launch in ("cudaLaunchKernel*", "__cudaLaunchKernel*"):  # as CUDA 12 and 13 call it
+        virtual_gpu.fault(launch, 209)
+    ran = run_cell("x + 1", raising=False)
+    assert "no kernel image is available" in str(ran.error)
+    assert ran.text.startswith("gpumagic: the code that failed was not built for this GPU")
+
+
+def test_an_exceptions_own_code_does_not_run() -> None:
+    """Its text is that which it was made with, also where the text is a class of the user's."""
+    ran: list[str] = []
+
+    class Text(str):
+        def __str__(self) -> str:
+            ran.append("Text.__str__")
+            return "mine"
+
+        __repr__ = __str__
+
+    class HostileError(RuntimeError):
+        def __str__(self) -> str:
+            ran.append("__str__")
+            raise ValueError("mine")
+
+        __repr__ = __str__
+
+        def __getattribute__(self, name: str) -> Any:
+            ran.append(name)
+            raise ValueError("mine")
+
+    text = Text("Caught AcceleratorError:\nCUDA error: misaligned address")
+    for error in (HostileError(text), HostileError(7, text), KeyError(text)):
+        found = explaining.explain(error)
+        assert isinstance(found, Explanation)
+        assert "a kernel went wrong" in str(found)
+    assert explaining.explain(HostileError(HostileError("CUDA error: something"))) is None
+    assert not ran
+
+
+def test_the_exception_is_not_kept(run_cell: Callable[..., Ran]) -> None:
+    class MineError(RuntimeError):
+        pass
+
+    error = MineError("CUDA error: something")
+    gone = weakref.ref(error)
+    assert isinstance(explaining.explain(error), Explanation)
+    del error
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_explainer_that_fails_steps_aside(
+    run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(error: BaseException) -> Any:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(explaining, "EXPLAINERS", [broken])
+    ran = run_cell("1 / 0", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert ran.stderr == "gpumagic: no explanation (KeyError: 'ours')\n"
+
+
+def test_in_a_kernel(kernel: Callable[..., Kernel]) -> None:
+    """On a machine whose GPU is too old; the line comes after the traceback."""
+    fresh = kernel(Scenario(devices=[GPU(name="GTX 680", compute_capability=(3, 0))]))
+    fresh.run("import torch\nx = torch.ones(1, device='cuda')")
+    failed = fresh.run(
+        "raise RuntimeError('CUDA error: no kernel image is available for execution')",
+        raising=False,
+    )
+    assert [output["output_type"] for output in failed.outputs] == ["error", "display_data"]
+    assert failed.text.startswith("gpumagic: GPU 0 and torch: GTX 680, compute capability 3.0;")
+    assert "sm_30" in failed.text
+    loader = (
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 1\n"
+        "    def __getitem__(self, i): return torch.ones(1, device='cuda')\n"
+        "next(iter(torch.utils.data.DataLoader(Data(), num_workers=1, "
+        "multiprocessing_context='fork')))"
+    )
+    forked = fresh.run(loader, raising=False)
+    assert "Cannot re-initialize CUDA in forked subprocess" in forked.shown
+    assert "(CUDA was initialised while cell [2] ran `x = torch.ones" in forked.text
+    report = fresh.run("%gpu doctor")
+    assert "CUDA was initialised while cell [2]" in report.text
+    assert report.text.startswith("torch cannot use a GPU here, because this torch has no kernels")
+    fresh.run("%unload_ext gpumagic")
+    assert fresh.run("raise RuntimeError('CUDA error: x')", raising=False).text == ""
+
+
+def test_hidden_gpus_are_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
+    assert "No CUDA GPUs are available" in failed.shown
+    assert failed.text.startswith("gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES=-1; ")
+    assert "%gpu on" in failed.text
+
+
+def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run("%%gpu off -q\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()")
+    failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
+    assert "this process remembers that, for good: %gpu on --restart" in failed.text
+    assert "=None" not in failed.text
+    assert "hidden" not in failed.text
+
+
+def test_without_a_mask_none_is_named(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    fresh.run("import torch, ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)")
+    fresh.run("import os; del os.environ['CUDA_VISIBLE_DEVICES']")
+    failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
+    assert "for good: %gpu on --restart" in failed.text
+    assert "=None" not in failed.text
+
+
+def test_a_missing_driver_is_named_as_the_cause(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(Scenario(devices=2, driver=False))
+    failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
+    assert "libcuda.so.1, cannot be loaded" in failed.text
+    assert "hidden" not in failed.text
+
+
+def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:
+    """As in what a DataLoader's worker leaves: its error is below its traceback."""
+    error = RuntimeError("x\n" * 100_000 + "CUDA error: device-side assert triggered\n")
+    assert "index out of range" in str(explaining.explain(error))
+
+
+def test_a_chain_of_exceptions_without_end() -> None:
+    last: BaseException = RuntimeError("CUDA error: device-side assert triggered")
+    for number in range(10_000):
+        last, before = ValueError(number), last
+        last.__context__ = before
+    assert explaining.explain(last) is None
+    last.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
+    assert explaining.explain(last) is not None

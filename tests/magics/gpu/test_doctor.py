@@ -1,0 +1,43 @@
+"""``%gpu doctor`` in real shells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpumagic.results import Diagnosis
+from tests.support.kernels import Kernel
+from tests.support.shells import Ran
+
+
+def test_doctor_is_shown_and_returned(run_cell: Callable[..., Ran]) -> None:
+    import torch  # noqa: F401, so that no child process need be asked
+
+    shown = run_cell("%gpu doctor")
+    assert shown.text.startswith("torch can use 4 GPUs here.\nok    driver: ")
+    assert "color:var(--jp-success-color1" in shown.html
+    assert shown.value is None
+    quiet = run_cell("%gpu doctor -o -q -v report")
+    assert isinstance(quiet.value, Diagnosis)
+    assert quiet.text == ""
+    assert run_cell("report").value is quiet.value
+    assert run_cell("%gpu doctor;").text == ""
+
+
+def test_a_misspelt_doctor(run_cell: Callable[..., Ran]) -> None:
+    ran = run_cell("%gpu docter", raising=False)
+    assert "did you mean 'doctor'?" in str(ran.error)
+    cell = run_cell("%%gpu doctor\n1", raising=False)
+    assert "needs a choice of GPUs" in str(cell.error)
+
+
+def test_variables_written_before_and_after_the_start_are_told_apart(
+    kernel: Callable[..., Kernel],
+) -> None:
+    fresh = kernel()
+    fresh.run("import os\nos.environ['CUDA_MODULE_LOADING'] = 'EAGER'")
+    fresh.run("import torch\ntorch.cuda.init()")
+    fresh.run("report = %gpu doctor -o -q")
+    status = "report.about('CUDA_MODULE_LOADING').status"
+    assert fresh.value(status) == "ok"
+    fresh.run("os.environ['CUDA_MODULE_LOADING'] = 'LAZY'\nreport = %gpu doctor -o -q")
+    assert fresh.value(status) == "warn"

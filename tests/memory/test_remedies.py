@@ -1,0 +1,57 @@
+"""Remedies for a failed allocation that concern other processes and devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpumagic.memory import oom, remedies
+from gpumagic.render import as_html, as_text
+from gpumagic.results import Device, OutOfMemory, Process
+from tests.support.gpu_processes import GIB
+
+
+def test_what_is_others_is_not_to_be_ended() -> None:
+    """In a report that nobody asked for, and that is saved with the notebook."""
+    other = Process(77, 60 * GIB, user="ann", command="python train.py", own=False, mine=False)
+    unknown = Process(78, GIB, own=False)
+    mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
+
+    def told(*processes: Process, roomier: int | None = None) -> list[remedies.Remedy]:
+        now: Any = type("Now", (), {"processes": processes, "requested": GIB, "roomier": roomier})
+        return [*remedies._processes(now)]
+
+    assert told(other, unknown) == []
+    (elsewhere,) = told(other, roomier=2)
+    assert elsewhere.what == "use cuda:2"
+    report = OutOfMemory(
+        device=0, total=80 * GIB, free=0, others=63 * GIB, processes=(other, mine, unknown)
+    )
+    for drawn in (as_text(report, 200), as_html(report)):
+        assert "python mine.py (pid 79) 2.00 GiB, 2 that are not yours" in drawn
+        for word in ("ann", "train.py", "77", "78"):
+            assert word not in drawn
+
+
+def test_one_s_own_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remedies, "fits", lambda *_: True)
+    monkeypatch.setattr(remedies, "_outputs", lambda _: set())
+    mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
+    now: Any = type("Now", (), {"processes": (mine,), "requested": GIB, "roomier": None})
+    (remedy,) = remedies._processes(now)
+    assert remedy.what == "end python mine.py (pid 79)"
+    assert remedy.enough
+
+
+def test_a_device_with_more_room() -> None:
+    table = [
+        Device(0, ordinal=0, memory_free=0),
+        Device(1, ordinal=1, memory_free=3 * GIB),
+        Device(2, ordinal=2, memory_free=5 * GIB),
+        Device(3, memory_free=50 * GIB),  # hidden: perhaps it was given to somebody else
+        Device(4, ordinal=3),
+    ]
+    assert oom._roomier(table, 0, 4 * GIB) == 2
+    assert oom._roomier(table, 0, 6 * GIB) is None
+    assert oom._roomier(table, 0, None) is None

@@ -1,0 +1,83 @@
+"""Results with text from outside: nothing in it controls the terminal or the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.render import as_html, as_text
+from gpumagic.results import Device, DeviceTable, OutOfMemory, Process
+from tests.support.gpu_processes import GIB
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
+
+
+def everything_hostile() -> Iterator[Any]:
+    process = Process(7, GIB, user=HOSTILE, command=HOSTILE)
+    device = Device(0, name=HOSTILE, uuid=HOSTILE, error=HOSTILE, processes=(process,))
+    yield DeviceTable(
+        (device, Device(1, name=HOSTILE, processes=(process,))),
+        environment={"CUDA_VISIBLE_DEVICES": HOSTILE},
+        show_processes=True,
+        notes=(HOSTILE,),
+    )
+    yield DeviceTable(error=HOSTILE)
+    yield gpumagic.results.ClusterTable(
+        (
+            gpumagic.results.EngineDevices(0, error=HOSTILE),
+            gpumagic.results.EngineDevices(
+                1, host=HOSTILE, pid=1, table=DeviceTable((device,), show_processes=True)
+            ),
+        ),
+        HOSTILE,
+        1.0,
+        True,
+    )
+    yield gpumagic.results.ProcessGroup({0: 0}, HOSTILE, HOSTILE, {1: HOSTILE}, (HOSTILE,))
+    yield OutOfMemory(where=HOSTILE, source=HOSTILE, name=HOSTILE, device=0)
+
+
+@pytest.mark.parametrize("result", [*everything_hostile()], ids=lambda each: type(each).__name__)
+def test_what_is_drawn_is_clean(result: Any) -> None:
+    for drawn in (as_text(result, 500), as_html(result)):
+        assert "owned" in drawn
+        bad = {c for c in drawn if not c.isprintable() and c != "\n"}
+        assert not bad
+        assert "\nline" not in drawn
+
+
+def test_an_error_in_one_line_is_clean(run_cell: Callable[..., Any]) -> None:
+    from IPython.core.error import UsageError
+
+    with pytest.raises(UsageError) as raised:
+        run_cell("%gpu cluster \x1b]0;owned\x07\u202e.json")
+    assert str(raised.value).isprintable()
+
+
+def test_many_processes_and_long_names() -> None:
+    many = tuple(Process(pid, pid * 2**20, command="python " + "x" * 5000) for pid in range(10_000))
+    table = DeviceTable((Device(0, processes=many),), show_processes=True)
+    text, html = as_text(table, 200), as_html(table)
+    assert "and 9950 more, with " in text
+    assert "and 9950 more, with " in html
+    assert "9999" in text  # the largest are shown
+    assert len(html) < 60_000
+    engine = gpumagic.results.EngineDevices(0, host="h" * 10**6, pid=1, table=table)
+    cluster = gpumagic.results.ClusterTable((engine,), "x", 1.0, True)
+    assert len(as_html(cluster)) < 300_000
+
+
+def test_an_engine_with_more_devices_than_there_are() -> None:
+    table = DeviceTable(tuple(Device(index, name="x" * 10**4) for index in range(5000)))
+    engine = gpumagic.results.EngineDevices(0, host="h", pid=1, table=table)
+    silent = tuple(
+        gpumagic.results.EngineDevices(number, error=f"{number} " + "e" * 10**4)
+        for number in range(1, 5000)
+    )
+    cluster = gpumagic.results.ClusterTable((engine, *silent), "x", 1.0, False)
+    for drawn in (as_text(cluster, 200), as_html(cluster)):
+        assert drawn.count("and 4001 more") == 2  # rows of devices, and lines of engines
+        assert len(drawn) < 10_000_000

@@ -1,0 +1,121 @@
+"""No process that gpumagic starts imports, or runs, a file of the working folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpumagic.cuda import driver, probe
+from gpumagic.restart import command_line, variables
+from gpumagic.system import child_process
+from tests.support.planted_modules import PlantedModules
+from tests.virtual_gpu import Scenario
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the planted files are for POSIX")
+
+
+def test_a_use_is_recorded(planted: PlantedModules) -> None:
+    subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
+    assert planted.used
+    source = f"{child_process.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
+    alone = ["-P"] if sys.version_info >= (3, 11) else []  # 3.13 imports before it runs `-c`
+    load = [sys.executable, "-S", "-E", *alone, "-c", source]
+    done = subprocess.run(load, capture_output=True, text=True, check=False)
+    assert "libcuda.so.1: " in done.stderr
+
+
+def test_torch_asked_in_a_child(planted: PlantedModules) -> None:
+    build, start = probe.in_child({}, timeout=600)
+    assert (build.error, build.compiled, start.said) == (None, True, None)
+    assert start.count
+    assert planted.used == []
+
+
+def test_the_driver_asked_in_a_child(planted: PlantedModules) -> None:
+    assert len(driver.list_in_child(timeout=600)) == 4
+    assert planted.used == []
+
+
+def test_the_new_process_tried_in_a_child(planted: PlantedModules, tmp_path: Path) -> None:
+    """It starts where the kernel was started, not where the user has changed to."""
+    words = [sys.executable, command_line.LOADER, "-m", "ipykernel_launcher"]
+    with command_line.Trial(words, os.environ, "kernel", str(tmp_path)) as trial:
+        trial.result()
+    assert planted.used == []
+
+
+def test_kept_variables_tried_in_a_child(
+    planted: PlantedModules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the notebook's own import path begins with the working folder.
+
+    From there comes what was imported from there, and nothing else.
+    """
+    import torch
+
+    (planted.folder / "of_the_notebook.py").write_text("class Mine: pass\n")
+    monkeypatch.syspath_prepend(str(planted.folder))
+    mine = importlib.import_module("of_the_notebook")
+    monkeypatch.setattr(sys, "path", ["", ".", *filter(os.path.isabs, sys.path[1:])])
+    home = {"seven": 7, "tensor": torch.zeros(3), "mine": mine.Mine()}
+    chosen = variables.plan(home, home, home)
+    assert chosen.failures == {}
+    files = variables.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+    trial = variables.Trial(files[0], dict(os.environ))
+    try:
+        assert trial.failures(lambda: None) == {}
+    finally:
+        trial.close()
+        variables.close(files)
+        del sys.modules["of_the_notebook"]
+    assert planted.used == []
+
+
+@pytest.mark.parametrize("words", [(), ("table", "--json")])
+def test_the_command_line(
+    planted: PlantedModules,
+    child_environment: Callable[..., dict[str, str]],
+    words: tuple[str, ...],
+) -> None:
+    """As its installed script starts it."""
+    script = planted.folder.parent / "gpumagic"
+    script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
+    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
+    done = subprocess.run(
+        [sys.executable, str(script), *words],
+        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert planted.used == []
+    assert "Virtual" in done.stdout or "GPU" in done.stdout
+
+
+def test_the_command_line_by_its_module(
+    planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere."""
+    for each in planted.folder.glob("*.py"):
+        if each.stem in sys.stdlib_module_names or each.stem == "gpumagic":
+            each.unlink()  # a stranger's gpumagic would be all that runs
+    path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
+    for module in ("sitecustomize", "usercustomize"):
+        (planted.folder / f"{module}.py").unlink()
+    subprocess.run(
+        [sys.executable, "-m", "gpumagic"],
+        env=child_environment(Scenario(devices=2), {"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert planted.used == []

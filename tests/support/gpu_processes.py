@@ -1,0 +1,23 @@
+"""Other processes on a virtual GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+GIB = 2**30
+
+
+@contextmanager
+def running(virtual_gpu: Any, *words: str, **options: Any) -> Iterator[int]:
+    """A process on GPU 0 with these arguments; its pid."""
+    command = [sys.executable, "-c", "input()", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, **options) as other:
+        virtual_gpu.add_process(0, other.pid, GIB, "other")
+        try:
+            yield other.pid
+        finally:
+            other.communicate(b"\n")

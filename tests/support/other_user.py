@@ -1,0 +1,48 @@
+"""Programs run as another user of the same machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: The user ``nobody``, who owns no files.
+UID = 65534
+
+needs_root = pytest.mark.skipif(
+    os.name == "nt" or os.geteuid() != 0, reason="only root can act as another user too"
+)
+
+
+_BECOME = f"import os; os.setgroups([]); os.setgid({UID}); os.setuid({UID})"
+
+
+def run_as_other_user(source: str, imports: str = "os") -> str:
+    """Run a Python program as the other user and return its output.
+
+    ``imports`` come first: the other user may not be able to read this Python's files.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {imports}\n{_BECOME}\n{source}"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shared_folder(parent: Path) -> Path:
+    """Make a folder like ``/tmp``, open to the other user; ``parent`` is pytest's, of mode 0700."""
+    for each in (parent, *parent.parents):
+        if each.stat().st_uid == os.geteuid() and not each.stat().st_mode & 0o001:
+            each.chmod(each.stat().st_mode | 0o011)
+    folder = parent / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder

@@ -1,0 +1,1 @@
+"""``python -m tests.tools.demo``: execute the notebooks of ``demo_notebooks/``."""

@@ -1,0 +1,1 @@
+"""``python -m tests.tools.docs``: write README.md's reference; ``--check`` only compares."""
