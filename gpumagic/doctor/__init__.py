@@ -1,8 +1,8 @@
-"""The doctor: why the GPU is, or is not, usable here, each finding with evidence and remedy.
+"""The doctor: why torch can, or cannot, use the GPU here; findings with evidence and remedy.
 
-Initialises no CUDA in this process and imports no torch: what only torch can tell is asked in a
-child process, or in a forked copy of this one. `facts` gathers, `diagnose` judges; each module
-judges one subject, from the facts alone.
+Neither initialises CUDA nor imports torch in this process: where torch is needed, a child process
+or a fork of this one uses it. `facts` reads everything; each other module judges one subject from
+these facts alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["diagnose", "judge"]
 
 
 def diagnose() -> Diagnosis:
-    """Examine the machine, torch and this process. Takes some seconds if torch is not loaded."""
+    """Examine the machine, torch and this process; takes seconds if torch is not loaded."""
     return judge(gather())
 
 
 def judge(facts: Facts) -> Diagnosis:
-    """The verdict and the findings, in the order in which things depend on each other."""
+    """Return the verdict and the findings, ordered by dependence: the driver before torch."""
     findings = (
         machine.driver(facts),
         machine.cuda(facts),

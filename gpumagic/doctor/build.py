@@ -1,4 +1,4 @@
-"""torch's build against the driver, the toolkit and each GPU."""
+"""Compare torch's build with the driver, the toolkit and each GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
 
 
 def torch(facts: Facts) -> Finding:
-    """What torch was built for."""
+    """Return the finding on torch's build."""
     build = facts.build
     if build.error is not None:
         missing = "not installed" in build.error
@@ -25,69 +25,69 @@ def torch(facts: Facts) -> Finding:
             "torch",
             "bad",
             build.error,
-            _INSTALL.format("CUDA") if missing else "import torch in a cell to see all of it",
+            _INSTALL.format("CUDA") if missing else "import torch in a cell to see the whole error",
             "torch is not installed" if missing else "torch cannot be imported",
         )
-    where = "as loaded here" if facts.torch_loaded else "asked in a child process"
+    where = "this process" if facts.torch_loaded else "a child process"
     if not build.compiled:
         return Finding(
             "torch",
             "bad",
-            f"{build.version}, built without CUDA ({where})",
+            f"{build.version}, built without CUDA (in {where})",
             f"{_INSTALL.format('CUDA')}, and restart the kernel",
             f"this torch ({build.version}) is built without CUDA",
         )
     if build.hip is not None:
-        return Finding("torch", "ok", f"{build.version}, built for ROCm {build.hip} ({where})")
+        return Finding("torch", "ok", f"{build.version}, for ROCm {build.hip} (in {where})")
     cudnn = f", cuDNN {build.cudnn}" if build.cudnn else ", no cuDNN"
-    return Finding("torch", "ok", f"{build.version}, built for CUDA {build.cuda}{cudnn} ({where})")
+    return Finding("torch", "ok", f"{build.version}, for CUDA {build.cuda}{cudnn} (in {where})")
 
 
 def fits_driver(facts: Facts) -> Iterator[Finding]:
-    """Whether the driver is new enough for the build."""
+    """Check that the driver is new enough for the build."""
     found = fit(facts.build, facts.driver_cuda, starts=bool(facts.start.count))
     if found is not None:
         yield found
 
 
 def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False) -> Finding | None:
-    """Whether a driver that supports CUDA ``supported`` is new enough; None where not known.
+    """Check that a driver which supports CUDA ``supported`` is new enough; None if unknown.
 
-    Within one major version any driver will do, and a newer driver always does (NVIDIA, CUDA
-    Compatibility, "Minor Version Compatibility"). ``starts``: CUDA was seen to start all the same.
+    Any driver of the same major version is, and any newer one (NVIDIA, CUDA Compatibility, "Minor
+    Version Compatibility"). ``starts``: CUDA was observed to start nevertheless.
     """
     built = _version(build.cuda)
     if built is None or supported is None or build.hip is not None:
         return None
     subject = "driver and torch"
-    said = f"torch is built for CUDA {_dotted(built)}, the driver supports up to "
-    said += _dotted(supported)
+    versions = f"torch is built for CUDA {_dotted(built)}, the driver supports up to "
+    versions += _dotted(supported)
     if built <= supported:
-        return Finding(subject, "ok", f"they fit: {said}")
+        return Finding(subject, "ok", f"compatible: {versions}")
     if built[0] == supported[0]:
-        return Finding(subject, "ok", f"they fit: {said}, and the same major version suffices")
+        return Finding(subject, "ok", f"compatible: {versions}; the same major version suffices")
     if starts:
-        helps = "yet CUDA starts, so a compatibility package helps"
-        return Finding(subject, "ok", f"{said}; {helps}")
+        started = "CUDA starts nevertheless, through a compatibility package"
+        return Finding(subject, "ok", f"{versions}; {started}")
     oldest = _OLDEST_DRIVER.get(built[0])
     newer = "a newer NVIDIA driver" if oldest is None else f"NVIDIA driver {oldest} or newer"
     return Finding(
         subject,
         "bad",
-        said,
+        versions,
         f"install {newer}; or {_INSTALL.format(f'CUDA {supported[0]}')}",
-        f"the driver is too old for it: {said}",
+        f"the driver is too old: {versions}",
     )
 
 
 def toolkit(facts: Facts) -> Iterator[Finding]:
-    """The CUDA toolkit, which only building extensions needs."""
+    """Check the CUDA toolkit, which only building extensions needs."""
     found = facts.toolkit
     if found is None:
-        yield Finding("toolkit", "ok", "no nvcc; torch brings what it needs, only builds need one")
+        yield Finding("toolkit", "ok", "no nvcc, which only building extensions needs")
         return
     if found.version is None:
-        yield Finding("toolkit", "unknown", f"{found.path} does not tell its version")
+        yield Finding("toolkit", "unknown", f"{found.path} does not report its version")
         return
     built, version = _version(facts.build.cuda), _dotted(found.version)
     if built is not None and built[0] != found.version[0]:
@@ -107,7 +107,7 @@ def toolkit(facts: Facts) -> Iterator[Finding]:
 
 
 def kernels(facts: Facts) -> Iterator[Finding]:
-    """Whether torch brings kernels that each GPU can run; else "no kernel image is available"."""
+    """Check that torch has kernels for each GPU; without them: "no kernel image is available"."""
     architectures = facts.build.architectures
     if not architectures or facts.build.hip is not None:
         return
@@ -118,20 +118,20 @@ def kernels(facts: Facts) -> Iterator[Finding]:
 
 
 def kernel(device: Device, architectures: Sequence[str]) -> Finding | None:
-    """The finding on one GPU; None where its compute capability is not known."""
+    """Return the finding on one GPU; None if its compute capability is unknown."""
     capability = device.compute_capability
     if capability is None:
         return None
     subject = f"GPU {device.index} and torch"
-    said = f"{device.name or 'its name is not known'}, compute capability {_dotted(capability)}"
+    described = f"{device.name or 'unknown name'}, compute capability {_dotted(capability)}"
     listed = " ".join(architectures)
     if runs_on(capability, architectures):
-        return Finding(subject, "ok", f"{said}; torch has kernels for {listed}")
+        return Finding(subject, "ok", f"{described}; torch has kernels for {listed}")
     older = capability < min(v for v, _, _ in map(_architecture, architectures))
     return Finding(
         subject,
         "bad",
-        f"{said}; torch has kernels only for {listed}",
+        f"{described}; torch has kernels only for {listed}",
         "install an older torch, or one for an older CUDA, whose torch.cuda.get_arch_list() has "
         f"sm_{capability[0]}{capability[1]}"
         if older
@@ -142,11 +142,12 @@ def kernel(device: Device, architectures: Sequence[str]) -> Finding | None:
 
 
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Whether a device can run code for one of these architectures.
+    """Return whether a device can run code compiled for one of these architectures.
 
     Machine code (``sm_``) runs on the same major version with the same or a higher minor one; PTX
-    (``compute_``) on any device as new (CUDA C++ Programming Guide, "Binary Compatibility", "PTX
-    Compatibility"). A suffix ties it: ``a`` to that version alone, ``f`` to its family.
+    (``compute_``) on any device of that version or newer (CUDA C++ Programming Guide, "Binary
+    Compatibility", "PTX Compatibility"). The suffix ``a`` restricts both to that version, ``f``
+    to its family.
     """
     for version, kind, suffix in map(_architecture, architectures):
         if suffix == "a":
@@ -163,22 +164,22 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
 def _architecture(name: str) -> tuple[tuple[int, int], str, str]:
     match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
     if match is None:
-        return (10**6, 0), "sm", ""  # something new: runs on nothing that is known
+        return (10**6, 0), "sm", ""  # an unknown kind: no known device runs it
     return (int(match[2]), int(match[3])), match[1], match[4]
 
 
-# --- the proof ---------------------------------------------------------------------------------
+# --- initialisation -------------------------------------------------------------------------------
 
 
 def starts(facts: Facts) -> Iterator[Finding]:
-    """Whether CUDA starts, tried where this process is left as it is."""
+    """Check that CUDA starts, without initialising it in this process."""
     if not facts.build.compiled or facts.bad_fork:
         return
     if facts.state.initialized and facts.torch_loaded:
         how = "in this process"
     else:
         how = f"in a {'copy of this' if facts.torch_loaded else 'child'} process"
-    count, said = facts.start.count, facts.start.reason
+    count, reason = facts.start.count, facts.start.reason
     if count:
         yield Finding(
             "start of CUDA",
@@ -188,15 +189,15 @@ def starts(facts: Facts) -> Iterator[Finding]:
         return
     if count is None:
         yield Finding(
-            "start of CUDA", "unknown", f"not tried: {said}" if said else "could not be tried"
+            "start of CUDA", "unknown", f"not tried: {reason}" if reason else "could not be tried"
         )
         return
     expected = [device for device in facts.table if device.visible]
-    evidence = f"finds no device ({how}): {said}" if said else f"finds no device ({how})"
-    cause, remedy = said, None
-    if expected and not said and not facts.state.initialized:
-        cause = "CUDA finds no device, although the variables show some"
-        remedy = "restart the kernel: CUDA may have failed in it before, which it remembers"
+    evidence = f"finds no device ({how}): {reason}" if reason else f"finds no device ({how})"
+    cause, remedy = reason, None
+    if expected and not reason and not facts.state.initialized:
+        cause = "CUDA finds no device, although the environment variables show some"
+        remedy = "restart the kernel: a failed start of CUDA lasts until the process ends"
     hidden = not expected and bool(facts.table)
     yield Finding("start of CUDA", "ok" if hidden else "bad", evidence, remedy, cause)
 

@@ -1,4 +1,4 @@
-"""The environment variables that matter, and whether each was set in time to count."""
+"""Check the environment variables of CUDA and torch: whether each was set before it is read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
 from gpumagic.system.text import plural
 
-#: When a variable is read: as the process starts, with ``import torch``, as CUDA is initialised, as
-#: a device's context is made, as a library makes its handle, or whenever it is needed.
+#: When a variable is read: at the start of the process, by ``import torch``, when CUDA is
+#: initialised, when a device's context is created, when a library creates its handle, or always.
 Moment = Literal["process", "torch", "cuda", "context", "handle", "always"]
 
 _READ: Mapping[str, Moment] = {
@@ -36,60 +36,60 @@ _READ: Mapping[str, Moment] = {
 }
 _WHEN: Mapping[Moment, str] = {
     "process": "when the process starts",
-    "torch": "with 'import torch'",
+    "torch": "by 'import torch'",
     "cuda": "when CUDA is initialised",
     "context": "when a device is first used",
     "handle": "when a library such as cuBLAS is first used",
-    "always": "whenever it is needed",
+    "always": "every time it is used",
 }
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def variables(facts: Facts) -> Iterator[Finding]:
-    """A finding for each variable that is set, or was at the start; always for the mask."""
+    """Yield a finding on each variable that is or was set, and on ``CUDA_VISIBLE_DEVICES``."""
     for name in _READ:
-        now, begun = facts.environment.get(name), facts.environment_at_start.get(name)
+        now, at_start = facts.environment.get(name), facts.environment_at_start.get(name)
         if name == visible_devices.MASK:
             yield _mask(facts)
-        elif now is not None or begun is not None:
+        elif now is not None or at_start is not None:
             found = _library_path(facts) if name == "LD_LIBRARY_PATH" else _variable(facts, name)
             if found is not None:
                 yield found
 
 
 def _variable(facts: Facts, name: str) -> Finding:
-    now, begun = facts.environment.get(name), facts.environment_at_start.get(name)
+    now, at_start = facts.environment.get(name), facts.environment_at_start.get(name)
     value = "not set" if now is None else f"'{now}'"
-    if now == begun:
+    if now == at_start:
         return _judged(name, now, f"{value}, {_since()}")
-    then = "not set" if begun is None else f"'{begun}'"
-    changed = f"{value}; {_at_start()} {then}"
+    before = "not set" if at_start is None else f"'{at_start}'"
+    changed = f"{value}; {_at_start()} {before}"
     moment = _READ[name]
     if _passed(facts, moment) is False:
         return _judged(name, now, f"{changed}, in time: it is read {_WHEN[moment]}")
     if moment == "always":
         return _judged(name, now, f"{changed}; it is read {_WHEN[moment]}")
-    counted = _counted(facts, name, now)
-    if counted:
-        return _judged(name, now, f"{changed}, in time: it was read as it is now")
-    if counted is None:
+    effective = _effective(facts, name, now)
+    if effective:
+        return _judged(name, now, f"{changed}, in time: this value was read")
+    if effective is None:
         return Finding(
-            name, "unknown", f"{changed}; it was read {_past(moment)}, before or after the change"
+            name, "unknown", f"{changed}; it was read {_past(moment)}, before or after this change"
         )
     return Finding(
         name,
         "warn",
-        f"{changed}: too late to count, it was read {_past(moment)}",
-        f"restart the kernel and set it before it is read, {_WHEN[moment]}",
+        f"{changed}: too late, it was read {_past(moment)}",
+        f"restart the kernel and set it before it is read {_WHEN[moment]}",
     )
 
 
 def _since() -> str:
-    return "as at the start of this process"
+    return "unchanged since this process started"
 
 
 def _at_start() -> str:
-    # Only Linux keeps it for us; elsewhere the first thing known is later.
+    # Only Linux keeps the environment of the start; elsewhere the first known one is later.
     return "at the start" if sys.platform.startswith("linux") else "when gpumagic was loaded"
 
 
@@ -98,7 +98,7 @@ def _past(moment: Moment) -> str:
 
 
 def _passed(facts: Facts, moment: Moment) -> bool | None:
-    """Whether the moment has passed in this process; None where that is not known."""
+    """Return whether the moment has passed in this process; None if unknown."""
     if moment == "process":
         return True
     if moment == "torch":
@@ -112,42 +112,42 @@ def _passed(facts: Facts, moment: Moment) -> bool | None:
     return True if moment == "context" else None
 
 
-def _counted(facts: Facts, name: str, now: str | None) -> bool | None:
-    """Whether the present value is the one that was read; None where that is not known."""
+def _effective(facts: Facts, name: str, now: str | None) -> bool | None:
+    """Return whether the current value is the one that was read; None if unknown."""
     if name in _ALLOCATOR:
-        # The newer name goes before the older one.
+        # The newer name takes precedence.
         others = [facts.environment.get(other) for other in _ALLOCATOR if other != name]
         if facts.allocator_settings is None or any(others):
             return None
         return facts.allocator_settings == (now or "")
-    if _READ[name] == "cuda" and facts.environment_then is not None:
-        return facts.environment_then.get(name) == now
+    if _READ[name] == "cuda" and facts.environment_at_init is not None:
+        return facts.environment_at_init.get(name) == now
     if _READ[name] == "process":
         return False
     return None
 
 
 def _judged(name: str, value: str | None, evidence: str) -> Finding:
-    """The finding on a variable that counts: some values cost something."""
+    """Return the finding on a variable that is in effect: some values cost time."""
     if name == "CUDA_LAUNCH_BLOCKING" and value == "1":
         return Finding(
             name,
             "warn",
-            f"{evidence}: the host waits for every kernel, so all is slower",
-            "good for finding the kernel that fails; for anything else start without it",
+            f"{evidence}: the host waits for every kernel, which is slow",
+            "unless you are looking for a failing kernel, unset it and restart",
         )
     if name == "PYTORCH_NO_CUDA_MEMORY_CACHING" and value:
         return Finding(
             name,
             "warn",
             f"{evidence}: every tensor is allocated by the driver, which is slow",
-            "start without it",
+            "unset it and restart the kernel",
         )
     return Finding(name, "ok", evidence)
 
 
 def _library_path(facts: Facts) -> Finding | None:
-    """Only where a library of CUDA lies there: it may be loaded instead of the one torch brings."""
+    """Warn of CUDA libraries on the path: they may be loaded instead of those that torch brings."""
     value = facts.environment_at_start.get("LD_LIBRARY_PATH", "")
     patterns = ("libcudart.so*", "libcublas*.so*", "libcudnn*.so*", "libnccl.so*")
     found = sorted(
@@ -165,21 +165,21 @@ def _library_path(facts: Facts) -> Finding | None:
     return Finding(
         "LD_LIBRARY_PATH",
         "warn",
-        f"leads to {', '.join(found[:3])}{more}, which may be loaded instead of what torch brings",
-        "if libraries do not fit, start without it",
+        f"contains {', '.join(found[:3])}{more}, which may be loaded instead of torch's own",
+        "if libraries do not match, unset it and restart the kernel",
     )
 
 
-# --- the one that hides devices ----------------------------------------------------------------
+# --- CUDA_VISIBLE_DEVICES ----------------------------------------------------------------------
 
 
 def _mask(facts: Facts) -> Finding:
     name, value = visible_devices.MASK, facts.environment.get(visible_devices.MASK)
-    said = "not set" if value is None else f"'{value}'"
+    evidence = "not set" if value is None else f"'{value}'"
     if facts.environment.get(name) == facts.environment_at_start.get(name):
-        said += f", {_since()}"
+        evidence += f", {_since()}"
     if not facts.table:
-        return Finding(name, "ok", said)
+        return Finding(name, "ok", evidence)
     present = {
         key: facts.environment[key]
         for key in (visible_devices.MASK, visible_devices.ORDER)
@@ -189,27 +189,27 @@ def _mask(facts: Facts) -> Finding:
     if wanted is None:
         if facts.state.initialized:
             return _variable(facts, name)
-        return Finding(name, "ok", f"{said}; what it shows is not known before CUDA starts")
+        return Finding(name, "ok", f"{evidence}; which GPUs it shows is unknown before CUDA starts")
     shows = f"shows {len(wanted)} of {plural(len(facts.table), 'GPU')}"
     if facts.state.initialized or facts.state.failed:
         seen = {device.index for device in facts.table if device.visible}
         if any(device.visible is None for device in facts.table):
-            return Finding(name, "unknown", f"{said}; the driver does not say what it shows")
+            return Finding(name, "unknown", f"{evidence}; the driver does not report what it shows")
         if seen != wanted:
             listed = ", ".join(f"GPU {index}" for index in sorted(seen)) or "no GPU"
             return Finding(
                 name,
                 "warn",
-                f"{said} {shows}: too late to count, this process sees {listed}",
-                "%gpu SPEC --restart, or restart the kernel and choose before CUDA is used",
+                f"{evidence} {shows}: too late, this process sees {listed}",
+                "%gpu SPEC --restart, or restart the kernel and select before CUDA is used",
             )
-        return Finding(name, "ok", f"{said}, {shows}, in time: this is what the process sees")
+        return Finding(name, "ok", f"{evidence}, {shows}, in time: this process sees them")
     if not wanted:
         return Finding(
             name,
             "bad",
-            f"{said}: hides every GPU",
+            f"{evidence} hides every GPU",
             "%gpu on",
             f"every GPU is hidden from this process: {name}={value}",
         )
-    return Finding(name, "ok", f"{said}, {shows}, not yet read")
+    return Finding(name, "ok", f"{evidence}, {shows}, not yet read")

@@ -1,7 +1,7 @@
-"""Why a cell failed: from the text of its exception to one line that says what to do.
+"""Explain a cell's failure: from the exception's text to one line with cause and command.
 
-Cheap, unlike the whole of the doctor: a line rests on the finding that it names, looked up alone.
-`EXPLAINERS` is open to others that know what an exception means.
+Cheap, unlike `diagnose`: each line looks up only the finding that it states. Other folders append
+to `EXPLAINERS`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
 from gpumagic.system import introspection
 
-_MORE = "%gpu doctor tells more"
+_MORE = "%gpu doctor shows more"
 
 
 def explain(error: BaseException) -> Result | None:
-    """What there is to say on an exception, or None. The exception is not kept."""
+    """Return the explanation of an exception, or None; holds no reference to the exception."""
     for explainer in EXPLAINERS:
         found = explainer(error)
         if found is not None:
@@ -30,7 +30,7 @@ def explain(error: BaseException) -> Result | None:
 
 
 def _cuda(error: BaseException) -> Explanation | None:
-    """The line on a CUDA error, recognised by its text: a worker's arrives as text only."""
+    """Explain a CUDA error, recognised by its text: a worker's error arrives as text only."""
     some = itertools.islice(tracebacks.linked(error), _EXCEPTIONS)
     text = "\n".join(_excerpt(introspection.message(each)) for each in some)
     _note_failure(text)
@@ -40,17 +40,17 @@ def _cuda(error: BaseException) -> Explanation | None:
     return None
 
 
-#: So many exceptions are read, of each so many characters: anybody may have made them.
+#: Limits on the exceptions, and on the characters of each, that are searched.
 _EXCEPTIONS, _CHARACTERS = 100, 20_000
 
 
 def _excerpt(text: str) -> str:
-    """A text, or, if it is long, its ends: a worker's error stands below its traceback."""
+    """Return a text, or both ends of a long one: a worker's error stands below its traceback."""
     half = _CHARACTERS // 2
     return text if len(text) <= _CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
 
-#: What torch says when CUDA does not start.
+#: torch's messages when CUDA does not start.
 _NO_START = (
     "No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device|CUDA unknown error|"
     "CUDA driver initialization failed|Unexpected error from cudaGetDevice"
@@ -58,16 +58,16 @@ _NO_START = (
 
 
 def _note_failure(text: str) -> None:
-    """Remember that a start of CUDA may have failed, which nothing else tells."""
+    """Record that CUDA may have failed to start: no function of torch or CUDA reports it."""
     if re.search(_NO_START, text) and not driver.is_initialized():
         init_failure.suspect(hidden=False)
 
 
-#: Asked in turn; the first that knows the exception answers.
+#: Called in this order until one returns an explanation.
 EXPLAINERS: list[Callable[[BaseException], Result | None]] = [_cuda]
 
 
-# --- what is looked up -------------------------------------------------------------------------
+# --- the lines ---------------------------------------------------------------------------------
 
 
 def _no_kernel() -> str:
@@ -79,27 +79,27 @@ def _no_kernel() -> str:
             if found is not None and found.status == "bad":
                 return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
     return (
-        "gpumagic: the code that failed was not built for this GPU's compute capability; torch's "
-        f"own kernels fit, as far as is known, so look at extensions. {_MORE}."
+        "gpumagic: the failed kernel was not built for this GPU's compute capability; torch's own "
+        f"kernels are, as far as known, so check extensions. {_MORE}."
     )
 
 
 def _driver_too_old() -> str:
     if devices.devices(processes=False).error == nvml.NOT_LOADED:
-        return _no_device()  # a driver of any age would not do
+        return _no_device()  # the driver's version is not the cause
     here = probe.build_here()
     found = None if here is None else build.fit(here, driver.cuda_version())
     if found is None or found.status != "bad":
-        return f"gpumagic: the NVIDIA driver is older than what was built for. {_MORE}."
+        return f"gpumagic: the NVIDIA driver is too old for a library in use. {_MORE}."
     return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
 
 
 def _forked() -> str:
     culprit = init_trace.culprit()
-    who = "" if culprit is None else f" ({culprit})"
+    where = "" if culprit is None else f" ({culprit})"
     return (
         "gpumagic: the worker was forked from this process, in which CUDA was initialised"
-        f"{who}; {process.FORK_REMEDY}. {_MORE}."
+        f"{where}; {process.FORK_REMEDY}. {_MORE}."
     )
 
 
@@ -120,16 +120,18 @@ def _no_device() -> str:
         return f"gpumagic: {driver.MISSING}. {_MORE}."
     if init_failure.found(table):
         return (
-            "gpumagic: CUDA was asked for earlier, when it could not start, and this process "
-            f"remembers that, for good: %gpu on --restart. {_MORE}."
+            "gpumagic: CUDA failed to start earlier in this process, which lasts until the process "
+            f"ends: %gpu on --restart. {_MORE}."
         )
     if all(device.visible is False for device in table):
-        late = table.cuda_initialized is not False
-        # Where it has not started, it has just failed to, and remembers that.
-        so = "CUDA has started so" if late else "CUDA remembers it once it was asked for"
         mask = table.environment.get("CUDA_VISIBLE_DEVICES")
-        by = "" if mask is None else f", CUDA_VISIBLE_DEVICES={mask}"
-        return f"gpumagic: every GPU is hidden{by}; {so}, for good: %gpu on --restart. {_MORE}."
+        by = "" if mask is None else f" by CUDA_VISIBLE_DEVICES={mask}"
+        # If CUDA is not initialised, it has just failed to start.
+        state = "failed to start" if table.cuda_initialized is False else "has started"
+        return (
+            f"gpumagic: every GPU is hidden{by}; CUDA {state} so, which lasts until the process "
+            f"ends: %gpu on --restart. {_MORE}."
+        )
     return f"gpumagic: CUDA finds no device. {_MORE}, and why."
 
 
@@ -143,20 +145,20 @@ def _ordinal() -> str:
 
 
 class _Cause(NamedTuple):
-    """What a CUDA error means."""
+    """The cause of a CUDA error."""
 
-    means: str
-    #: Whether every later call fails too, until the process ends.
+    text: str
+    #: Whether every later CUDA call fails too, until the process ends.
     sticky: bool
 
 
-def _says(cause: _Cause) -> Callable[[], str]:
+def _line(cause: _Cause) -> Callable[[], str]:
     def line() -> str:
-        late = (
-            "CUDA reports it late: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows the line "
-            "that failed. Every later CUDA call fails too, so restart the kernel"
+        sticky = (
+            "CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows "
+            "the line that failed. Every later CUDA call fails too, so restart the kernel"
         )
-        return f"gpumagic: {cause.means}. {f'{late}. ' if cause.sticky else ''}{_MORE}."
+        return f"gpumagic: {cause.text}. {f'{sticky}. ' if cause.sticky else ''}{_MORE}."
 
     return line
 
@@ -178,33 +180,37 @@ _LINES: list[tuple[str, Callable[[], str]]] = [
     ),
     (
         r"CUDA unknown error|CUDA driver initialization failed|Unexpected error from cudaGetDevice",
-        _says(_Cause("CUDA failed to start, and this process remembers that", False)),
+        _line(_Cause("CUDA failed to start, which lasts until the process ends", False)),
     ),
     (r"CUDA error: invalid device ordinal", _ordinal),
     (
         r"CUDA error: device-side assert triggered",
-        _says(_Cause("a kernel found a bad value, mostly an index out of range", True)),
+        _line(_Cause("an assertion in a kernel failed, mostly an index out of range", True)),
     ),
     (
         r"CUDA error: (an illegal memory access|misaligned address|unspecified launch failure"
         r"|an illegal instruction)",
-        _says(_Cause("a kernel went wrong on the device", True)),
+        _line(_Cause("a kernel failed on the device", True)),
     ),
     (
         r"CUDA error: system has unsupported display driver",
-        _says(_Cause("the driver's parts do not match; after an upgrade, reboot", False)),
+        _line(_Cause("the driver's components do not match; after an upgrade, reboot", False)),
     ),
     (
         r"CUDA error: system not yet initialized",
-        _says(_Cause("NVIDIA's fabric manager does not run, which NVSwitch machines need", False)),
+        _line(_Cause("NVIDIA's Fabric Manager is not running, which NVSwitch needs", False)),
     ),
     (
         r"CUDA error: all CUDA-capable devices are busy or unavailable",
-        _says(_Cause("another process holds the GPU alone, or its mode forbids sharing", False)),
+        _line(
+            _Cause(
+                "another process uses the GPU exclusively, or its compute mode prohibits use", False
+            )
+        ),
     ),
     (
-        # Out of memory is not the doctor's.
+        # `gpumagic.memory.oom` explains out of memory.
         r"CUDA error: (?!out of memory)(.+)",
-        _says(_Cause("CUDA reports errors late, perhaps not at the line that caused them", False)),
+        _line(_Cause("CUDA reports errors asynchronously, perhaps not at their line", False)),
     ),
 ]

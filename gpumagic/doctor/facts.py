@@ -1,4 +1,4 @@
-"""Everything that the doctor reads, gathered once."""
+"""Read everything that the doctor judges, once."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from gpumagic.selection import cpu_threads, gate
 from gpumagic.selection import environment as choice
 from gpumagic.selection.cpu_threads import Cores
 
-#: The packages that bring, or once brought, a module named pynvml.
+#: The packages that provide, or once provided, a module named pynvml.
 NVML_PACKAGES = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package that brings, or may bring, the module ``pynvml``."""
+    """An installed package that provides, or may provide, the module ``pynvml``."""
 
     name: str
     version: str
-    #: Whether the module's file is in its list of files.
+    #: Whether the package lists the module's file.
     owns_module: bool
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was read of the machine, of torch and of this process."""
+    """Facts about the machine, torch and this process."""
 
     build: Build
-    #: Whether torch is loaded in this process; else it was asked in a child process.
+    #: Whether torch is loaded in this process; else a child process has imported it.
     torch_loaded: bool
     start: Start
     table: DeviceTable
     state: DriverState
     driver_installed: bool
     driver_cuda: tuple[int, int] | None = None
-    #: Version of the kernel's part of the driver.
+    #: Version of the driver's kernel module.
     kernel_module: str | None = None
     #: Version of the driver's libraries, from the name of NVML's file.
     library: str | None = None
@@ -57,16 +57,17 @@ class Facts:
     toolkit: Toolkit | None = None
     #: Name and permission (may read and write) of each device file.
     device_files: Mapping[str, bool] = field(default_factory=dict)
-    #: What says that this is a container.
+    #: The evidence that this is a container; empty if it is none.
     container: tuple[str, ...] = ()
     wsl: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_at_start: Mapping[str, str] = field(default_factory=dict)
-    #: Right after CUDA was initialised, where that was seen.
-    environment_then: Mapping[str, str] | None = None
-    #: What torch's allocator took from its variable; None where it does not say.
+    #: The environment when CUDA was initialised; None if that was not observed.
+    environment_at_init: Mapping[str, str] | None = None
+    #: The settings that torch's allocator has read; None if it does not report them.
     allocator_settings: str | None = None
-    culprit: str | None = None
+    #: Where CUDA was initialised, for the user; None if that was not observed.
+    initialized_at: str | None = None
     gate: str | None = None
     gate_allows: tuple[int, ...] = ()
     bad_fork: bool = False
@@ -75,7 +76,7 @@ class Facts:
 
 
 def gather() -> Facts:
-    """Read everything. Initialises no CUDA in this process and imports no torch."""
+    """Read the facts; neither initialises CUDA nor imports torch in this process."""
     state = driver.state()
     table = devices.devices(processes=False)
     build, start = _torch(state)
@@ -101,9 +102,9 @@ def gather() -> Facts:
         wsl=system.wsl(),
         environment=dict(os.environ),
         environment_at_start=choice.environment_at_start(),
-        environment_then=init_trace.environment_then(),
+        environment_at_init=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
-        culprit=None if culprit is None else str(culprit),
+        initialized_at=None if culprit is None else str(culprit),
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),
@@ -113,7 +114,7 @@ def gather() -> Facts:
 
 
 def _torch(state: DriverState) -> tuple[Build, Start]:
-    """torch's build, and how its CUDA starts: in this process only where it has started already."""
+    """Read torch's build, and try to start CUDA: in this process only if it has started already."""
     here = probe.build_here()
     if here is None:
         return probe.in_child(_same_devices(state))
@@ -125,7 +126,7 @@ def _torch(state: DriverState) -> tuple[Build, Start]:
 
 
 def _same_devices(state: DriverState) -> dict[str, str]:
-    """Variables that show a child what is frozen in this process, whatever was written since."""
+    """Return variables that show a child the devices of this process, whatever was set since."""
     if not state.initialized or state.uuids is None:
         return {}
     return {_MASK: ",".join(state.uuids) or "-1"}
@@ -143,7 +144,7 @@ def _nvml() -> tuple[str | None, int | None]:
 
 
 def _library() -> str | None:
-    """The version in the name of the file behind the NVML library that this process has loaded."""
+    """Return the version of the NVML library that this process has loaded, from its file name."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""What the machine has: driver, devices and their files, container, NVML."""
+"""Check the machine: driver, devices and their files, container, NVML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_LOADED, _MISMATCH = 9, 18
 
 
 def driver(facts: Facts) -> Finding:
-    """Whether there is a driver, and which."""
+    """Return the finding on the driver and its version."""
     if facts.driver_installed:
         versions = [
             f"version {facts.table.driver_version} (NVML)" if facts.table.driver_version else "",
@@ -25,8 +25,8 @@ def driver(facts: Facts) -> Finding:
         ]
         if not any(versions) and facts.library:
             versions = [f"version {facts.library} (NVML's file)"]
-        said = ", ".join(filter(None, versions)) or "of unknown version"
-        return Finding("driver", "ok", f"{said}; its library can be loaded")
+        known = ", ".join(filter(None, versions)) or "unknown version"
+        return Finding("driver", "ok", f"{known}; its library can be loaded")
     if sys.platform == "darwin":
         return Finding(
             "driver", "bad", "macOS has no CUDA; torch computes on 'mps' here", None, _NO_DRIVER
@@ -35,7 +35,7 @@ def driver(facts: Facts) -> Finding:
     return Finding(
         "driver",
         "bad",
-        f"none: {library} cannot be loaded"
+        f"{library} cannot be loaded"
         + (
             f", although kernel module {facts.kernel_module} is loaded"
             if facts.kernel_module
@@ -52,24 +52,24 @@ _NO_DRIVER = "there is no NVIDIA driver"
 
 
 def cuda(facts: Facts) -> Finding:
-    """The CUDA version that the driver supports."""
+    """Return the finding on the CUDA version that the driver supports."""
     version = facts.driver_cuda
     if version is None:
-        return Finding("CUDA of the driver", "unknown", "the driver does not say")
+        return Finding("CUDA of the driver", "unknown", "the driver does not report it")
     source = "NVML" if facts.table.cuda_version else "cuDriverGetVersion"
-    return Finding("CUDA of the driver", "ok", f"up to {version[0]}.{version[1]}, as {source} says")
+    return Finding("CUDA of the driver", "ok", f"up to {version[0]}.{version[1]} ({source})")
 
 
 def devices(facts: Facts) -> Iterator[Finding]:
-    """Whether the machine has GPUs, and whether each can be read."""
+    """Check that the machine has GPUs, and that NVML can read each."""
     if not facts.driver_installed:
         return
     if not facts.table and facts.table.error is None:
         yield Finding(
             "GPUs",
             "bad",
-            "NVML answers, and lists none",
-            "in a container: start it with its GPUs; else see whether lspci lists one",
+            "NVML lists none",
+            "in a container, start it with its GPUs (docker run --gpus all); else check lspci",
             "the machine, or the container, has no GPU",
         )
     for device in facts.table:
@@ -79,17 +79,17 @@ def devices(facts: Facts) -> Iterator[Finding]:
                 f"GPU {device.index}",
                 "bad",
                 f"{device.error} (NVML)",
-                "hide it from CUDA with %gpu and the numbers of the others" if lost else None,
+                "hide it from CUDA: %gpu and the indexes of the other GPUs" if lost else None,
                 f"GPU {device.index} does not answer",
             )
     parts = {d.index: len(d.mig) for d in facts.table if d.mig}
     if parts:
         listed = ", ".join(f"GPU {i} into {plural(n, 'instance')}" for i, n in parts.items())
-        yield Finding("MIG", "ok", f"divided: {listed}; choose one with %gpu MIG-…")
+        yield Finding("MIG", "ok", f"divided: {listed}; select one with %gpu MIG-…")
 
 
 def device_files(facts: Facts) -> Iterator[Finding]:
-    """Whether this process may open the driver's device files."""
+    """Check that this process may open the driver's device files."""
     if not sys.platform.startswith("linux"):
         return
     files = facts.device_files
@@ -99,8 +99,8 @@ def device_files(facts: Facts) -> Iterator[Finding]:
         return
     closed = [name for name, permitted in files.items() if not permitted]
     if not closed and _not_loaded(facts):
-        # The driver's libraries make the file as root; no kernel module answers behind it.
-        yield Finding("device files", "unknown", f"{', '.join(files)}; no driver answers there")
+        # Run as root, the driver's libraries create the file even without the kernel module.
+        yield Finding("device files", "unknown", f"{', '.join(files)}; no kernel module behind it")
     elif closed:
         numbered = {name for name in files if re.fullmatch(r"/dev/nvidia\d+", name)}
         needed = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg"} & set(closed)
@@ -108,8 +108,8 @@ def device_files(facts: Facts) -> Iterator[Finding]:
             "device files",
             "bad" if needed or (numbered and numbered <= set(closed)) else "warn",
             f"no permission to read and write {', '.join(closed)}",
-            f"see who may: ls -l {closed[0]}; usually a group, such as video, to be a member of",
-            "the driver's device files are closed to this user",
+            f"become a member of the group that ls -l {closed[0]} shows, often video",
+            "this user may not open the driver's device files",
         )
     elif "/dev/nvidiactl" in files and not any(name.endswith("-uvm") for name in files):
         yield Finding(
@@ -124,12 +124,12 @@ def device_files(facts: Facts) -> Iterator[Finding]:
 
 
 def container(facts: Facts) -> Iterator[Finding]:
-    """Whether this is a container, and what it was given."""
+    """Check whether this is a container, and which GPUs it was started with."""
     if facts.wsl:
-        yield Finding("WSL", "ok", "Windows' driver is used; NVML lists no processes here")
+        yield Finding("WSL", "ok", "uses the driver of Windows; NVML lists no processes here")
     if not facts.container:
         return
-    evidence = f"yes, it seems: {', '.join(facts.container)}"
+    evidence = f"probably yes: {', '.join(facts.container)}"
     given = facts.environment_at_start.get("NVIDIA_VISIBLE_DEVICES")
     able = facts.environment_at_start.get("NVIDIA_DRIVER_CAPABILITIES")
     # Values as documented for the NVIDIA Container Toolkit ("Docker Specialized Configurations").
@@ -154,13 +154,13 @@ def container(facts: Facts) -> Iterator[Finding]:
 
 
 def _not_loaded(facts: Facts) -> bool:
-    """Whether NVML misses the driver's kernel module, and CUDA does not start either."""
+    """Return whether NVML reports that the driver is not loaded, and CUDA does not start either."""
     return facts.nvml_code == _NOT_LOADED and not facts.start.count
 
 
 def _missing_module(facts: Facts) -> Finding:
-    """The finding on a kernel module that does not answer: it is not loaded, or not handed in."""
-    module = facts.kernel_module  # /proc shows it in a container, too
+    """Return the finding on a driver that is not loaded, or not passed into the container."""
+    module = facts.kernel_module  # in a container /proc shows the host's
     evidence = f"{facts.nvml_error} (error {_NOT_LOADED}"
     evidence += f"; kernel module {module} is loaded)" if module else ")"
     if facts.container:
@@ -171,19 +171,19 @@ def _missing_module(facts: Facts) -> Finding:
         )
     elif module:
         cause = "the NVIDIA driver's kernel module is loaded but does not answer"
-        remedy = "as root: nvidia-modprobe -u -c=0, which makes its device files"
+        remedy = "as root: nvidia-modprobe -u -c=0, which creates its device files"
     else:
         cause = "the NVIDIA driver's kernel module is not loaded"
-        remedy = "sudo modprobe nvidia; if that fails, reboot, or install the driver anew"
+        remedy = "sudo modprobe nvidia; if that fails, reboot or reinstall the driver"
     return Finding("NVML", "bad", evidence, remedy, cause)
 
 
 def nvml(facts: Facts) -> Iterator[Finding]:
-    """Whether NVML answers. CUDA does not need it, but what is wrong may be wrong for CUDA too."""
+    """Check that NVML works: CUDA does not need it, but the cause may affect CUDA too."""
     if not facts.driver_installed and facts.nvml_error is not None:
         return
     if facts.nvml_error is None:
-        yield Finding("NVML", "ok", f"answers, and lists {plural(len(facts.table), 'GPU')}")
+        yield Finding("NVML", "ok", f"lists {plural(len(facts.table), 'GPU')}")
     elif _not_loaded(facts):
         yield _missing_module(facts)
     elif facts.nvml_code == _MISMATCH:
@@ -208,6 +208,6 @@ def nvml(facts: Facts) -> Iterator[Finding]:
             "NVML",
             "warn",
             facts.nvml_error,
-            "torch does without it; the table of %gpu shows less",
+            "torch does not need it; %gpu shows less without it",
             facts.nvml_error if facts.nvml_code is not None else None,
         )

@@ -1,4 +1,4 @@
-"""Which package the module ``pynvml`` comes from."""
+"""Check which package provides the module ``pynvml``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MAINTAINED = "nvidia-ml-py"
 
 
 def pynvml(facts: Facts) -> Iterator[Finding]:
-    """The maintained package is nvidia-ml-py; the others are dead, and torch warns of one."""
+    """Check that only nvidia-ml-py provides pynvml: the other packages are unmaintained."""
     listed = ", ".join(f"{p.name} {p.version}" for p in facts.packages)
-    dead = [p for p in facts.packages if p.name != _MAINTAINED]
-    if dead:
+    unmaintained = [p for p in facts.packages if p.name != _MAINTAINED]
+    if unmaintained:
         owners = [p.name for p in facts.packages if p.owns_module]
-        names = " ".join(p.name for p in dead)
-        whose = f"; the module pynvml is in the files of {' and '.join(owners)}" if owners else ""
+        names = " ".join(p.name for p in unmaintained)
+        whose = f"; the module pynvml belongs to {' and '.join(owners)}" if owners else ""
         yield Finding(
             "pynvml",
             "warn",
@@ -30,7 +30,7 @@ def pynvml(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "pynvml",
             "warn",
-            f"{facts.module_file} belongs to none of the packages that bring it",
+            f"{facts.module_file} belongs to no package that provides pynvml",
             f"rename or remove that file, then %pip install {_MAINTAINED}",
         )
     else:

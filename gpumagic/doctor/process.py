@@ -1,4 +1,4 @@
-"""The state of this process: CUDA, the gate, forks, CPU threads."""
+"""Check this process: CUDA, the gate, forks, CPU threads."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ FORK_REMEDY = (
 
 
 def forked(facts: Facts) -> Iterator[Finding]:
-    """Whether this is the forked child of a process that used CUDA."""
+    """Check that this is no forked child of a process that used CUDA."""
     if facts.bad_fork:
         yield Finding(
             "fork",
             "bad",
-            "this process was forked from one in which CUDA was initialised (torch says so)",
+            "this process was forked from one in which CUDA was initialised (reported by torch)",
             FORK_REMEDY,
             "this process was forked from one in which CUDA was initialised",
         )
 
 
 def cuda(facts: Facts) -> Finding:
-    """Whether CUDA is initialised here, and by whom."""
+    """Return the finding on CUDA in this process: initialised, where, or failed."""
     state = facts.state
     if state.failed:
         return Finding(
             "this process",
             "bad",
-            "CUDA was asked for, failed (as it does while all GPUs are hidden), and remembers that",
+            "CUDA failed to start, as it does while all GPUs are hidden; that lasts until the "
+            "process ends",
             "%gpu on --restart",
-            "CUDA has failed in this process, which remembers that",
+            "CUDA failed to start in this process, which lasts until the process ends",
         )
     if not state.initialized:
         if state.initialized is None:
-            return Finding("this process", "unknown", "the driver does not say its state")
+            return Finding("this process", "unknown", "the driver does not report its state")
         return Finding(
-            "this process", "ok", "CUDA is not initialised; the choice of GPUs is still open"
+            "this process", "ok", "CUDA is not initialised; the GPUs can still be selected"
         )
-    seen = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
+    count = "" if state.uuids is None else f", sees {plural(len(state.uuids), 'device')}"
     contexts = ", ".join(f"cuda:{ordinal}" for ordinal in state.contexts) or "no device"
-    evidence = f"CUDA is initialised{seen}; contexts on {contexts}"
-    if facts.culprit is not None:
-        evidence += f". {facts.culprit}"
+    evidence = f"CUDA is initialised{count}; contexts on {contexts}"
+    if facts.initialized_at is not None:
+        evidence += f". {facts.initialized_at}"
     if state.uuids == ():
         return Finding(
             "this process",
@@ -60,21 +61,21 @@ def cuda(facts: Facts) -> Finding:
 
 
 def gated(facts: Facts) -> Iterator[Finding]:
-    """Whether the gate is closed."""
+    """Report an active gate (``%gpu … --soft``)."""
     if facts.gate is None:
         return
     allowed = ", ".join(f"cuda:{ordinal}" for ordinal in facts.gate_allows) or "no device"
     yield Finding(
         "gate",
         "warn",
-        f"closed by '%gpu {facts.gate} --soft': {allowed} allowed",
+        f"active: '%gpu {facts.gate} --soft' allows {allowed}",
         "%gpu on",
-        None if facts.gate_allows else f"it is gated by '%gpu {facts.gate} --soft'",
+        None if facts.gate_allows else f"'%gpu {facts.gate} --soft' blocks it",
     )
 
 
 def cpu_threads(facts: Facts) -> Finding:
-    """Threads against cores: they matter as soon as the GPU is off."""
+    """Compare torch's CPU threads with the allowed cores."""
     if facts.threads is None:
         return Finding("CPU threads", "ok", f"{facts.cores}; torch is not loaded here")
     evidence = f"torch computes with {plural(facts.threads, 'thread')}; {facts.cores}"
@@ -83,7 +84,7 @@ def cpu_threads(facts: Facts) -> Finding:
         return Finding(
             "CPU threads",
             "warn",
-            f"{evidence}: they wait for each other",
+            f"{evidence}: more threads than cores",
             f"torch.set_num_threads({number}), or %gpu off --threads {number}",
         )
     return Finding("CPU threads", "ok", evidence)

@@ -1,4 +1,4 @@
-"""What the system's files say of the machine: the driver's device files, container, toolkit."""
+"""Read the system's files on the machine: kernel module, device files, container, toolkit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumagic.system import child_process, system_files
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A CUDA compiler."""
+    """The CUDA compiler, nvcc."""
 
     path: str
     version: tuple[int, int] | None = None
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 
 
 def kernel_module() -> str | None:
-    """The version of the driver's part in the kernel; None where it is not loaded."""
+    """Return the version of the driver's kernel module; None if it is not loaded."""
     match = _VERSION.search((system_files.read(_DRIVER) or "").partition("\n")[0])
     return match[0] if match else None
 
@@ -33,12 +33,12 @@ _DRIVER = "/proc/driver/nvidia/version"
 
 
 def toolkit() -> Toolkit | None:
-    """The CUDA compiler on the ``PATH``, or where ``CUDA_HOME`` says, or where NVIDIA puts it."""
+    """Find nvcc on the ``PATH``, below ``CUDA_HOME``, or where NVIDIA installs it."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
     folders += [str(Path(home, "bin")) for home in homes if home]
-    there = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
-    path = child_process.program("nvcc", there)
+    searched = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
+    path = child_process.program("nvcc", searched)
     if path is None:
         return None
     try:
@@ -50,7 +50,7 @@ def toolkit() -> Toolkit | None:
 
 
 def device_files() -> dict[str, bool]:
-    """The driver's device files, and whether this process may read and write each."""
+    """Return the driver's device files, and whether this process may read and write each."""
     if not sys.platform.startswith("linux"):
         return {}
     folder = system_files.at("/dev")
@@ -59,7 +59,7 @@ def device_files() -> dict[str, bool]:
 
 
 def container() -> tuple[str, ...]:
-    """What says that this is a container."""
+    """Return the evidence that this is a container; empty if it is none."""
     if not sys.platform.startswith("linux"):
         return ()
     files = ("/.dockerenv", "/run/.containerenv")
@@ -75,5 +75,5 @@ def container() -> tuple[str, ...]:
 
 
 def wsl() -> bool:
-    """Whether this is Linux under Windows."""
+    """Return whether this is WSL, Linux on Windows."""
     return "microsoft" in (system_files.read("/proc/version") or "").lower()

@@ -1,4 +1,4 @@
-"""The verdict: what torch can use here, or why it cannot. Only what was verified."""
+"""State what torch can use here, or why it cannot use a GPU; only what was verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumagic.system.text import plural
 
 
 def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
-    """How many GPUs torch can use, and the sentence that says so."""
+    """Return the number of GPUs that torch can use, None if unknown, and the sentence for it."""
     if facts.state.failed or (facts.gate is not None and not facts.gate_allows):
         number: int | None = 0
     elif not facts.build.compiled:
@@ -22,19 +22,22 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]
         if facts.build.error is not None:
             return None, f"torch cannot use a GPU here, because {_because(facts, findings)}."
         reason = facts.start.said or "CUDA could not be tried"
-        return None, f"Whether torch can use a GPU here is not known: {reason}."
+        return None, f"Whether torch can use a GPU here is unknown: {reason}."
     unfit = _unfit(facts, number)
     if facts.gate_allows and number:
         number = len(facts.gate_allows)
-        return number, f"torch can use {plural(number, 'GPU')} here: the gate keeps the others out."
+        return (
+            number,
+            f"torch can use {plural(number, 'GPU')} here: '--soft' blocks the others.",
+        )
     if number > unfit:
-        more = f"; for {plural(unfit, 'GPU')} more it has no kernels" if unfit else ""
+        more = f"; it has no kernels for {plural(unfit, 'more GPU')}" if unfit else ""
         return number - unfit, f"torch can use {plural(number - unfit, 'GPU')} here{more}."
     return 0, f"torch cannot use a GPU here, because {_because(facts, findings)}."
 
 
 def _because(facts: Facts, findings: Sequence[Finding]) -> str:
-    """The first cause in the order of dependence; the graver first."""
+    """Return the first cause in the order of dependence; severe ones first."""
     for status in ("bad", "warn", "ok", "unknown"):
         for found in findings:
             if found.status == status and found.cause is not None:
@@ -43,7 +46,7 @@ def _because(facts: Facts, findings: Sequence[Finding]) -> str:
 
 
 def _unfit(facts: Facts, number: int) -> int:
-    """How many of the visible devices torch has no kernels for, as far as that is known."""
+    """Return how many visible devices torch has no kernels for, as far as known."""
     visible = [device for device in facts.table if device.visible]
     if len(visible) != number or not facts.build.architectures or facts.build.hip is not None:
         return 0

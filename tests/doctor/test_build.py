@@ -49,8 +49,8 @@ def test_the_remedy_for_a_gpu_depends_on_its_age() -> None:
 @pytest.mark.parametrize(
     ("built", "supported", "status", "says"),
     [
-        ("12.8", (12, 8), "ok", "they fit"),
-        ("12.8", (13, 0), "ok", "they fit"),
+        ("12.8", (12, 8), "ok", "compatible"),
+        ("12.8", (13, 0), "ok", "compatible"),
         ("12.8", (12, 1), "ok", "the same major version suffices"),
         ("13.0", (12, 8), "bad", "580 or newer"),
         ("12.1", (11, 8), "bad", "525 or newer"),

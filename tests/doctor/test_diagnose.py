@@ -54,7 +54,7 @@ def test_without_torch_loaded_a_child_is_asked(diagnosed: Diagnosed) -> None:
     report = diagnosed(scenario=Scenario(devices=2))
     findings = report["findings"]
     assert report["verdict"] == "torch can use 2 GPUs here."
-    assert "asked in a child process" in findings["torch"]["evidence"]
+    assert "(in a child process)" in findings["torch"]["evidence"]
     assert "finds 2 devices (in a child process)" in findings["start of CUDA"]["evidence"]
     assert "580.95.05 (NVML)" in findings["driver"]["evidence"]
     assert findings["CUDA of the driver"]["evidence"].startswith("up to 13.0")
@@ -145,7 +145,7 @@ def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
 def test_old_gpu(diagnosed: Diagnosed) -> None:
     machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
     report = diagnosed("import torch", Scenario(devices=machine))
-    assert report["verdict"] == "torch can use 1 GPU here; for 1 GPU more it has no kernels."
+    assert report["verdict"] == "torch can use 1 GPU here; it has no kernels for 1 more GPU."
     assert report["findings"]["GPU 0 and torch"]["status"] == "bad"
     assert report["findings"]["GPU 1 and torch"]["status"] == "ok"
     only = diagnosed(
@@ -159,7 +159,7 @@ def test_old_gpu(diagnosed: Diagnosed) -> None:
 
 def test_driver_too_old(diagnosed: Diagnosed) -> None:
     report = diagnosed("import torch", Scenario(cuda_version=11040, driver_version="470.82.01"))
-    assert "the driver is too old for it: torch is built for CUDA" in report["verdict"]
+    assert "the driver is too old: torch is built for CUDA" in report["verdict"]
     assert "too old" in report["findings"]["start of CUDA"]["evidence"]
     assert "Please" not in report["findings"]["start of CUDA"]["evidence"]
 

@@ -15,11 +15,15 @@ UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [
-        ({"state": UP}, "unknown", "before or after the change"),
+        ({"state": UP}, "unknown", "before or after this change"),
         ({}, "ok", "in time: it is read when CUDA is initialised"),
-        ({"state": UP, "environment_then": {"CUDA_MODULE_LOADING": "LAZY"}}, "ok", "in time"),
-        ({"state": UP, "environment_then": {}}, "warn", "too late to count"),
-        ({"environment_at_start": {"CUDA_MODULE_LOADING": "LAZY"}, "state": UP}, "ok", "as at the"),
+        ({"state": UP, "environment_at_init": {"CUDA_MODULE_LOADING": "LAZY"}}, "ok", "in time"),
+        ({"state": UP, "environment_at_init": {}}, "warn", "too late, it was read"),
+        (
+            {"environment_at_start": {"CUDA_MODULE_LOADING": "LAZY"}, "state": UP},
+            "ok",
+            "unchanged since",
+        ),
     ],
 )
 def test_a_variable_set_in_time_or_too_late(
@@ -35,7 +39,7 @@ def test_the_allocator_says_what_it_read() -> None:
     name, value = "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"
     late = finding(name, environment={name: value}, allocator_settings="")
     assert late.status == "warn"
-    assert "read with 'import torch'" in late.evidence
+    assert "read by 'import torch'" in late.evidence
     assert finding(name, environment={name: value}, allocator_settings=value).status == "ok"
     assert finding(name, environment={name: value}).status == "unknown"
     assert finding(name, environment={name: value}, torch_loaded=False).status == "ok"
@@ -54,7 +58,7 @@ def test_a_mask_that_came_too_late() -> None:
     unordered = {"environment": {name: "1"}, "state": UP}
     assert finding(name, **unordered).status == "unknown"
     assert finding(name, **unordered, environment_at_start={name: "1"}).status == "ok"
-    assert finding(name, **unordered, environment_then={}).status == "warn"
+    assert finding(name, **unordered, environment_at_init={}).status == "warn"
     assert finding(name, environment={name: "1"}).status == "ok"
 
 

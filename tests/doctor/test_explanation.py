@@ -22,7 +22,7 @@ from tests.virtual_gpu import GPU, Scenario, World
         ("CUDA error: device-side assert triggered", "restart the kernel"),
         ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
         ("CUDA error: invalid device ordinal", "cuda:0 (GPU 0), cuda:1 (GPU 1)"),
-        ("CUDA error: something new", "%gpu doctor tells more"),
+        ("CUDA error: something new", "%gpu doctor shows more"),
         ("The NVIDIA driver on your system is too old (found version 12000).", "driver"),
         ("CUDA driver version is insufficient for CUDA runtime version", "driver"),
         ("Cannot re-initialize CUDA in forked subprocess. To use", "spawn"),
@@ -54,7 +54,7 @@ def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None
         "try:\n    raise RuntimeError('CUDA error: misaligned address')\n"
         "except RuntimeError as error:\n    raise ValueError('mine') from error"
     )
-    assert "a kernel went wrong" in run_cell(wrapped, raising=False).text
+    assert "a kernel failed" in run_cell(wrapped, raising=False).text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_real_missing_kernel_image(run_cell: Callable[..., Ran], virtual_gpu: 
         virtual_gpu.fault(launch, 209)
     ran = run_cell("x + 1", raising=False)
     assert "no kernel image is available" in str(ran.error)
-    assert ran.text.startswith("gpumagic: the code that failed was not built for this GPU")
+    assert ran.text.startswith("gpumagic: the failed kernel was not built for this GPU")
 
 
 def test_an_exceptions_own_code_does_not_run() -> None:
@@ -107,7 +107,7 @@ def test_an_exceptions_own_code_does_not_run() -> None:
     for error in (HostileError(text), HostileError(7, text), KeyError(text)):
         found = explaining.explain(error)
         assert isinstance(found, Explanation)
-        assert "a kernel went wrong" in str(found)
+        assert "a kernel failed" in str(found)
     assert explaining.explain(HostileError(HostileError("CUDA error: something"))) is None
     assert not ran
 
@@ -168,7 +168,7 @@ def test_hidden_gpus_are_named_as_the_cause(kernel: Callable[..., Kernel]) -> No
     fresh = kernel(env={"CUDA_VISIBLE_DEVICES": "-1"})
     failed = fresh.run("import torch\ntorch.ones(1, device='cuda')", raising=False)
     assert "No CUDA GPUs are available" in failed.shown
-    assert failed.text.startswith("gpumagic: every GPU is hidden, CUDA_VISIBLE_DEVICES=-1; ")
+    assert failed.text.startswith("gpumagic: every GPU is hidden by CUDA_VISIBLE_DEVICES=-1; ")
     assert "%gpu on" in failed.text
 
 
@@ -176,7 +176,7 @@ def test_a_start_that_failed_earlier_is_named_as_the_cause(kernel: Callable[...,
     fresh = kernel()
     fresh.run("%%gpu off -q\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()")
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
-    assert "this process remembers that, for good: %gpu on --restart" in failed.text
+    assert "lasts until the process ends: %gpu on --restart" in failed.text
     assert "=None" not in failed.text
     assert "hidden" not in failed.text
 
@@ -186,7 +186,7 @@ def test_without_a_mask_none_is_named(kernel: Callable[..., Kernel]) -> None:
     fresh.run("import torch, ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)")
     fresh.run("import os; del os.environ['CUDA_VISIBLE_DEVICES']")
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
-    assert "for good: %gpu on --restart" in failed.text
+    assert "lasts until the process ends: %gpu on --restart" in failed.text
     assert "=None" not in failed.text
 
 

@@ -59,7 +59,7 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
         ),
         (
             {"driver_cuda": (11, 8), "start": Start(0, "CUDA initialization: too old. Please …")},
-            "torch cannot use a GPU here, because the driver is too old for it: torch is built for "
+            "torch cannot use a GPU here, because the driver is too old: torch is built for "
             "CUDA 12.8, the driver supports up to 11.8.",
             "driver and torch",
         ),
@@ -118,8 +118,8 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
         ),
         (
             {"state": DriverState(True, False, failed=True)},
-            "torch cannot use a GPU here, because CUDA has failed in this process, which remembers "
-            "that.",
+            "torch cannot use a GPU here, because CUDA failed to start in this process, which "
+            "lasts until the process ends.",
             "this process",
         ),
         (
@@ -130,7 +130,7 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
         ),
         (
             {"gate": "off"},
-            "torch cannot use a GPU here, because it is gated by '%gpu off --soft'.",
+            "torch cannot use a GPU here, because '%gpu off --soft' blocks it.",
             "gate",
         ),
         (
@@ -141,8 +141,8 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
         ),
         (
             {"device_files": {"/dev/nvidiactl": False, "/dev/nvidia0": True}, "start": Start(0)},
-            "torch cannot use a GPU here, because the driver's device files are closed to this "
-            "user.",
+            "torch cannot use a GPU here, because this user may not open the driver's device "
+            "files.",
             "device files",
         ),
     ],
@@ -162,18 +162,18 @@ def test_what_was_not_verified_is_not_claimed() -> None:
     result = judged(start=Start(None, "a copy of this process gave no answer"))
     assert result.usable is None
     assert result.verdict == (
-        "Whether torch can use a GPU here is not known: a copy of this process gave no answer."
+        "Whether torch can use a GPU here is unknown: a copy of this process gave no answer."
     )
     broken = judged(build=Build(error="OSError: libcudart.so.12: cannot open"), start=Start())
     assert broken.usable is None
     assert broken.verdict == "torch cannot use a GPU here, because torch cannot be imported."
     unexplained = judged(start=Start(0))
-    assert "CUDA finds no device, although the variables show some" in unexplained.verdict
+    assert "CUDA finds no device, although the environment variables show some" in unexplained.verdict
 
 
 def test_only_gpus_that_can_be_used_count() -> None:
     mixed = judged(table=table((5, 0), (9, 0)))
     assert mixed.usable == 1
-    assert mixed.verdict == "torch can use 1 GPU here; for 1 GPU more it has no kernels."
+    assert mixed.verdict == "torch can use 1 GPU here; it has no kernels for 1 more GPU."
     gated = judged(gate="1", gate_allows=(1,))
-    assert gated.verdict == "torch can use 1 GPU here: the gate keeps the others out."
+    assert gated.verdict == "torch can use 1 GPU here: '--soft' blocks the others."
