@@ -134,7 +134,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take back everything that loading and the magics changed (``%unload_ext gpumagic``)."""
+    """Undo everything that loading and the magics changed (``%unload_ext gpumagic``)."""
     from gpumagic.magics.extension import unload
 
     unload(shell)

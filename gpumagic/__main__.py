@@ -1,7 +1,7 @@
 """``python -m gpumagic``: see `gpumagic.cli`.
 
-``-m`` puts the working folder on the path, from which nothing is to be imported; what Python itself
-has imported by now, only the command ``gpumagic`` spares.
+``-m`` puts the working folder on the import path; it is removed before gpumagic imports anything.
+Python has imported modules of its own by then: only the command ``gpumagic`` avoids that.
 """
 
 from __future__ import annotations

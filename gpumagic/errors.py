@@ -4,30 +4,30 @@
 
     Exception
     └── GpuMagicError          every error that gpumagic raises on purpose; one clear line
-        ├── SpecError          a device specification, or an option's value, that means nothing here
-        ├── DeviceError        the devices, or their driver, cannot do what was asked
+        ├── SpecError          a device specification, or an option's value, is not valid here
+        ├── DeviceError        the devices, or their driver, cannot do what was requested
         ├── RestartError       the kernel cannot be restarted in place; nothing was changed
-        └── DependencyError    an optional package that this needs is not installed
+        └── DependencyError    an optional package that is needed is not installed
     UserWarning
-    └── GpuMagicWarning        what was asked for did not, or may not, take effect
+    └── GpuMagicWarning        a request did not, or may not, take effect
 
 The magics turn a ``GpuMagicError`` into IPython's ``UsageError``, so that a notebook shows one line
-and no traceback. From a script the exceptions arrive as they are.
+and no traceback. A script gets the exceptions themselves.
 """
 
 from __future__ import annotations
 
 
 class GpuMagicError(Exception):
-    """Base of every error that gpumagic raises on purpose."""
+    """Base class of every error that gpumagic raises on purpose."""
 
 
 class SpecError(GpuMagicError, ValueError):
-    """A device specification, or an option's value, that means nothing on this machine."""
+    """A device specification, or an option's value, is not valid on this machine."""
 
 
 class DeviceError(GpuMagicError, RuntimeError):
-    """The devices, or their driver, cannot do what was asked."""
+    """The devices, or their driver, cannot do what was requested."""
 
 
 class RestartError(GpuMagicError, RuntimeError):
@@ -35,8 +35,8 @@ class RestartError(GpuMagicError, RuntimeError):
 
 
 class DependencyError(GpuMagicError, ImportError):
-    """An optional package that this needs is not installed."""
+    """An optional package that is needed is not installed."""
 
 
 class GpuMagicWarning(UserWarning):
-    """What was asked for did not, or may not, take effect."""
+    """A request did not, or may not, take effect."""

@@ -1,4 +1,4 @@
-"""A kernelspec that starts a kernel with the choice of GPUs made."""
+"""Write kernelspecs whose kernels start with a selection of GPUs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import devices, visible_devices
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.selection import spec as visibility
+from gpumagic.selection import spec as device_spec
 
-#: Characters of a name: a file system takes 255 bytes.
+#: Most characters of a name: file systems allow 255 bytes.
 _LONGEST = 100
 
 
@@ -32,65 +32,70 @@ def install(
     user: bool = False,
     prefix: str | None = None,
 ) -> Installed:
-    """Write a kernelspec for this Python whose kernels start under the choice ``spec``.
+    """Write a kernelspec for this Python whose kernels start with the GPUs of ``spec``.
 
-    Where it goes is as with ``ipython kernel install``: system-wide, for the ``user``, or under
-    ``prefix``. A ``name`` that cannot name a kernelspec ("Python (no GPU)") is displayed, and
-    the name is made from it.
+    It is written where ``ipython kernel install`` does: system-wide, for the ``user``, or below
+    ``prefix``. A ``name`` that is no valid kernelspec name ("Python (no GPU)") is the display name,
+    and the kernelspec's name is derived from it.
 
     Raises:
-        SpecError: the spec means nothing on this machine, or needs no kernelspec.
+        SpecError: the spec is not valid on this machine, or needs no kernelspec.
         DeviceError: the devices cannot be listed, or the folder cannot be written.
     """
     from ipykernel.kernelspec import install as install_spec
 
     environment = variables(spec)
-    shown = display_name or name or f"Python 3 (GPU {spec})"
-    known = _kernel_name(name or shown)
+    displayed = display_name or name or f"Python 3 (GPU {spec})"
+    kernel_name = _kernel_name(name or displayed)
     try:
         folder = install_spec(
-            user=user, kernel_name=known, display_name=shown, prefix=prefix, env=environment
+            user=user,
+            kernel_name=kernel_name,
+            display_name=displayed,
+            prefix=prefix,
+            env=environment,
         )
     except OSError as error:
         raise DeviceError(
             f"the kernelspec cannot be written: {error}; try --user, or --sys-prefix for this "
             "Python's own environment"
         ) from error
-    return Installed(known, shown, str(folder), environment)
+    return Installed(kernel_name, displayed, str(folder), environment)
 
 
 def variables(spec: str) -> dict[str, str]:
-    """The variables that make the choice ``spec`` from a kernel's start; numbers become UUIDs.
+    """Return the variables that select ``spec`` from a kernel's start, with UUIDs for indexes.
 
     Raises:
-        SpecError: the spec means nothing on this machine, or no variable can express it.
+        SpecError: the spec is not valid on this machine, or needs no variable.
         DeviceError: the devices cannot be listed, or not enough are free.
     """
-    parsed = visibility.parse(spec)
+    parsed = device_spec.parse(spec)
     if parsed.kind == "off":
         return {visible_devices.MASK: visible_devices.HIDE_ALL}
     if parsed.kind in ("on", "reset"):
-        raise SpecError(f"{spec!r} is how every kernel starts; it needs no kernelspec of its own")
+        raise SpecError(f"{spec!r} needs no kernelspec of its own: every kernel starts so")
     table = devices.devices(processes=False)
     devices.check(table)
     if parsed.kind == "auto":
-        whole = [replace(device, instance=None) for device in table]
-        chosen = visibility.pick(whole, parsed.count, visibility.Wants())
+        undivided = [replace(device, instance=None) for device in table]
+        chosen = device_spec.pick(undivided, parsed.count, device_spec.Wants())
     else:
-        chosen = visibility.resolve(parsed, table)
+        chosen = device_spec.resolve(parsed, table)
     return {visible_devices.MASK: ",".join(chosen)}
 
 
 def _kernel_name(text: str) -> str:
-    """``text`` as the name of a kernelspec: ASCII letters, digits, dot, minus, underscore.
+    """Derive the name of a kernelspec: ASCII letters, digits, dot, minus, underscore.
 
-    It becomes one folder among the kernelspecs, whose content is replaced: never ``.`` or ``..``,
-    and none that is hidden.
+    It becomes a folder, whose content is replaced: never ``.``, ``..`` or a hidden one.
 
     Raises:
-        SpecError: nothing of it can name one.
+        SpecError: no character of ``text`` is valid in a name.
     """
     name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
     if not name:
-        raise SpecError(f"{text!r} has nothing that could name a kernelspec; give --name")
+        raise SpecError(
+            f"{text!r} has no character that a kernelspec's name can have; give another --name"
+        )
     return name[:_LONGEST]

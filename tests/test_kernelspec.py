@@ -103,7 +103,7 @@ def test_a_name_that_is_no_folder_of_its_own(
     (kernels / "other").mkdir(parents=True)
     words = ["kernel", "install", "--gpu", "off", "--prefix", str(tmp_path), "--name", name]
     assert main(words) == 1
-    assert "has nothing that could name a kernelspec" in capsys.readouterr().err
+    assert "has no character that a kernelspec's name can have" in capsys.readouterr().err
     assert [each.name for each in kernels.iterdir()] == ["other"]
 
 

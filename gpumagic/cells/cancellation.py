@@ -1,8 +1,8 @@
-"""The coroutines of our magics, and what becomes of one that Ctrl-C leaves behind.
+"""Cancel the task of a cell that Ctrl-C has interrupted while a magic's coroutine ran in it.
 
-In a terminal, Ctrl-C stops IPython's event loop and leaves the task of the cell that awaited
-pending: its scopes stay open, the garbage collector off, and it goes on in the background as soon
-as a later cell awaits. A task in which one of our magics was awaited is ended with its cell.
+In a terminal, Ctrl-C stops IPython's event loop and leaves the cell's task pending: its context
+managers stay open, the garbage collector stays off, and it continues in the background as soon as
+a later cell awaits. A task in which one of our coroutines runs is cancelled with its cell.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-#: The tasks in which a magic's coroutine is running.
+#: The tasks in which a magic's coroutine runs.
 _tasks: set[asyncio.Task[Any]] = set()
 
-#: Seconds that the code may take to end when it is cancelled.
-_PATIENCE = 1.0
+#: Seconds that a cancelled task may take to end.
+_TIMEOUT = 1.0
 
 
 @contextmanager
 def awaited() -> Iterator[None]:
-    """The scope of a magic's coroutine."""
+    """Mark the current task as one in which a magic's coroutine runs."""
     task = _current_task()
     if task is None or task in _tasks:
         yield
@@ -36,9 +36,9 @@ def awaited() -> Iterator[None]:
 
 
 def end_abandoned(shell: Any) -> None:
-    """End what a cell that is over has left pending in an event loop that has stopped.
+    """Cancel the marked tasks that a finished cell has left pending in a stopped event loop.
 
-    What runs in a task of the user's own goes on.
+    Tasks that the user has created continue.
     """
     if not _tasks:
         return
@@ -47,16 +47,16 @@ def end_abandoned(shell: Any) -> None:
     for task in list(_tasks):
         loop = task.get_loop()
         if loop.is_running() or asyncio._get_running_loop() is not None:
-            continue  # the cell was run by another one, which goes on
+            continue  # another cell, still running, has run this one
         if getattr(task.get_coro(), "__name__", "") != "run_cell_async":
             continue
         _tasks.discard(task)
         if task.done() or loop.is_closed():
             continue
         task.cancel()
-        # The user has seen the interrupt's traceback, and may be out of patience before us.
+        # The interrupt's traceback has been shown; the user may press Ctrl-C again meanwhile.
         with _no_traceback(shell), suppress(KeyboardInterrupt):
-            loop.run_until_complete(asyncio.wait({task}, timeout=_PATIENCE))
+            loop.run_until_complete(asyncio.wait({task}, timeout=_TIMEOUT))
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -64,7 +64,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no event loop, or none of asyncio's
+    except RuntimeError:  # no event loop, or not asyncio's
         return None
 
 

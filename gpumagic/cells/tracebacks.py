@@ -1,4 +1,4 @@
-"""Where in the user's code: exceptions, their frames, and what to call them."""
+"""Locate exceptions in the user's code: their frames, files and lines."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 from gpumagic.system import introspection
 
-#: The number of the notebook's cell that a file name stands for, or None.
+#: Returns the number of the cell that a file name stands for, or None.
 CellOf = Callable[[str], "int | None"]
 
 
 def no_cells(filename: str) -> int | None:
-    """Outside notebooks no file is a cell."""
+    """Return None: without a notebook no file is a cell."""
     return None
 
 
@@ -27,7 +27,7 @@ linked = introspection.linked
 
 
 def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
-    """The frames of a traceback with the lines in them, outermost first."""
+    """Yield the frames of a traceback and their line numbers, outermost first."""
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
@@ -36,19 +36,19 @@ def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
 @cache
 def _standard() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    # In a virtual environment one of the two is the environment's, and empty.
+    # In a virtual environment one of the two is the environment's own, which is empty.
     return tuple(sorted(folder for folder in {*folders, str(Path(os.__file__).parent)} if folder))
 
 
 @cache
 def _libraries() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
-    folders |= {*_standard(), str(Path(__file__).parent)}
+    folders |= {*_standard(), str(Path(__file__).parents[1])}
     return tuple(sorted(folder for folder in folders if folder))
 
 
 def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
-    """Whether a file is the user's own: a cell, or no part of an installed library."""
+    """Return whether a file is the user's own: a cell, or not part of an installed library."""
     if not filename:
         return False
     if cell_of(filename) is not None:
@@ -59,18 +59,18 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
 
 
 def is_own(filename: str | None) -> bool:
-    """Whether a module that Python does not list is the user's: from a file of theirs, or none."""
+    """Return whether an unlisted module is the user's own: of a user's file, or of none."""
     return filename is None or is_users(filename)
 
 
 def is_standard(filename: str) -> bool:
-    """Whether a file belongs to Python's standard library."""
+    """Return whether a file belongs to Python's standard library."""
     installed = "site-packages" in filename or "dist-packages" in filename
     return filename.startswith(("<frozen ", *_standard())) and not installed
 
 
 def users_modules() -> dict[str, Any]:
-    """The modules that are the user's own files, by name. Loads none that waits to be loaded."""
+    """Return the user's own modules by name; loads no lazily loaded one."""
     return {
         name: module
         for name, module in list(sys.modules.items())
@@ -79,24 +79,24 @@ def users_modules() -> dict[str, Any]:
 
 
 def place(filename: str, line: int, cell_of: CellOf = no_cells) -> str:
-    """``In[5] line 3`` or ``train.py line 12``."""
+    """Return a position in a file: ``In[5] line 3`` or ``train.py line 12``."""
     cell = cell_of(filename)
     return f"{Path(filename).name if cell is None else f'In[{cell}]'} line {line}"
 
 
 def function(code: CodeType) -> str:
-    """A function's name; empty for a module's or a cell's own code."""
+    """Return a function's name; empty for code of a module or a cell."""
     name: str = getattr(code, "co_qualname", code.co_name)
     return "" if code.co_name.startswith("<module") or code.co_name.startswith("<cell") else name
 
 
 def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
-    """``In[5] line 3 in forward``."""
+    """Return a position with its function: ``In[5] line 3 in forward``."""
     name = function(frame.f_code)
     where = place(frame.f_code.co_filename, line, cell_of)
     return f"{where} in {name}" if name else where
 
 
 def source(frame: FrameType, line: int) -> str | None:
-    """The source of a line, stripped, or None."""
+    """Return the source of a line, stripped, or None."""
     return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip() or None

@@ -14,7 +14,7 @@ from typing import Any
 from gpumagic.cluster import connection_file
 from gpumagic.errors import DependencyError, DeviceError, SpecError
 from gpumagic.render.units import spans
-from gpumagic.system.paths import written
+from gpumagic.system.paths import user_path
 from gpumagic.system.text import named
 
 #: Seconds for the controller to answer.
@@ -142,7 +142,7 @@ def connect(where: Any = None, shell: Any = None) -> Cluster:
     if not isinstance(where, (str, Path)):
         return Cluster(where, "a client")
     if _is_file_name(where):
-        path = written(where)
+        path = user_path(where)
         if not path.is_file():
             raise SpecError(f"there is no connection file {where}")
         return Cluster(_client(path), str(where))

@@ -36,7 +36,7 @@ _follows = False
 #: Not by ``-m``, with which Python imports from the folder in which it starts.
 _COMMAND = (
     "-c",
-    f"{child_process.WITHOUT_FOLDER}; from gpumagic.cluster import engine_restart; "
+    f"{child_process.REMOVE_WORKING_FOLDER}; from gpumagic.cluster import engine_restart; "
     "engine_restart.main()",
 )
 

@@ -38,7 +38,7 @@ def toolkit() -> Toolkit | None:
     homes = (*map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")), "/usr/local/cuda")
     folders += [str(Path(home, "bin")) for home in homes if home]
     searched = [str(system_files.at(folder)) for folder in folders if Path(folder).is_absolute()]
-    path = child_process.program("nvcc", searched)
+    path = child_process.find_program("nvcc", searched)
     if path is None:
         return None
     try:

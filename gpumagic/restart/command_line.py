@@ -120,7 +120,7 @@ class Trial:
                 "a Python with the new environment does not start within a minute"
             ) from None
         if self._child.returncode:
-            said = child_process.reason(errors) or f"status {self._child.returncode}"
+            said = child_process.last_error(errors) or f"status {self._child.returncode}"
             raise RestartError(f"the new process would not start: {text.reason(said)}")
         found = (printed.strip().splitlines() or ["none"])[-1]
         if found != __version__:

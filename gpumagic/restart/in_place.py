@@ -128,7 +128,7 @@ def restart(
         "lost": shutdown.lost(shell),
         "variables": [*shutdown.variables(shell)],
         "numbering": execution_count.save(shell),
-        "places": import_path.now(),
+        "places": import_path.module_folders(),
         "files": [state_file.address(file) for file in files],
         "removes_connection_file": kernel is not None
         and exit_functions.removes_connection_file(app),

@@ -53,7 +53,7 @@ def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         _reap_before_cells(shell, state["children"])
-        with import_path.as_before(state["places"]):
+        with import_path.restricted_to(state["places"]):
             execution_count.restore(shell, state["numbering"])
             error = _told(shell, resumed, report)
         execution_count.finish(shell, state["numbering"])
@@ -105,7 +105,7 @@ async def _answer(
     await connections.back(kernel.parent, state["channels"])
     reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
     try:
-        with import_path.as_before(state["places"]):
+        with import_path.restricted_to(state["places"]):
             execution_count.restore(shell, state["numbering"])
             error = _told(shell, resumed, report)
         if error is None:

@@ -1,4 +1,4 @@
 """The operating system and the interpreter: child processes, files, paths, text and objects.
 
-All that comes from outside is read here, within bounds, and none of it is executed.
+Input from outside the process is read here, with limits on its size, and none is executed.
 """

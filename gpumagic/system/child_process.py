@@ -1,9 +1,9 @@
-"""Start the child processes: none of them runs, imports or loads what lies in the working folder.
+"""Start child processes that run, import and load no file of the working folder.
 
 The working folder may be shared, or a cloned repository: a ``torch.py`` there is not torch. Python
-puts it on a child's path with ``-c`` and ``-m``, with an empty or relative entry of
-``PYTHONPATH``, and the system's loader does the same for ``LD_LIBRARY_PATH``. So children work in
-this Python's own folder, and such entries are left out where a child goes elsewhere.
+puts it on the import path for ``-c``, ``-m`` and an empty or relative entry of ``PYTHONPATH``; the
+system's loader does so for ``LD_LIBRARY_PATH``. Child processes therefore run in the folder of this
+Python, without such entries.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-#: Run first thing in a child: ``-P``, which does the same, came with Python 3.11.
-WITHOUT_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
+#: The first statement of a child's program: ``-P``, which does the same, needs Python 3.11.
+REMOVE_WORKING_FOLDER = "import sys; sys.path[:] = [entry for entry in sys.path if entry]"
 
 Done = subprocess.CompletedProcess[str]
 Running = subprocess.Popen[str]
-#: Where a program's output goes.
-PIPE, NOWHERE = subprocess.PIPE, subprocess.DEVNULL
+#: The values for a program's ``stdout`` and ``stderr``.
+PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 TimeoutExpired = subprocess.TimeoutExpired
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: float) -> Done:
-    """Run a program to its end, outside of the working folder; what it printed.
+    """Run a program to its end, outside the working folder, and return its output.
 
     Raises:
         OSError: it cannot be started.
@@ -59,10 +59,10 @@ def start(
     folder: str | None = None,
     **options: Any,
 ) -> Running:
-    """Start a program, outside of the working folder or in the ``folder`` given, if it is there.
+    """Start a program in ``folder`` if it exists, else outside the working folder.
 
-    In that folder, which a process was started in before, the environment means what it meant
-    then. ``options`` are those of `subprocess.Popen`.
+    Relative entries of the environment stay if it starts in ``folder``, where another process has
+    started with them before. ``options`` are those of `subprocess.Popen`.
 
     Raises:
         OSError, TypeError, ValueError: it cannot be started.
@@ -80,7 +80,7 @@ def start(
 
 
 def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would be imported, or loaded, from wherever a child works."""
+    """Return the environment without relative entries of the import and library paths."""
     found = _without_colours(environment)
     for name, separators in (("PYTHONPATH", os.pathsep), ("LD_LIBRARY_PATH", ":;")):
         if name in found:
@@ -92,33 +92,33 @@ def _absolute(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_colours(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with Python's tracebacks as they are: 3.13 and newer colour them.
+    """Return the environment with Python's coloured tracebacks (3.13 and newer) turned off.
 
-    Also in a file, by ``FORCE_COLOR``, which ipykernel sets.
+    ``FORCE_COLOR``, which ipykernel sets, would colour them in a pipe too.
     """
     return {**environment, "PYTHON_COLORS": "0"}
 
 
 def _not_debugged() -> AbstractContextManager[Any]:
-    """A debugger that is attached would start our children under itself, waiting for a client."""
+    """Keep an attached debugger from starting the child under itself, waiting for a client."""
     monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
     skip = getattr(monkey, "skip_subprocess_arg_patch", None)
     return nullcontext() if skip is None else skip()
 
 
-#: What colours text in a terminal, or moves in it.
+#: Escape sequences for colours and cursor movements.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-def reason(errors: str) -> str:
-    """What a Python that has failed says of it, in a line: of its last error, if it names one."""
-    lines = _ESCAPES.sub("", errors).strip().splitlines()
+def last_error(stderr: str) -> str:
+    """Return the last line of a failed Python's output that names an error, else its last line."""
+    lines = _ESCAPES.sub("", stderr).strip().splitlines()
     named = [line for line in lines if "Error" in line or "error:" in line]
     return (named or lines or [""])[-1].strip()
 
 
 class ChildTimeoutError(Exception):
-    """A child took too long: why in words, and what it had printed."""
+    """A child process exceeded its timeout; has the output until then."""
 
     def __init__(self, reason: str, output: str) -> None:
         super().__init__(reason)
@@ -131,21 +131,21 @@ def python(
     environment: Mapping[str, str] | None = None,
     timeout: float,
 ) -> Done:
-    """Run ``source`` as the program of a fresh Python with these ``options``; see `run`."""
-    program = f"{WITHOUT_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
+    """Run ``source`` in a new Python process with these ``options``; see `run`."""
+    program = f"{REMOVE_WORKING_FOLDER}; exec(compile({source!r}, '<gpumagic>', 'exec'))"
     return run([sys.executable, *options, "-c", program], environment, timeout)
 
 
-def program(name: str, folders: Sequence[str]) -> str | None:
-    """Find a program in the first of the ``folders`` that has it.
+def find_program(name: str, folders: Sequence[str]) -> str | None:
+    """Return the path of a program in the first of the ``folders`` that has it.
 
-    Only absolute folders count: an empty or relative entry of ``PATH`` is the working folder, which
-    on Windows `shutil.which` searches first in any case.
+    Relative folders are skipped: an empty or relative entry of ``PATH`` is the working folder,
+    which `shutil.which` always searches first on Windows.
     """
     for folder in filter(os.path.isabs, folders):
         for ending in (".exe", ".bat", ".cmd") if os.name == "nt" else ("",):
             path = Path(folder) / f"{name}{ending}"
-            with suppress(OSError, ValueError):  # a folder that may not be entered, or is no name
+            with suppress(OSError, ValueError):  # no permission, or not a valid path
                 if path.is_file() and os.access(path, os.X_OK):
                     return str(path)
     return None

@@ -1,8 +1,8 @@
-"""Where modules are imported from while a process is replaced: not from the working folder.
+"""Restrict imports while a restart replaces the process: none from the working folder.
 
-IPython has ``''`` on the import path: whatever is the working folder at the moment of an import. A
-notebook may change to a folder that others write to long after it has imported its libraries; its
-successor, which goes on in that folder, must not take theirs for those.
+IPython has ``''`` on the import path: the working folder at the time of an import. A notebook may
+change to a folder that other users can write to, after it has imported its libraries; the new
+process, which starts in that folder, must not import their modules instead.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from gpumagic.system import introspection
 
-#: What Python gives a namespace package, which has no file, as its path.
+#: The type of a namespace package's ``__path__``.
 _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath", list)
 
 
-def now() -> dict[str, str]:
-    """The modules that come from no absolute folder on the import path, and the folders of each.
+def module_folders() -> dict[str, str]:
+    """Return the folders of the imported modules that no absolute entry of the import path has.
 
-    They are the notebook's own, as a rule: found by ``''`` in the working folder of then.
+    Usually they are the notebook's own modules, found by ``''`` in the working folder of that time.
     """
     known = {*_absolute()}
     found = {}
@@ -43,7 +43,7 @@ def _absolute() -> list[str]:
 
 
 def _folder(module: Any) -> str | None:
-    """The folder in which a module, or its package's folder, lies."""
+    """Return the folder that contains a module's file, or its package; None if unknown."""
     attributes = introspection.module_attributes(module)
     inside = dict.get(attributes, "__path__")
     if inside is None:
@@ -56,12 +56,12 @@ def _folder(module: Any) -> str | None:
 
 
 @contextmanager
-def as_before(places: Mapping[str, str]) -> Iterator[None]:
-    """Import nothing from the working folder but what came from there before.
+def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
+    """Import from absolute folders only; the modules in ``folders`` from there.
 
-    ``places`` are those of `now`, perhaps in another process: these modules are found there again.
+    ``folders`` are those of `module_folders`, of this process or of the one that it replaces.
     """
-    finder: Any = _Finder(places)
+    finder: Any = _Finder(folders)
     _exchange(PathFinder, finder)
     try:
         yield
@@ -74,19 +74,19 @@ def _exchange(old: Any, new: Any) -> None:
 
 
 class _Finder:
-    """Python's finder along ``sys.path``, without those of its entries that are no whole paths."""
+    """The finder of ``sys.path`` entries, restricted to absolute ones."""
 
     find_distributions = staticmethod(PathFinder.find_distributions)
     invalidate_caches = staticmethod(PathFinder.invalidate_caches)
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
+    def __init__(self, folders: Mapping[str, str]) -> None:
+        self._folders = folders
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if path is not None:  # in a package
             return PathFinder.find_spec(name, path, target)
-        place = self._places.get(name)
-        found = None if place is None else PathFinder.find_spec(name, [place], target)
+        folder = self._folders.get(name)
+        found = None if folder is None else PathFinder.find_spec(name, [folder], target)
         return found or PathFinder.find_spec(name, _absolute(), target)

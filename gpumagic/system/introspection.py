@@ -1,9 +1,9 @@
-"""The one door through which objects that are not ours are asked. No code of theirs is run.
+"""Read foreign objects without running their code; only here are they inspected.
 
-An object may answer anything to ``isinstance``, ``==``, ``hash``, ``vars`` or an attribute's name,
-may compute for seconds over it, raise, or import a package (a lazily loaded module does). So a
-type is asked by ``type()`` and compared by identity, and attributes are read from where C keeps
-them: the slots of Python's and torch's own types, and an instance's real dictionary.
+An object's class decides what ``isinstance``, ``==``, ``hash``, ``vars`` and attribute access do:
+they may compute for seconds, raise, or import a package (a lazily loaded module does). Therefore a
+type is read by ``type()`` and compared by identity, and attributes are read where C stores them: in
+the slots of Python's and torch's own types, and in an instance's dictionary.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _MRO, _NAME, _FLAGS, _CLASS_DICT, _MODULE = (
     _OF_TYPE[name].__get__
     for name in ("__mro__", "__name__", "__flags__", "__dict__", "__module__")
 )
-#: `issubclass` without the hooks of metaclasses.
+#: `issubclass` without the hooks of a metaclass.
 _DERIVES = type.__subclasscheck__
 _MODULE_DICT = vars(types.ModuleType)["__dict__"].__get__
 _ERROR = {
     name: vars(BaseException)[name].__get__
     for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__", "args")
 }
-#: Kinds of attributes that a type made in C has: to read one runs C's code.
+#: The descriptors of attributes that a type implements in C: reading one runs only C code.
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
-#: Exception groups came with Python 3.11.
+#: Exception groups need Python 3.11.
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 
 
@@ -38,29 +38,29 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)
 
 
 def derives(kind: type, *bases: type) -> bool:
-    """Whether a type is one of ``bases`` or a subclass of one, whatever these say of it."""
+    """Return whether a type is, or derives from, one of ``bases``; runs no metaclass's code."""
     return any(_DERIVES(base, kind) for base in bases)
 
 
 def is_a(thing: Any, *bases: type) -> bool:
-    """Whether an object's type is one of ``bases`` or a subclass of one."""
+    """Return whether an object's type is, or derives from, one of ``bases``."""
     return derives(type(thing), *bases)
 
 
 def mro(kind: type) -> tuple[type, ...]:
-    """The classes that a type inherits from, itself first."""
+    """Return the classes that a type inherits from, itself first."""
     return cast("tuple[type, ...]", _MRO(kind))
 
 
 def name_of(kind: type) -> str:
-    """A type's name."""
+    """Return a type's name."""
     return cast(str, _NAME(kind))
 
 
 def module_of(kind: type) -> str:
-    """The name of the module that a type says it is of; "" where it names none.
+    """Return a type's ``__module__``; "" if that is no text.
 
-    On Python 3.10 a type made in C may have a slot of its objects there: Cython's functions have.
+    On Python 3.10 it may be a slot of the type's objects, as for Cython's functions.
     """
     try:
         module = _MODULE(kind)
@@ -70,17 +70,17 @@ def module_of(kind: type) -> str:
 
 
 def in_python(kind: type) -> bool:
-    """Whether a class statement made the type (Py_TPFLAGS_HEAPTYPE)."""
+    """Return whether a class statement created the type (Py_TPFLAGS_HEAPTYPE)."""
     return bool(_FLAGS(kind) & (1 << 9))
 
 
 def class_attributes(kind: type) -> Mapping[str, Any]:
-    """What a class itself defines."""
+    """Return the attributes that a class itself defines."""
     return cast("Mapping[str, Any]", _CLASS_DICT(kind))
 
 
 def find(kind: type, name: str) -> Any:
-    """What a type or one of its bases defines as ``name``; None for nothing."""
+    """Return what a type or one of its bases defines as ``name``, or None."""
     for base in mro(kind):
         inside = class_attributes(base)
         if name in inside:
@@ -92,54 +92,54 @@ def find(kind: type, name: str) -> Any:
 
 
 def slot(thing: Any, name: str) -> Any:
-    """An attribute that the object's type keeps in C; None where it has none of that name."""
-    kept = find(type(thing), name)
-    return kept.__get__(thing) if type(kept) in _SLOTS else None
+    """Return an attribute that the object's type implements in C; None if there is none."""
+    found = find(type(thing), name)
+    return found.__get__(thing) if type(found) in _SLOTS else None
 
 
 def attributes(thing: Any, base: type) -> dict[str, Any]:
-    """An object's own attributes, from the slot that its type inherits from ``base``."""
+    """Return an object's own attributes, from the slot that its type inherits from ``base``."""
     return cast("dict[str, Any]", class_attributes(base)["__dict__"].__get__(thing))
 
 
 def entries(mapping: Any) -> list[tuple[Any, Any]]:
-    """What a dictionary, or a subclass's object, has in it; nothing for any other object."""
+    """Return the items of a dictionary, also of a subclass; none for any other object."""
     return list(dict.items(mapping)) if is_a(mapping, dict) else []
 
 
 def names(mapping: Any) -> list[tuple[str, Any]]:
-    """Those of `entries` whose keys are names."""
+    """Return those of `entries` whose keys are texts."""
     return [(name, value) for name, value in entries(mapping) if type(name) is str]
 
 
 def module_attributes(module: Any) -> dict[str, Any]:
-    """What is in a module, as far as it is loaded; empty for what is no module."""
+    """Return a module's attributes, loading none; empty for other objects."""
     if not is_a(module, types.ModuleType):
         return {}
     return cast("dict[str, Any]", _MODULE_DICT(module) or {})
 
 
 def module_file(module: Any) -> str | None:
-    """The file that a module says it is from."""
+    """Return a module's ``__file__``, or None."""
     file = dict.get(module_attributes(module), "__file__")
     return file if type(file) is str else None
 
 
 def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """The names and values of a frame's own variables."""
+    """Return the names and values of a frame's own variables."""
     found: Any = frame.f_locals
     if frame.f_code.co_flags & CO_OPTIMIZED:
         return list(found.items())
-    # A class body's, or those of ``exec``: any mapping that somebody has made.
+    # Of a class body, or of ``exec``: any mapping.
     return names(found)
 
 
 def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Those of a frame that may still run; none where to read them would change them.
+    """Return the variables of a running frame; none if reading would change them.
 
-    Up to Python 3.12 ``f_locals`` is a dictionary that stays with the frame, and holds what is in
-    it: it is emptied here. It is also what ``locals()`` has returned there, and what a trace
-    function's frame is filled from afterwards: such frames are not read.
+    Up to Python 3.12 ``f_locals`` is a dictionary that stays with the frame and references the
+    values: it is cleared here. It is also the dictionary that ``locals()`` has returned there, and
+    that a traced frame's variables are written back from: such frames are not read.
     """
     code, caller = frame.f_code, frame.f_back
     if _COPIED and code.co_flags & CO_OPTIMIZED:
@@ -149,17 +149,17 @@ def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
             return []
     found: Any = frame.f_locals
     if not code.co_flags & CO_OPTIMIZED:
-        # A module's names are found there; a class body's, or those of ``exec``, are its own.
+        # A module's variables are read elsewhere; those of a class body or ``exec`` are its own.
         return [] if found is frame.f_globals else names(found)
     variables = list(found.items())
-    if _COPIED and sys.getrefcount(found) <= 3:  # the frame's, ours, and the call's
+    if _COPIED and sys.getrefcount(found) <= 3:  # references: the frame, ours, the call's argument
         found.clear()
     return variables
 
 
-#: Whether ``f_locals`` of a function is a copy.
+#: Whether a function's ``f_locals`` is a copy.
 _COPIED = sys.version_info < (3, 13)
-#: What code uses that has, or may have, asked for its variables as a dictionary.
+#: The names in code that may have read its variables as a dictionary.
 _READING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
@@ -167,20 +167,20 @@ _READING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
 def traceback(error: BaseException) -> types.TracebackType | None:
-    """An exception's traceback."""
+    """Return an exception's traceback."""
     return cast("types.TracebackType | None", _ERROR["__traceback__"](error))
 
 
 def message(error: BaseException) -> str:
-    """The texts that an exception was made with, a line each. Its ``__str__`` is its own code."""
+    """Return an exception's text arguments, one a line; ``__str__`` may be foreign code."""
     texts = (each for each in _ERROR["args"](error) if is_a(each, str))
     return "\n".join(map(str.__str__, texts))
 
 
 def linked(error: BaseException, *, shown: bool = False) -> Iterator[BaseException]:
-    """An exception with its causes and contexts, and those of a group. Each once.
+    """Yield an exception, its causes and contexts, and those of a group, each once.
 
-    With ``shown`` without the contexts that a traceback does not show, after ``raise … from …``.
+    ``shown`` omits contexts that a traceback does not show, after ``raise … from …``.
     """
     seen: set[int] = set()
     pending = [error]

@@ -1,4 +1,4 @@
-"""Paths as a user writes them: what cannot be one is said in a line, before anything is done."""
+"""Check the paths that a user has typed, before anything is done."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
 
 
-def written(text: str | Path) -> Path:
-    """The path that is meant, whether or not there is anything.
+def user_path(text: str | Path) -> Path:
+    """Return the path that a user has typed, with ``~`` expanded; it need not exist.
 
     Raises:
-        SpecError: it can be none, or may not be looked at.
+        SpecError: it is no valid path, or may not be accessed.
     """
-    return _looked_at(text)[0]
+    return _with_status(text)[0]
 
 
-def of_new_file(text: str | Path) -> Path:
-    """The path of a file to be written, anew or over another one.
+def output_path(text: str | Path) -> Path:
+    """Return the path of a file to be written, new or replacing a regular file.
 
     Opening a pipe would wait for its reader.
 
     Raises:
-        SpecError: something else is there, or no folder to put it into.
+        SpecError: the path is no regular file, or its folder does not exist.
     """
-    path, found = _looked_at(text)
+    path, found = _with_status(text)
     if found is None:
         if not path.parent.is_dir():
             raise SpecError(f"cannot write {_shown(text)}: there is no folder {path.parent}")
@@ -38,7 +38,7 @@ def of_new_file(text: str | Path) -> Path:
     return path
 
 
-def _looked_at(text: str | Path) -> tuple[Path, os.stat_result | None]:
+def _with_status(text: str | Path) -> tuple[Path, os.stat_result | None]:
     try:
         path = Path(text).expanduser()
         return path, path.stat()

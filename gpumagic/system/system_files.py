@@ -1,7 +1,7 @@
-"""Where the files are by which a system describes itself: ``/dev``, ``/proc``, ``/sys``, ``/usr``.
+"""Read the files by which Linux describes the machine: ``/dev``, ``/proc``, ``/sys``, ``/usr``.
 
-Below ``/``, or below the folder that ``GPUMAGIC_ROOT`` names: where a container has its host's
-files mounted, or where a test has put a machine of its own.
+They are below ``/``, or below the folder in ``GPUMAGIC_ROOT``: the host's files mounted in a
+container, or the files of a test.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ ROOT = "GPUMAGIC_ROOT"
 
 
 def at(path: str) -> Path:
-    """Return where to look for ``path``, which is absolute."""
+    """Return the location of the absolute ``path``."""
     return Path(os.environ.get(ROOT, "") + path)
 
 
 def read(path: str) -> str | None:
-    """Return the text of a file; None where it is not there, or may not be read."""
+    """Return the text of a file; None if it does not exist or may not be read."""
     try:
         return at(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -18,7 +18,7 @@ from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
 from gpumagic.system import text
-from gpumagic.system.paths import of_new_file
+from gpumagic.system.paths import output_path
 from gpumagic.timing.kernel_trace import RANGE, report
 
 
@@ -29,7 +29,7 @@ def check_trace(path: str) -> Path:
         SpecError: it cannot be written: its folder is not there, or something else is in its place.
     """
     try:
-        return of_new_file(path)
+        return output_path(path)
     except SpecError as error:
         raise SpecError(f"--trace: {error}; name a file, for example trace.json") from None
 

@@ -168,7 +168,9 @@ def test_what_was_not_verified_is_not_claimed() -> None:
     assert broken.usable is None
     assert broken.verdict == "torch cannot use a GPU here, because torch cannot be imported."
     unexplained = judged(start=Start(0))
-    assert "CUDA finds no device, although the environment variables show some" in unexplained.verdict
+    assert (
+        "CUDA finds no device, although the environment variables show some" in unexplained.verdict
+    )
 
 
 def test_only_gpus_that_can_be_used_count() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the planted files are f
 def test_a_use_is_recorded(planted: PlantedModules) -> None:
     subprocess.run([sys.executable, "-c", "import json"], capture_output=True, check=False)
     assert planted.used
-    source = f"{child_process.WITHOUT_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
+    source = f"{child_process.REMOVE_WORKING_FOLDER}; import ctypes; ctypes.CDLL('libcuda.so.1')"
     alone = ["-P"] if sys.version_info >= (3, 11) else []  # 3.13 imports before it runs `-c`
     load = [sys.executable, "-S", "-E", *alone, "-c", source]
     done = subprocess.run(load, capture_output=True, text=True, check=False)

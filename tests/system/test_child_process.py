@@ -27,12 +27,14 @@ def test_what_a_child_says_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> No
             _, said = started.communicate()
         assert said.splitlines()[-1] == "ZeroDivisionError: division by zero"
     coloured = "Traceback:\n\x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m\n"
-    assert child_process.reason(coloured) == "KeyError: 'a'"
+    assert child_process.last_error(coloured) == "KeyError: 'a'"
 
 
 def test_a_program_is_looked_for_in_absolute_folders(planted: PlantedModules) -> None:
-    assert child_process.program("nvcc", ["", ".", os.curdir, str(planted.folder.parent)]) is None
-    assert child_process.program("nvcc", [str(planted.folder)]) == str(planted.folder / "nvcc")
+    assert (
+        child_process.find_program("nvcc", ["", ".", os.curdir, str(planted.folder.parent)]) is None
+    )
+    assert child_process.find_program("nvcc", [str(planted.folder)]) == str(planted.folder / "nvcc")
 
 
 def test_a_folder_that_cannot_be_looked_into_has_no_program(
@@ -50,4 +52,4 @@ def test_a_folder_that_cannot_be_looked_into_has_no_program(
 
     monkeypatch.setattr(os, "stat", refuse)  # as the superuser may enter every folder
     folders = [f"{tmp_path}/closed", f"/{'x' * 5000}", "/\0", str(tmp_path)]
-    assert child_process.program("nvcc", folders) == str(tmp_path / "nvcc")
+    assert child_process.find_program("nvcc", folders) == str(tmp_path / "nvcc")

@@ -27,7 +27,9 @@ NONE = {
 
 
 @pytest.mark.parametrize("text", NONE)
-@pytest.mark.parametrize("use", [paths.written, paths.of_new_file, check_trace, connection.connect])
+@pytest.mark.parametrize(
+    "use", [paths.user_path, paths.output_path, check_trace, connection.connect]
+)
 def test_what_is_no_path_is_one_line(use: Callable[[str], Any], text: str) -> None:
     with pytest.raises(SpecError) as raised:
         use(text if use is not connection.connect else f"./{text}" if text[0] != "~" else text)
@@ -44,22 +46,22 @@ def test_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(SpecError, match=r"^~/x: no home folder is known for ~$"):
-        paths.written("~/x")
+        paths.user_path("~/x")
 
 
 def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "no" / "such", tmp_path / "file" / "below", tmp_path):
-        assert paths.written(path) == path
+        assert paths.user_path(path) == path
     for name in ("file", "new"):
-        assert paths.of_new_file(str(tmp_path / name)) == tmp_path / name
+        assert paths.output_path(str(tmp_path / name)) == tmp_path / name
     with pytest.raises(SpecError, match=f"there is no folder {tmp_path / 'no'}$"):
-        paths.of_new_file(tmp_path / "no" / "such")
+        paths.output_path(tmp_path / "no" / "such")
     with pytest.raises(SpecError, match=r"that is a folder$"):
-        paths.of_new_file(tmp_path)
+        paths.output_path(tmp_path)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(SpecError, match=r"[Tt]oo many levels"):
-        paths.of_new_file(tmp_path / "loop")
+        paths.output_path(tmp_path / "loop")
 
 
 def test_nothing_is_written_into_a_pipe(

@@ -29,7 +29,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
     Raises:
         RestartError: refused; the kernel goes on as it was.
     """
-    with import_path.as_before(import_path.now()):
+    with import_path.restricted_to(import_path.module_folders()):
         _begin(magics.shell, chosen, options, silent=silent)
     raise AssertionError("unreachable")
 

@@ -9,7 +9,7 @@ from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
 from gpumagic.results import Result
-from gpumagic.system.paths import of_new_file
+from gpumagic.system.paths import output_path
 
 
 def parser(verb: str) -> Parser:
@@ -40,7 +40,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     history = of(magics.shell)
     result: Result
     if verb == "snapshot":
-        result = write_snapshot(of_new_file(options.file))
+        result = write_snapshot(output_path(options.file))
     elif verb == "cells":
         result = history.cells()
     elif options.switch == "on":

@@ -11,7 +11,7 @@ from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory
-from gpumagic.system.paths import of_new_file
+from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
 _SAYS = {
@@ -78,7 +78,7 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
 
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to watch them")
-    path = of_new_file(options.file) if options.file else None
+    path = output_path(options.file) if options.file else None
     drawn = figure(log)
     if path is not None:
         try:

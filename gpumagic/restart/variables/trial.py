@@ -55,14 +55,14 @@ class Trial:
             "file": file.fileno(),
             "answers": writer,
             "folder": _folder(),
-            "places": import_path.now(),
+            "places": import_path.module_folders(),
         }
         try:
             self._child = child_process.start(
                 [sys.executable, "-c", _START, repr(given)],
                 environment,
                 pass_fds=(file.fileno(), writer),
-                stdout=child_process.NOWHERE,
+                stdout=child_process.DEVNULL,
                 stderr=self._errors,
             )
         except BaseException:
@@ -99,7 +99,7 @@ class Trial:
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {**failures, answers[-1][0]: f"a fresh process that loads it ends with {ended}"}
         self._errors.seek(0)
-        said = child_process.reason(self._errors.read().decode(errors="replace"))
+        said = child_process.last_error(self._errors.read().decode(errors="replace"))
         return {"": f"a fresh process cannot load gpumagic: {said or code}"}
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ def main(given: Mapping[str, Any]) -> None:
 
         with (
             os.fdopen(given["file"], "rb", closefd=False) as file,
-            import_path.as_before(given["places"]),
+            import_path.restricted_to(given["places"]),
         ):
             _try(file, say)
         say(_DONE, None)
