@@ -177,11 +177,11 @@ class _Request:
 
     def _source(self, plan: CellPlan) -> str:
         line, cell = plan.arguments()
-        request = (__version__, _CLIENT, self._number, plan.magic, line, cell, self._in_no_group)
+        call = (plan.magic, line, cell, __version__, _CLIENT, self._number, self._in_no_group)
         function = "run_async_cell" if plan.awaits else "run_cell"
         return (
             f"{'await ' if plan.awaits else ''}__import__('gpumagic.cluster.engine', "
-            f"fromlist=['run']).{function}{(*request, rpc.LARGEST)!r}"
+            f"fromlist=['{function}']).{function}{(*call, rpc.LARGEST)!r}"
         )
 
     def wait(self) -> None:

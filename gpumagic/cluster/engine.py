@@ -154,13 +154,13 @@ _partial_results: dict[str, tuple[int, CudaTiming | MemoryDelta]] = {}
 class CellRequest:
     """A client's request to run a magic; sent as the literal arguments of `run_cell`."""
 
+    magic: str
+    line: str
+    cell: str | None
     version: str
     #: Identifies the client, and its run.
     client: str
     run: int
-    magic: str
-    line: str
-    cell: str | None
     #: Whether to run it only outside of a process group: the client knows of none.
     ungrouped: bool
     #: Bytes of a result, at most.
