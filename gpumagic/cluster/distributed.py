@@ -53,7 +53,9 @@ def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
     return planned
 
 
-def rendezvous(towards: Sequence[str], meets: bool = False) -> tuple[str, int, bool, str | None]:
+def rendezvous(
+    other_hosts: Sequence[str], is_master: bool = False
+) -> tuple[str, int, bool, str | None]:
     """Prepare a meeting: address, port, whether NCCL could be used, and on one host a file.
 
     The address is the host's as the others can reach it, the port a free one. ``towards`` are the
@@ -68,18 +70,18 @@ def rendezvous(towards: Sequence[str], meets: bool = False) -> tuple[str, int, b
     """
     if _distributed().is_initialized():
         raise DeviceError("it is in a process group already: %gpu dist down first")
-    address = _address(towards)
+    address = _address(other_hosts)
     _close_meeting()
     listener = socket.socket()
     listener.bind((address, 0))
     port = listener.getsockname()[1]
     file = None
-    if meets and towards:
+    if is_master and other_hosts:
         listener.listen()
         _meeting["listener"] = listener
     else:
         listener.close()
-    if meets and not towards:
+    if is_master and not other_hosts:
         _meeting["folder"] = tempfile.TemporaryDirectory(prefix="gpumagic-")
         file = str(Path(_meeting["folder"].name) / "store")
     torch = torch_cuda.require()
@@ -107,11 +109,11 @@ def _check_file() -> None:
         raise DeviceError(_GONE)
 
 
-def _address(towards: Sequence[str]) -> str:
+def _address(other_hosts: Sequence[str]) -> str:
     """The address of the interface by which the others are reached; nothing is sent."""
-    if not towards:
+    if not other_hosts:
         return "127.0.0.1"
-    for host in towards:
+    for host in other_hosts:
         own = _own_address(host)
         if own is not None and not own.startswith("127."):
             return own
@@ -123,8 +125,8 @@ def _address(towards: Sequence[str]) -> str:
         if not found.startswith("127.") and ":" not in found:
             return found
     raise DeviceError(
-        f"{socket.gethostname()} knows no address by which {towards[0]} could reach it: its name "
-        "must stand for one, not for 127.0.0.1"
+        f"{socket.gethostname()} knows no address by which {other_hosts[0]} could reach it: its "
+        "name must stand for one, not for 127.0.0.1"
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpumagic.cluster import distributed
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.rpc import TIMEOUT, ask
-from gpumagic.cluster.selection import devices, whole
+from gpumagic.cluster.rpc import TIMEOUT, call
+from gpumagic.cluster.selection import complete_table, devices
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
 from gpumagic.system.text import plural
@@ -48,7 +48,7 @@ def init_group(
         DeviceError: an engine cannot take part; no group was made.
     """
     chosen = cluster.ids if engines is None else engines
-    found = whole(cluster, chosen, timeout)
+    found = complete_table(cluster, chosen, timeout)
     hosts = {each.engine: f"{each.host} {each.machine}" for each in found}
     planned = distributed.plan(hosts)
     first = min(planned)
@@ -56,18 +56,20 @@ def init_group(
     others = [*names, cluster.location] if names and cluster.location else [*names]
     notes = list(_about_devices(found, planned))
     # Only where they meet the others need an address of it.
-    places = {e: {"towards": others if e == first else [], "meets": e == first} for e in chosen}
-    meeting = ask(cluster, chosen, "rendezvous", each=places, timeout=timeout)
-    for engine, answer in meeting.items():
-        if answer.error is not None:
-            raise DeviceError(f"engine {engine}: {answer.error}; no process group was made")
+    places = {
+        e: {"other_hosts": others if e == first else [], "is_master": e == first} for e in chosen
+    }
+    meeting = call(cluster, chosen, "rendezvous", each=places, timeout=timeout)
+    for engine, reply in meeting.items():
+        if reply.error is not None:
+            raise DeviceError(f"engine {engine}: {reply.error}; no process group was made")
     if backend == "auto":
-        usable = all(answer.value[2] for answer in meeting.values())
+        usable = all(reply.value[2] for reply in meeting.values())
         backend = "nccl" if usable and _own_devices(found) else "gloo"
         if usable and backend == "gloo":
             notes.append("gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first")
     address, port, _, file = meeting[first].value
-    answers = ask(
+    replies = call(
         cluster,
         chosen,
         "join",
@@ -75,10 +77,10 @@ def init_group(
         each=planned,
         timeout=timeout + 10,
     )
-    failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
-    joined = {e: planned[e]["rank"] for e, answer in answers.items() if answer.error is None}
+    failed = {engine: reply.error for engine, reply in replies.items() if reply.error}
+    joined = {e: planned[e]["rank"] for e, reply in replies.items() if reply.error is None}
     if failed:  # a part of a group is of no use, and would wait for the rest for ever
-        ask(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVING)
+        call(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVING)
         joined = {}
     if not joined:
         return ProcessGroup(failed=failed)
@@ -110,8 +112,8 @@ def end_group(
 ) -> ProcessGroup:
     """Call ``destroy_process_group`` on the engines, and put their variables back."""
     chosen = cluster.ids if engines is None else engines
-    answers = ask(cluster, chosen, "leave", timeout=timeout)
-    failed = {engine: answer.error for engine, answer in answers.items() if answer.error}
-    left = sum(bool(answer.value) for answer in answers.values())
+    replies = call(cluster, chosen, "leave", timeout=timeout)
+    failed = {engine: reply.error for engine, reply in replies.items() if reply.error}
+    left = sum(bool(reply.value) for reply in replies.values())
     note = f"{plural(left, 'rank')} left the process group"
     return ProcessGroup(failed=failed, notes=(note if left else "there was no process group",))

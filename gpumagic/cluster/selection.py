@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from gpumagic.cluster import assignment
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.rpc import TIMEOUT, ask
+from gpumagic.cluster.rpc import TIMEOUT, call
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
-from gpumagic.selection import spec as visibility
+from gpumagic.selection import spec as device_spec
 from gpumagic.selection.spec import Wants
 from gpumagic.system.text import noun
 
@@ -34,13 +34,13 @@ def devices(
         DeviceError: there is no engine, or the controller is gone.
     """
     chosen = cluster.ids if engines is None else engines
-    answers = ask(cluster, chosen, "look", {"processes": processes}, timeout=timeout)
+    replies = call(cluster, chosen, "device_table", {"processes": processes}, timeout=timeout)
     rows = []
-    for engine, answer in answers.items():
-        if answer.error is not None:
-            rows.append(EngineDevices(engine, error=answer.error))
+    for engine, reply in replies.items():
+        if reply.error is not None:
+            rows.append(EngineDevices(engine, error=reply.error))
             continue
-        place, table, given, pinned = answer.value
+        place, table, given, pinned = reply.value
         rows.append(
             EngineDevices(
                 engine,
@@ -78,12 +78,12 @@ def choose(
         SpecError: the spec means nothing.
         DeviceError: ``auto`` does not find enough; nothing was changed.
     """
-    parsed = visibility.parse(spec)
+    parsed = device_spec.parse(spec)
     chosen = cluster.ids if engines is None else engines
     specs = dict.fromkeys(chosen, spec)
     if parsed.kind == "auto":
         specs = dict.fromkeys(chosen, "off")
-        found = whole(cluster, chosen, timeout or TIMEOUT)
+        found = complete_table(cluster, chosen, timeout or TIMEOUT)
         specs |= assignment.freest(found, parsed.count, wants)
     return _apply(cluster, spec, specs, restart, force, timeout)
 
@@ -104,11 +104,11 @@ def pin(
     pinned to another.
 
     Raises:
-        DeviceError: a host has too few devices, or an engine that may hold some does not answer,
+        DeviceError: a host has too few devices, or an engine that may hold some does not reply,
             and ``share`` is not given; nothing was changed.
     """
     chosen = cluster.ids if engines is None else engines
-    found = whole(cluster, chosen, timeout or TIMEOUT)
+    found = complete_table(cluster, chosen, timeout or TIMEOUT)
     others = [engine for engine in cluster.ids if engine not in {*chosen}]
     taken = frozenset[str]()
     if others and not share:
@@ -123,7 +123,7 @@ def pin(
     return _apply(cluster, "pin", specs, restart, force, timeout)
 
 
-def whole(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
+def complete_table(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
     """The table, if every engine has answered: a silent one may hold any device.
 
     Raises:
@@ -145,7 +145,7 @@ def _apply(
     force: bool,
     timeout: float | None,
 ) -> ClusterSelection:
-    answers = ask(
+    replies = call(
         cluster,
         list(specs),
         "choose",
@@ -154,11 +154,11 @@ def _apply(
         timeout=timeout or (_RESTARTING if restart else _CHOOSING),
     )
     rows = []
-    for engine, answer in answers.items():
-        if answer.error is not None:
-            rows.append(EngineSelection(engine, error=answer.error))
+    for engine, reply in replies.items():
+        if reply.error is not None:
+            rows.append(EngineSelection(engine, error=reply.error))
         else:
-            place, selection = answer.value
+            place, selection = reply.value
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
     chosen = [(each.engine, each.selection.status) for each in rows if each.selection]
     again = [engine for engine, status in chosen if status == "restarted"]

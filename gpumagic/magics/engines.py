@@ -7,21 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from gpumagic.cluster import execution
+from gpumagic.cluster.cell_plan import CellPlan
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu.cluster import current
 from gpumagic.magics.output import LiveDisplay, hand_over
-from gpumagic.magics.parsing import Parser, without_options
+from gpumagic.magics.parsing import Parser
 
-#: What is done here, with the engines' results; the other options go to the engines.
-_HERE = ("--cluster", "-t", "--targets", "-o", "-q", "-v")
+#: The options that are for this kernel, not for the engines.
+_LOCAL = ("--cluster", "-t", "-o", "-q", "-v")
 
 _Run = Callable[..., tuple[Any, "BaseException | None"]]
 
 
 def time(
-    magics: Any, parser: Parser, options: argparse.Namespace, line: str, cell: str | None, rest: str
+    magics: Any, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
 ) -> Any:
-    """``%%cudatime --cluster``; ``rest`` is what follows the options on the line.
+    """Run ``%%cudatime --cluster``; ``rest`` is the code after the options on its line.
 
     Raises:
         SpecError: an option has no meaning for engines.
@@ -30,13 +31,15 @@ def time(
     for name in ("name", "compare", "trace", "on"):
         if getattr(options, name) not in (None, False):
             raise SpecError(f"--{name} is for this kernel alone: it does not go with --cluster")
-    return _measure(execution.timed, magics, parser, options, line, cell, rest)
+    return _measure(
+        execution.timed, magics, options, _plan("cudatime", parser, options, cell, rest)
+    )
 
 
 def memory(
-    magics: Any, parser: Parser, options: argparse.Namespace, line: str, cell: str | None, rest: str
+    magics: Any, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
 ) -> Any:
-    """``%%gpumem --cluster``.
+    """Run ``%%gpumem --cluster``; ``rest`` is the code after the options on its line.
 
     Raises:
         SpecError: an option has no meaning for engines.
@@ -45,22 +48,24 @@ def memory(
     if options.lines or options.functions:
         name = "--lines" if options.lines else "-f"
         raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
-    return _measure(execution.measured, magics, parser, options, line, cell, rest)
+    return _measure(
+        execution.measured, magics, options, _plan("gpumem", parser, options, cell, rest)
+    )
 
 
-def _measure(
-    run: _Run,
-    magics: Any,
-    parser: Parser,
-    options: argparse.Namespace,
-    line: str,
-    cell: str | None,
-    rest: str,
-) -> Any:
+def _plan(
+    magic: str, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
+) -> CellPlan:
+    given = {n: value for n, value in parser.given(options).items() if n not in _LOCAL}
+    if cell is None:
+        return CellPlan(magic, rest, given, is_statement=True)
+    return CellPlan(magic, cell, given, setup=rest)
+
+
+def _measure(run: _Run, magics: Any, options: argparse.Namespace, plan: CellPlan) -> Any:
     __tracebackhide__ = True
     cluster = current(magics)
     engines = cluster.targets(options.targets)
-    words = without_options(parser, line, _HERE)
     # A terminal has one place for all output: progress would erase what streams in.
     quiet = options.quiet or not hasattr(magics.shell, "kernel")
     with LiveDisplay(magics.shell, quiet=quiet) as live:
@@ -69,10 +74,7 @@ def _measure(
             if seconds > 2:
                 live.text(f"{done} of {of} engines done ({seconds:.0f} s)")
 
-        if cell is None:
-            result, exception = run(cluster, rest, engines, words, progress, line=True)
-        else:
-            result, exception = run(cluster, cell, engines, words, progress, setup=rest)
+        result, exception = run(cluster, plan, engines, progress)
     returned = hand_over(magics.shell, result, options)
     if exception is not None:
         raise exception.with_traceback(None)

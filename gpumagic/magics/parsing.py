@@ -11,7 +11,7 @@ import difflib
 import keyword
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpumagic.errors import SpecError
@@ -40,6 +40,14 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         return formatted(self)
+
+    def given(self, options: argparse.Namespace) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by name: ``{"-n": 5}``."""
+        return {
+            action.option_strings[0]: getattr(options, action.dest)
+            for action in self._actions
+            if action.option_strings and getattr(options, action.dest) != action.default
+        }
 
     def option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
@@ -120,18 +128,7 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
         SpecError: an option does not fit.
     """
     taken, rest = _take(parser, line)
-    return parser.parse_words([word for _, word, _ in taken]), rest
-
-
-def without_options(parser: Parser, line: str, names: Collection[str]) -> str:
-    """The options of ``line`` as they were written, apart from those called ``names``."""
-    taken, _ = _take(parser, line)
-    kept = []
-    for name, _, written in taken:
-        short = name.split("=")[0] if name.startswith("--") else name[:2]
-        if short not in names:
-            kept.append(written)
-    return " ".join(kept)
+    return parser.parse_words(taken), rest
 
 
 def _apart(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
@@ -149,14 +146,14 @@ def _wants_value(parser: Parser) -> dict[str, bool]:
     }
 
 
-def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
-    """Each option's name, its word for argparse, and how it was written; then the rest."""
+def _take(parser: Parser, line: str) -> tuple[list[str], str]:
+    """Return the options of a line as words for argparse, and the rest of the line."""
     wants_value = _wants_value(parser)
-    taken: list[tuple[str, str, str]] = []
+    taken: list[str] = []
     rest = line.strip()
     while rest.startswith("-"):
         flags, before = _apart(rest, wants_value)
-        taken += [(flag, flag, flag) for flag in flags]
+        taken += flags
         name, _, rest = before.partition(" ")
         rest = rest.lstrip()
         if name == "--":
@@ -171,7 +168,7 @@ def _take(parser: Parser, line: str) -> tuple[list[tuple[str, str, str]], str]:
             value, rest = _take_value(rest)
             # argparse would take a value that begins with a minus sign for an option.
             word = name + value if len(name) == 2 else f"{name}={value}"
-        taken.append((name, word, before[: len(before) - len(rest)].strip()))
+        taken.append(word)
     return taken, rest
 
 

@@ -40,7 +40,7 @@ def _rows(cluster: Cluster, number: int) -> Iterator[Row]:
     view = cluster.client[:]
     source = (
         "__import__('gpumagic.cluster.engine', fromlist=['answer'])"
-        f".answer({__version__!r}, 'look', {{}}, {LARGEST})"
+        f".answer({__version__!r}, 'device_table', {{}}, {LARGEST})"
     )
 
     def table() -> None:

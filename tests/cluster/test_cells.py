@@ -126,13 +126,13 @@ def test_unequal_engines_are_compared_by_one_quantity(ready: Cluster, run: Run) 
 
 
 def test_another_clients_result_is_left_alone(ready: Cluster, run: Run) -> None:
-    from gpumagic.cluster.execution import _RESULT
+    from gpumagic.cluster.cell_run import _CLIENT
 
-    ready.run(0, f"_gpumagic_result_0_1 = 'theirs'; {_RESULT}0 = 'late'")
+    state = "__import__('gpumagic.cluster.engine', fromlist=['e'])._partial_results"
+    ready.run(0, f"{state}.update({{'theirs': (1, None), {_CLIENT!r}: (0, 'late')}})")
     run(ready, "%cudatime --cluster -q 1")
-    left = ready.value(0, "{n: v for n, v in globals().items() if 'gpumagic' in n}")
-    assert left == {"_gpumagic_result_0_1": "theirs"}
-    ready.run(0, "del _gpumagic_result_0_1")
+    assert ready.value(0, state) == {"theirs": (1, None)}
+    ready.run(0, f"{state}.clear()")
 
 
 def test_where_the_time_went_on_each(ready: Cluster, run: Run) -> None:
@@ -241,8 +241,8 @@ def once_begun(begun: Sequence[Path], then: Callable[[], object]) -> threading.T
 def test_a_controller_that_goes_away(
     cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gpumagic.cluster.execution._LOOK", 0.5)
-    monkeypatch.setattr("gpumagic.cluster.execution._MISSES", 2)
+    monkeypatch.setattr("gpumagic.cluster.cell_run._CHECK_PERIOD", 0.5)
+    monkeypatch.setattr("gpumagic.cluster.cell_run._FAILED_CHECKS", 2)
     monkeypatch.setattr("gpumagic.cluster.connection.PATIENCE", 1.0)
     cluster = cluster_of(1)
     run(cluster, "%gpu cluster -q")

@@ -160,7 +160,7 @@ def test_too_late_is_no_obstacle(two: Cluster, run: Run) -> None:
     from gpumagic.cluster import connection, rpc
 
     (client,) = connection._clients.values()
-    found = rpc.ask(connection.Cluster(client, ""), [0], "choose", {"spec": "3"})
+    found = rpc.call(connection.Cluster(client, ""), [0], "choose", {"spec": "3"})
     assert found[0].value[1].status == "too-late"
     before = two.client[0].apply_async(time.sleep, 0.5)
     waiting = [two.client[0].apply_async(eval, f"{i} * 2") for i in range(3)]

@@ -16,7 +16,8 @@ import psutil
 import pytest
 from IPython.core.error import UsageError
 
-from gpumagic.cluster import distributed, execution
+from gpumagic.cluster import distributed
+from gpumagic.cluster.cell_run import Outcome
 from gpumagic.cluster.engine import Place
 from gpumagic.errors import DeviceError
 from gpumagic.results import ProcessGroup
@@ -202,7 +203,7 @@ def test_a_silent_rank_stops_all(
 ) -> None:
     """Its group would wait for it."""
     run(joined, "%gpu cluster -q")
-    monkeypatch.setattr("gpumagic.cluster.execution.prepare.__defaults__", (3.0,))
+    monkeypatch.setattr("gpumagic.cluster.cell_run._BEGIN_TIMEOUT", 3.0)
     with (
         busy(joined, 1),
         pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was run"),
@@ -238,7 +239,7 @@ def test_ranks_of_two_groups_are_no_group() -> None:
             engine: Place("h", engine, rank=engine, world_size=2, master=master)
             for engine, master in enumerate(masters)
         }
-        return execution.one_group(execution.Outcome(places=places))
+        return Outcome(places=places).is_one_group
 
     assert together("a:1", "a:1")
     assert not together("a:1", "a:2")
@@ -246,13 +247,15 @@ def test_ranks_of_two_groups_are_no_group() -> None:
 
 def test_only_the_masters_host_needs_an_address(two: Cluster, run: Run) -> None:
     run(two, "%gpu off --cluster -q")
-    two.run(0, "import gpumagic.cluster.distributed as r; r._address = lambda towards: '127.0.0.1'")
+    two.run(
+        0, "import gpumagic.cluster.distributed as r; r._address = lambda other_hosts: '127.0.0.1'"
+    )
     two.run(
         1,
         "import socket, gpumagic.cluster.distributed as r\n"
         "socket.gethostname = lambda: 'elsewhere'\n"
-        "def address(towards):\n"
-        "    if towards: raise r.DeviceError('knows no address')\n"
+        "def address(other_hosts):\n"
+        "    if other_hosts: raise r.DeviceError('knows no address')\n"
         "    return '127.0.0.1'\n"
         "r._address = address",
     )

@@ -43,29 +43,29 @@ TIMING = CudaTiming(
 DELTA = MemoryDelta({1: gpumagic.results.memory.DeviceMemoryDelta(1, 2, 3)}, notes=("n",))
 
 
-def answered(question: str, value: Any) -> Any:
+def answered(function: str, value: Any) -> Any:
     text = json.dumps(plain(value))
-    answer = rpc._answer(0, question, ("ok", text))
+    answer = rpc._reply(0, rpc._type_of(function), ("ok", text))
     assert answer.error is None, answer.error
     return answer.value
 
 
 def test_what_is_sent_arrives() -> None:
     table = gpumagic.devices()
-    assert answered("look", (HERE, table, ("GPU-1",), ())) == (HERE, table, ("GPU-1",), ())
+    assert answered("device_table", (HERE, table, ("GPU-1",), ())) == (HERE, table, ("GPU-1",), ())
     chosen = Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "applied", tuple(table)[:2])
     assert answered("choose", (HERE, chosen)) == (HERE, chosen)
     assert answered("prepare", HERE) == HERE
     for result in (TIMING, DELTA, MemoryDelta(), None):
-        assert answered("take", result) == result
+        assert answered("partial_result", result) == result
     for usual in (("127.0.0.1", 1, True, None), ("10.0.0.1", 1, False, "/x")):
         assert answered("rendezvous", usual) == usual
     assert (answered("join", "gloo"), answered("leave", True)) == ("gloo", True)
 
 
-def test_every_question_says_what_it_returns() -> None:
-    for question in engine.QUESTIONS:
-        assert rpc._expected(question) is not Any
+def test_every_function_says_what_it_returns() -> None:
+    for function in engine.FUNCTIONS:
+        assert rpc._type_of(function) is not Any
 
 
 class Evil:
@@ -107,32 +107,32 @@ class Evil:
     ],
 )
 def test_an_answer_that_is_none(outcome: Any) -> None:
-    answer = rpc._answer(3, "prepare", outcome)
+    answer = rpc._reply(3, rpc._type_of("prepare"), outcome)
     assert answer.value is None
     assert answer.error is not None
     assert answer.error.startswith("its answer is not understood")
 
 
 def test_an_answer_of_another_kind() -> None:
-    for question, value in (
-        ("look", (HERE, DeviceTable(), ())),
-        ("look", (HERE, DELTA, (), ())),
-        ("take", HERE),
+    for function, value in (
+        ("device_table", (HERE, DeviceTable(), ())),
+        ("device_table", (HERE, DELTA, (), ())),
+        ("partial_result", HERE),
         ("choose", (HERE, Selection("0", {}, "no such status"))),  # type: ignore[arg-type]
-        ("take", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
-        ("take", {**plain(TIMING), "wall": {"all": []}}),
-        ("take", {**plain(TIMING), "bound": "moon"}),
-        ("take", {**plain(TIMING), "compile_time": float("inf")}),
-        ("take", {**plain(TIMING), "compile_time": 10**400}),
-        ("take", {**plain(TIMING), "busy": {"１": 1.0}}),
+        ("partial_result", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
+        ("partial_result", {**plain(TIMING), "wall": {"all": []}}),
+        ("partial_result", {**plain(TIMING), "bound": "moon"}),
+        ("partial_result", {**plain(TIMING), "compile_time": float("inf")}),
+        ("partial_result", {**plain(TIMING), "compile_time": 10**400}),
+        ("partial_result", {**plain(TIMING), "busy": {"１": 1.0}}),
     ):
-        assert rpc._answer(0, question, ("ok", json.dumps(plain(value)))).value is None
+        assert rpc._reply(0, rpc._type_of(function), ("ok", json.dumps(plain(value)))).value is None
 
 
 def test_a_number_that_is_none() -> None:
     text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
     assert "1e999" in text
-    assert rpc._answer(0, "take", ("ok", text)).value is None
+    assert rpc._reply(0, rpc._type_of("partial_result"), ("ok", text)).value is None
 
 
 class EngineRaisedError(Exception):
@@ -158,24 +158,24 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
 )
 def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
     """In what is returned, too, not only where it is drawn."""
-    error = rpc._answer(3, "prepare", outcome).error
+    error = rpc._reply(3, rpc._type_of("prepare"), outcome).error
     assert error is not None
     assert error.isprintable()
     assert len(error) <= 2000
     assert "second" not in error
     if isinstance(outcome, Exception):
-        assert rpc.told(outcome) == error
+        assert rpc.described(outcome) == error
         assert len(error) <= 610
 
 
 def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "LARGEST", 10)
-    assert rpc._answer(0, "leave", ("ok", " " * 20 + "true")).value is None
+    assert rpc._reply(0, rpc._type_of("leave"), ("ok", " " * 20 + "true")).value is None
 
 
 def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engine.QUESTIONS, "look", lambda: (HERE, DeviceTable(), (), ()))
-    kind, content = engine.answer(__version__, "look", {}, 10**6)
+    monkeypatch.setitem(engine.QUESTIONS, "device_table", lambda: (HERE, DeviceTable(), (), ()))
+    kind, content = engine.answer(__version__, "device_table", {}, 10**6)
     assert kind == "ok"
     assert json.loads(content)[0]["host"] == "host"
 

@@ -12,7 +12,7 @@ from gpumagic.magics.cudatime import per_cell, repeat_options
 from gpumagic.magics.cudatime.command import parser
 from gpumagic.magics.gpu import cluster, command
 from gpumagic.magics.gpumem import history
-from gpumagic.magics.parsing import take_options, without_options
+from gpumagic.magics.parsing import take_options
 from gpumagic.selection import spec
 
 
@@ -41,8 +41,21 @@ def test_a_quotation_that_is_not_closed(line: str) -> None:
         take_options(parser(), line)
 
 
-def test_options_are_left_out_as_they_were_written() -> None:
-    assert without_options(parser(), "-q -s='x = 1' y", {"-q"}) == "-s='x = 1'"
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("-q -s='x = 1' y", {"-q": True, "-s": "x = 1"}),
+        ("-qn 2 -ov name y", {"-q": True, "-n": 2, "-o": True, "-v": "name"}),
+        ("-qvname -w0 y", {"-q": True, "-v": "name", "-w": 0}),
+        (
+            "--targets 0:2 --precision=1% --kernels",
+            {"-t": "0:2", "--precision": 0.01, "--kernels": True},
+        ),
+        ("y", {}),
+    ],
+)
+def test_options_that_were_given(line: str, given: dict[str, object]) -> None:
+    assert parser().given(take_options(parser(), line)[0]) == given
 
 
 @pytest.mark.parametrize(
@@ -67,8 +80,6 @@ def test_joined_options_with_a_value() -> None:
     options, left = take_options(parser(), "-qs 'x = 1' y")
     assert (options.quiet, options.setup, left) == (True, "x = 1", "y")
     assert take_options(parser(), "-qs'x = 1' y")[0].setup == "x = 1"
-    assert without_options(parser(), "-qn 2 -ov name y", {"-q", "-o"}) == "-n 2 -v name"
-    assert without_options(parser(), "-qvname y", {"-v"}) == "-q"
     with pytest.raises(SpecError, match="-n"):
         take_options(parser(), "-qn")
     with pytest.raises(SpecError, match="'-2' is not a number of 1 or more"):

@@ -124,7 +124,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         check_name("%cudatime", word, per_cell.VERBS, magics.shell.user_ns, local_ns or {})
     if options.cluster:
         everywhere = import_module("gpumagic.magics.engines")
-        return everywhere.time(magics, parser(), options, line, cell, statement)
+        return everywhere.time(magics, parser(), options, cell, statement)
     if options.targets is not None:
         raise SpecError("-t goes with --cluster; for example: %%cudatime --cluster -t 0:4")
     if options.barrier and not import_module("gpumagic.cluster.distributed").barrier():

@@ -133,9 +133,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     source = statement + ";" * silent if cell is None else cell
     if options.cluster:
         everywhere = import_module("gpumagic.magics.engines")
-        return everywhere.memory(
-            magics, parser(), options, line, cell, source if cell is None else ""
-        )
+        return everywhere.memory(magics, parser(), options, cell, source if cell is None else "")
     if options.targets is not None:
         raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
