@@ -13,8 +13,8 @@ import pexpect
 import pytest
 
 import gpumagic
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, DeviceTable, Process
+from gpumagic.results.base import as_html, as_text
 
 GIB = 2**30
 FULL = DeviceTable(
@@ -91,7 +91,7 @@ def test_a_long_command_is_shortened_to_the_room_there_is(width: int) -> None:
 
 
 def test_columns_that_have_no_room_are_named() -> None:
-    dropped = "not shown for want of width: "
+    dropped = "not shown, the output is too narrow: "
     assert dropped not in as_text(FULL, width=140)
     assert f"{dropped}Temp, Power\n" in as_text(FULL, width=80)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.render import as_html, as_text
 from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.base import as_html, as_text
 
 GIB = 2**30
 MIB = 2**20

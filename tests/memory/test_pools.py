@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.report import memory_report
-from gpumagic.render import as_text
 from gpumagic.results import DeviceMemory, MemoryReport
+from gpumagic.results.base import as_text
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
 

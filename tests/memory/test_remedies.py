@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpumagic.memory import oom, remedies
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, OutOfMemory, Process
+from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import GIB
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Diagnosis, Finding
+from gpumagic.results.base import as_html, as_text
 
 
 def test_text_and_html_show_the_same() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import gpumagic
 from gpumagic.errors import DependencyError
-from gpumagic.render import as_text
 from gpumagic.results import CudaTiming, Sample
+from gpumagic.results.base import as_text
 from gpumagic.timing.comparison import _ways, ratio_interval
 
 PNG = b"\x89PNG"

@@ -199,7 +199,7 @@ def test_the_log_as_a_data_frame(on: Any) -> None:
 
 
 def test_an_empty_log(run_cell: Any) -> None:
-    shown = "No cell has been timed yet: '%cudatime on' begins to"
+    shown = "No cell has been timed yet: '%cudatime on' starts the log"
     assert run_cell("%cudatime log").text == shown
     assert run_cell("%cudatime off").stdout == "It is off already.\n"
 
@@ -327,7 +327,7 @@ def test_the_longest_cells_of_a_long_log() -> None:
     assert lines[3].split()[0] == "[30]"
     assert len(lines) == 3 + 20 + 2
     assert lines[-2] == "the 20 longest are shown; .to_pandas() has all 30"
-    assert lines[-1] == "2 older cells have been forgotten"
+    assert lines[-1] == "2 older cells dropped from the log"
 
 
 def test_the_dim_line_has_a_bundle(on: Any, ip: Any) -> None:

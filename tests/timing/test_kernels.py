@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.render import as_text
-from gpumagic.render.kernels import short
 from gpumagic.results import KernelReport
+from gpumagic.results.base import as_text
+from gpumagic.results.kernels import short
 from gpumagic.timing.kernel_trace import RANGE, report
 
 ADD = (
