@@ -22,7 +22,8 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
     )
     amount = float(abs(value))
     unit = 0
-    while amount >= 1024 and unit < len(_BINARY) - 1:
+    # 1023.5 KiB would be rounded to 1024 KiB.
+    while amount >= (1023.5 if unit else 1024) and unit < len(_BINARY) - 1:
         amount /= 1024
         unit += 1
     if unit == 0:

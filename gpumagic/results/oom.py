@@ -135,7 +135,7 @@ def _processes(processes: Sequence[Process]) -> str:
     if len(mine) > 3:
         listed.append(f"{len(mine) - 3} more of yours")
     if len(processes) > len(mine):
-        listed.append(f"{len(processes) - len(mine)} that are not yours, as far as is known")
+        listed.append(f"{len(processes) - len(mine)} not yours, as far as is known")
     return ", ".join(listed)
 
 

@@ -16,7 +16,6 @@ from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
-from gpumagic.results.base import as_text
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_magic import bytes_on
 from tests.memory.test_peaks import empty, functions, program, readings
@@ -216,10 +215,6 @@ def test_first_lines() -> None:
     assert first_line("x" * 100) == "x" * 79 + "…"
 
 
-def test_an_empty_log_says_what_to_do() -> None:
-    assert str(CellLog()) == "No cells to show: '%gpumem on' starts the log"
-
-
 # --- the plot -----------------------------------------------------------------------------------
 
 
@@ -395,10 +390,3 @@ def test_in_a_terminal_the_line_stands_below_its_cell(terminal: Any) -> None:
     t.run("%gpumem on -q")
     shown = t.run("x = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
     assert "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB" in shown
-
-
-def test_in_a_terminal_with_colours_the_line_is_dim() -> None:
-    cell = CellMemory(1, "x", 0.1, {0: DeviceMemoryDelta(MIB, 0, MIB, MIB)})
-    assert as_text(cell, color=True) == (
-        "\x1b[2mGPU memory: \x1b[0m\x1b[2mcuda:0 +1.00 MiB, peak +1.00 MiB, now 1.00 MiB\x1b[0m"
-    )

@@ -347,7 +347,7 @@ def test_one_large_variable_does_not_hide_the_others(
     cells("def fails(x):\n    weight = model.weight\n    forward(x)")
     monkeypatch.setattr(oom, "WALK", 0.0)
     text = cells("fails(a)", raising=False).text
-    assert "not known: not all was looked at" in text
+    assert "not known: the search was incomplete" in text
     assert "garbage" not in text
     assert "not referenced by any variable" not in text
     found = explained(ip)
