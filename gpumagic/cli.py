@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             _show(options)
     except GpuMagicError as error:
-        from gpumagic.render.sanitize import harmless_lines
+        from gpumagic.system.text import harmless_lines
 
         print(f"gpumagic: {harmless_lines(str(error))}", file=sys.stderr)
         return 1

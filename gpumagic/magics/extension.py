@@ -78,7 +78,7 @@ class GpuMagic(Magics):
         except GpuMagicError as error:
             if self._came_from_user(error):
                 raise
-            from gpumagic.render.sanitize import harmless_lines
+            from gpumagic.system.text import harmless_lines
 
             raise UsageError(harmless_lines(str(error))) from None
 

@@ -1,21 +1,24 @@
-"""What is shown, apart from how: blocks of lines and tables that text and HTML draw alike."""
+"""What is shown, apart from how: tables and lines that text and HTML draw alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-#: ``good``, ``warn`` and ``bad`` colour a value; ``dim`` steps back; ``strong`` stands out;
-#: ``code`` is a line of source, its indentation kept.
+#: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
+#: is a line of source, its indentation kept.
 Style = Literal["", "dim", "strong", "good", "warn", "bad", "code"]
 
+#: A value that is not known.
 DASH = "–"
+#: At most so many rows of a table, and so many blocks of one result, are drawn.
+ROWS = 1000
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: text, a style, and perhaps a bar filled from 0 to 1."""
+    """A cell of a table, or a part of a line; ``bar`` is the filled part of a bar, 0 to 1."""
 
     text: str
     style: Style = ""
@@ -24,6 +27,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
+    """The header of a table's column, and how the column gives way to a narrow terminal."""
+
     header: str
     align: Literal["left", "right"] = "left"
     #: Narrow terminals drop the columns of the highest rank first; rank 0 is never dropped.
@@ -50,7 +55,37 @@ class Line:
 
     @classmethod
     def of(cls, text: str, style: Style = "") -> Line:
+        """Return a line of one style."""
         return cls((Cell(text, style),))
 
 
 Block: TypeAlias = Grid | Line
+
+
+def dim_lines(texts: Iterable[str]) -> list[Block]:
+    """Return a dim line for each text: the notes of a result."""
+    return [Line.of(text, "dim") for text in texts]
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return ``text``, cut to ``longest`` characters."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield the blocks up to `ROWS` of them and of each table's rows, and how many were left out.
+
+    The length of a table may be the choice of another process.
+    """
+    for block in blocks[:ROWS]:
+        if isinstance(block, Grid) and len(block.rows) > ROWS:
+            yield replace(block, rows=block.rows[:ROWS])
+            yield _more(len(block.rows))
+        else:
+            yield block
+    if len(blocks) > ROWS:
+        yield _more(len(blocks))
+
+
+def _more(number: int) -> Line:
+    return Line.of(f"and {number - ROWS} more", "dim")

@@ -1,6 +1,6 @@
 """Blocks as HTML for a notebook: a real table, in the colours of the front end's theme.
 
-Text of every kind is escaped: names of processes and devices come from outside.
+All text is escaped: names of processes and devices are chosen by others.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from gpumagic.render.blocks import Block, Cell, Grid, Line
-from gpumagic.render.sanitize import bounded
+from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
 from gpumagic.system.text import harmless
 
 # JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
-# fallbacks stand, chosen to be legible on white and on black.
+# fallbacks apply, legible on white and on black.
 _COLORS = {
     "good": "var(--jp-success-color1, #2e9e44)",
     "warn": "var(--jp-warn-color1, #c77700)",
@@ -29,7 +28,7 @@ _STYLES = {
 
 
 def render(blocks: Sequence[Block]) -> str:
-    """The blocks as one ``<div>``."""
+    """Return the blocks as one ``<div>``."""
     inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in bounded(blocks))
     return f'<div class="gpumagic">{inner}</div>'
 

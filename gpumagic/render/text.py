@@ -11,8 +11,7 @@ from io import StringIO
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import Block, Cell, Grid, Line
-from gpumagic.render.sanitize import bounded
+from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
 from gpumagic.system.text import harmless
 
 _STYLES = {
@@ -25,13 +24,13 @@ _STYLES = {
     "code": "",
 }
 _BAR_WIDTH = 8
-#: Columns where what is printed goes to no terminal.
+#: The width of text that is not printed to a terminal.
 _COLUMNS = 80
 _GAP = "  "
 
 
 def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = False) -> str:
-    """The blocks as text without trailing blanks; ``width`` defaults to `columns`."""
+    """Return the blocks as text without trailing blanks; ``width`` defaults to `columns`."""
     buffer, width = StringIO(), width or columns()
     console = Console(
         file=buffer,
@@ -49,12 +48,12 @@ def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = F
 
 
 def columns() -> int:
-    """How wide text may be: what ``COLUMNS`` says, else the terminal that is printed to.
+    """Return the width of text: ``COLUMNS`` if set, else the width of the terminal printed to.
 
-    A kernel prints to none: the one in which its server was started shows nobody its output.
+    A kernel prints to no terminal: the one in which its server was started shows no output.
     """
-    said = os.environ.get("COLUMNS", "").isdecimal()
-    if said or sys.stdout is sys.__stdout__:
+    is_set = os.environ.get("COLUMNS", "").isdecimal()
+    if is_set or sys.stdout is sys.__stdout__:
         return shutil.get_terminal_size((_COLUMNS, 25)).columns
     return _COLUMNS
 
@@ -74,9 +73,9 @@ def _cell(cell: Cell) -> Text:
 
 
 def _table(grid: Grid, width: int) -> Text:
-    """The table, without the columns that have no room (the highest ranks go first), and which.
+    """Return the table in ``width`` columns of text, and below it the headers of dropped columns.
 
-    Columns that can be shortened are, before any is dropped.
+    Columns that can be shortened are, before any is dropped; the highest ranks are dropped first.
 
     Laid out here, since rich's own table measures every cell several times: 20 ms for a table of
     8 devices.
@@ -88,26 +87,26 @@ def _table(grid: Grid, width: int) -> Text:
     ]
     widths = [max(cell.cell_len for cell in column) for column in columns]
     least = [min(w, c.least or w) for w, c in zip(widths, grid.columns, strict=True)]
-    kept: list[int] = []
-    for highest in sorted({column.rank for column in grid.columns}, reverse=True):
-        kept = [i for i, column in enumerate(grid.columns) if column.rank <= highest]
-        gaps = len(_GAP) * (len(kept) - 1)
-        if sum(least[i] for i in kept) + gaps <= width:
+    shown: list[int] = []
+    for highest_rank in sorted({column.rank for column in grid.columns}, reverse=True):
+        shown = [i for i, column in enumerate(grid.columns) if column.rank <= highest_rank]
+        gaps = len(_GAP) * (len(shown) - 1)
+        if sum(least[i] for i in shown) + gaps <= width:
             break
-    else:  # not even the indispensable ones have room: shorten the widest
-        least[max(kept, key=lambda i: widths[i])] = 1
-    for i in sorted(kept, key=lambda i: widths[i], reverse=True):
-        excess = sum(widths[i] for i in kept) + gaps - width
+    else:  # not even those of rank 0 fit: shorten the widest
+        least[max(shown, key=lambda i: widths[i])] = 1
+    for i in sorted(shown, key=lambda i: widths[i], reverse=True):
+        excess = sum(widths[i] for i in shown) + gaps - width
         widths[i] -= min(max(excess, 0), widths[i] - least[i])
-    for i in kept:
+    for i in shown:
         for cell in columns[i]:
             cell.truncate(widths[i], overflow="ellipsis")
             cell.align(grid.columns[i].align, widths[i])
-    lines = [Text(_GAP).join(columns[i][row] for i in kept) for row in range(len(grid.rows) + 1)]
+    lines = [Text(_GAP).join(columns[i][row] for i in shown) for row in range(len(grid.rows) + 1)]
     if not grid.header:
         return Text("\n").join(lines[1:])
     lines.insert(1, Text("─" * lines[0].cell_len))
-    dropped = [header for i, header in enumerate(headers) if i not in kept and header]
+    dropped = [header for i, header in enumerate(headers) if i not in shown and header]
     if dropped:
-        lines.append(Text(f"not shown for want of width: {', '.join(dropped)}", "dim"))
+        lines.append(Text(f"not shown, the output is too narrow: {', '.join(dropped)}", "dim"))
     return Text("\n").join(lines)

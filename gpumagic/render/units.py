@@ -1,4 +1,4 @@
-"""Numbers with units, for people. Unknown is a dash."""
+"""Numbers with units as text. Unknown is a dash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_(value: int | None, *, sign: bool = False) -> str:
-    """Bytes in binary units with three or four significant digits: ``1.50 GiB``, ``512 B``.
+    """Return bytes in binary units with three or four significant digits: ``1.50 GiB``, ``512 B``.
 
     With ``sign``, a change: ``+1.50 GiB``, ``-512 B``, ``0 B``.
     """
@@ -22,7 +22,8 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
     )
     amount = float(abs(value))
     unit = 0
-    while amount >= 1024 and unit < len(_BINARY) - 1:
+    # 1023.5 KiB would be rounded to 1024 KiB.
+    while amount >= (1023.5 if unit else 1024) and unit < len(_BINARY) - 1:
         amount /= 1024
         unit += 1
     if unit == 0:
@@ -32,7 +33,7 @@ def bytes_(value: int | None, *, sign: bool = False) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds with three or four significant digits: ``50.1 ms``, ``3.02 µs``, ``2 min 5 s``."""
+    """Return seconds with three or four significant digits: ``50.1 ms``, ``2 min 5 s``."""
     if value is None:
         return DASH
     if value < 0:
@@ -51,14 +52,14 @@ def seconds(value: float | None) -> str:
     return f"{amount:.{digits}f} {unit}"
 
 
-#: Seconds that the clock of CPU time cannot tell apart: ``getrusage`` counts microseconds, Windows
+#: The resolution of the clock of CPU time in seconds: ``getrusage`` counts microseconds, Windows
 #: its scheduler's ticks.
-_CPU_CLOCK = 1 / 64 if os.name == "nt" else 1e-6
+_CPU_RESOLUTION = 1 / 64 if os.name == "nt" else 1e-6
 
 
 def cpu_seconds(value: float | None, loops: int = 1) -> str:
-    """CPU seconds per loop; what the clock cannot tell from nothing is ``< 1 µs``."""
-    least = _CPU_CLOCK / loops
+    """Return CPU seconds per loop; below the clock's resolution it is ``< 1 µs``."""
+    least = _CPU_RESOLUTION / loops
     if value is None or value >= least * (1 - 1e-6):
         return seconds(value)
     number, unit = seconds(max(least, 1e-9)).split()
@@ -66,15 +67,16 @@ def cpu_seconds(value: float | None, loops: int = 1) -> str:
 
 
 def percent(value: float | None) -> str:
+    """Return a percentage: ``97 %``."""
     return DASH if value is None else f"{value:.0f} %"
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Sorted numbers, runs drawn together: four in a row and one apart are ``0–3, 7``."""  # noqa: RUF002
-    parts: list[list[int]] = []
+def spans(numbers: Iterable[int], *, comma: str = ", ", dash: str = "–") -> str:
+    """Return the sorted numbers with consecutive ones as a range: ``0–3, 7``."""  # noqa: RUF002
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
         else:
-            parts.append([number])
-    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}–{p[-1]}" for p in parts)
+            ranges.append([number])
+    return comma.join(str(r[0]) if len(r) == 1 else f"{r[0]}{dash}{r[-1]}" for r in ranges)

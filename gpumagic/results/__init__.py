@@ -1,42 +1,32 @@
-"""What the magics return: frozen dataclasses, data only.
+"""What the magics return: frozen dataclasses, each with the blocks that show it.
 
 Units are bytes, seconds, percent, degrees Celsius and watts. What the hardware or the driver cannot
-report is ``None``, never 0. How a result looks is the business of ``gpumagic.render``; results
-only know that they can be shown.
+report is ``None``, never 0. A new result is one new file here.
 """
 
 from __future__ import annotations
 
 from gpumagic.results.base import Result
+from gpumagic.results.cell_holdings import CellHolding, CellHoldings
+from gpumagic.results.cell_memory import CellLog, CellMemory
 from gpumagic.results.cell_timings import CellTiming, TimingLog
-from gpumagic.results.cells import CellHolding, CellHoldings, CellLog, CellMemory
-from gpumagic.results.cluster import (
-    ClusterMemory,
-    ClusterSelection,
-    ClusterTable,
-    ClusterTiming,
-    EngineDevices,
-    EngineMemory,
-    EngineSelection,
-    EngineTiming,
-    ProcessGroup,
-)
+from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
+from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
+from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
+from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-from gpumagic.results.devices import (
-    Device,
-    DeviceTable,
-    MigInstance,
-    Process,
-    Selection,
-    Status,
-)
+from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
+from gpumagic.results.freed import Freed, FreeStep
 from gpumagic.results.history import HistoryState, SnapshotFile
-from gpumagic.results.holders import DeviceHolders, Freed, FreeStep, Holder, Holders, Site
+from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.oom import OutOfMemory, Remedy
+from gpumagic.results.process_group import ProcessGroup
+from gpumagic.results.processes import Process
+from gpumagic.results.selection import Selection, Status
 from gpumagic.results.timing import Bound, CudaTiming, Sample
 
 __all__ = [

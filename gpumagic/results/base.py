@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gpumagic.render.blocks import Block
 
 _Item = TypeVar("_Item")
 
@@ -14,32 +18,35 @@ _Item = TypeVar("_Item")
 class Result:
     """A result that shows itself: as text where there is only text, as HTML in a notebook.
 
-    The rendering lives in ``gpumagic.render`` and is imported when a result is first shown.
+    A result says in `_blocks` what shows it. What draws the blocks is imported when a result is
+    first shown.
     """
 
+    def _blocks(self) -> list[Block]:
+        """Return the blocks that show the result."""
+        raise NotImplementedError
+
     def __str__(self) -> str:
-        text: str = import_module("gpumagic.render").as_text(self)
-        return text
+        return as_text(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        bundle: dict[str, str] = import_module("gpumagic.render").mimebundle(self)
-        return bundle
+        return {"text/plain": as_text(self), "text/html": as_html(self)}
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain dictionaries, lists, strings and numbers."""
-        whole = plain(self)
-        assert isinstance(whole, dict)
-        return whole
+        """Return the result as plain dictionaries, lists, strings and numbers."""
+        fields = plain(self)
+        assert isinstance(fields, dict)
+        return fields
 
     def to_json(self, **options: Any) -> str:
-        """The result as JSON; ``options`` go to `json.dumps`."""
+        """Return the result as JSON; ``options`` go to `json.dumps`."""
         return json.dumps(self.to_dict(), **options)
 
 
 class Series(Result, Sequence[_Item]):
-    """A result that is, first of all, a sequence of parts: its field ``items_in``."""
+    """A result that is also a sequence: of the items in its field ``items_in``."""
 
-    #: The name of the field that holds the parts, a tuple.
+    #: The name of the field that holds the items, a tuple.
     items_in: ClassVar[str]
 
     def _items(self) -> tuple[_Item, ...]:
@@ -60,8 +67,22 @@ class Series(Result, Sequence[_Item]):
         return iter(self._items())
 
 
+def as_text(result: Result, width: int | None = None, *, color: bool = False) -> str:
+    """Return ``result`` as text of at most ``width`` columns (default: `text.columns`)."""
+    from gpumagic.render import text
+
+    return text.render(result._blocks(), width=width, color=color)
+
+
+def as_html(result: Result) -> str:
+    """Return ``result`` as HTML that follows the notebook's light or dark theme."""
+    from gpumagic.render import html
+
+    return html.render(result._blocks())
+
+
 def plain(value: Any) -> Any:
-    """``value`` with dataclasses turned into dictionaries and mappings' keys kept."""
+    """Return ``value`` with dataclasses as dictionaries and tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -69,3 +90,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def data_frame(
+    rows: Sequence[Any] | Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    *,
+    index: str | list[str] | None = None,
+    types: Mapping[str, Any] | None = None,
+) -> pandas.DataFrame:
+    """Return a DataFrame of rows, or of columns by name.
+
+    ``types`` are of columns whose type pandas cannot infer.
+
+    Raises:
+        DependencyError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        from gpumagic.errors import DependencyError
+
+        raise DependencyError(
+            "a DataFrame needs pandas, which is not installed: pip install pandas"
+        ) from error
+    frame = pandas.DataFrame(rows, columns=columns).astype(types or {})
+    return frame if index is None else frame.set_index(index)

@@ -8,37 +8,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from gpumagic.results.base import Result, Series
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import cpu_seconds, seconds
+from gpumagic.results.base import Result, Series, data_frame
+from gpumagic.results.cell_memory import cell_number, first_line
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
+#: At most so many cells are shown, the longest.
+_SHOWN = 20
+
 
 @dataclass(frozen=True)
 class CellTiming(Result):
-    """How long one cell took, seen without disturbing it. Seconds."""
+    """How long one cell took, measured without synchronising within it. Seconds."""
 
     #: The execution number; None for a cell that a front end ran outside the history.
     cell: int | None
     #: The cell's first line.
     source: str
-    #: Until everything, the cell's GPU work included, was done.
+    #: Until the cell's GPU work, too, was done.
     wall: float
     #: Until the cell's Python code had returned.
     host: float
     #: CPU time of this process, all threads.
     cpu: float
-    #: None where the cell showed no sign of GPU work, or ``note`` says why.
+    #: None where no GPU work of the cell was seen, or ``note`` says why.
     gpu: float | None = None
     per_device: Mapping[int, float] = field(default_factory=dict)
     #: True if ``gpu`` is an upper bound: the GPU was done as soon as the code had returned.
     gpu_at_most: bool = False
-    #: Whether there was a sign of GPU work.
+    #: Whether GPU work of the cell was seen.
     used_gpu: bool = False
     #: Whether the cell raised or was interrupted.
     failed: bool = False
     note: str | None = None
+
+    def _blocks(self) -> list[Block]:
+        parts = []
+        if self.used_gpu:
+            devices = ", ".join(f"cuda:{i} {seconds(t)}" for i, t in self.per_device.items())
+            several = f" ({devices})" if len(self.per_device) > 1 else ""
+            parts.append(f"GPU {_gpu(self)}{several}")
+        parts += [f"wall {seconds(self.wall)}", f"CPU {cpu_seconds(self.cpu)}"]
+        if self.note is not None:
+            parts.append(self.note)
+        return [Line.of(" · ".join(parts), "dim")]
 
     def __repr__(self) -> str:
         gpu = "-" if self.gpu is None else f"{self.gpu:.6g} s"
@@ -47,49 +64,99 @@ class CellTiming(Result):
 
 @dataclass(frozen=True)
 class TimingLog(Series[CellTiming]):
-    """The cells that were timed, oldest first."""
+    """The time of each cell that ended while ``%cudatime on`` was on, oldest first."""
 
     items_in: ClassVar[str] = "cells"
 
     cells: tuple[CellTiming, ...] = ()
-    #: How many older cells have been forgotten.
+    #: How many older cells were dropped from the log.
     forgotten: int = 0
-    #: Whether cells are being timed now.
+    #: Whether ``%cudatime on`` is in effect.
     watching: bool = False
 
     @property
     def wall(self) -> float:
-        """Seconds of all cells together."""
+        """The sum over all cells."""
         return math.fsum(cell.wall for cell in self.cells)
 
     @property
     def cpu(self) -> float:
+        """The sum over all cells."""
         return math.fsum(cell.cpu for cell in self.cells)
 
     @property
     def gpu(self) -> float | None:
-        """Seconds of all cells whose GPU time is known; None if there is none."""
+        """The sum over the cells whose GPU time is known; None if there is none."""
         known = [cell.gpu for cell in self.cells if cell.gpu is not None]
         return math.fsum(known) if known else None
 
     @property
     def gpu_at_most(self) -> bool:
-        """Whether an upper bound is among the GPU times."""
+        """Whether one of the GPU times is an upper bound."""
         return any(cell.gpu_at_most for cell in self.cells)
+
+    def _blocks(self) -> list[Block]:
+        if not self.cells:
+            hint = "none has ended since" if self.watching else "'%cudatime on' starts the log"
+            return [Line.of(f"No cell has been timed yet: {hint}", "dim")]
+        longest = sorted(self.cells, key=lambda cell: -cell.wall)[:_SHOWN]
+        columns = (
+            Column("cell", "right"),
+            Column("wall", "right"),
+            Column("GPU", "right"),
+            Column("CPU", "right", rank=1),
+            Column("", rank=2),
+        )
+        rows = [_row(cell, longest[0].wall) for cell in longest]
+        return [_sum(self), Grid(columns, rows), *_rest(self, len(longest))]
 
     def __repr__(self) -> str:
         return f"<TimingLog: {plural(len(self), 'cell')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a cell, and a column a device (needs pandas). Seconds."""
-        import pandas
-
+        """Return a DataFrame with a row a cell, a column a device (needs pandas). Seconds."""
         figures = [f.name for f in dataclasses.fields(CellTiming) if f.name != "per_device"]
         devices = sorted({ordinal for cell in self.cells for ordinal in cell.per_device})
         rows = [
             [getattr(cell, name) for name in figures] + [cell.per_device.get(i) for i in devices]
             for cell in self.cells
         ]
-        frame = pandas.DataFrame(rows, columns=[*figures, *(f"cuda:{i}" for i in devices)])
-        seconds = dict.fromkeys(("gpu", *(f"cuda:{i}" for i in devices)), float)
-        return frame.astype({"cell": "Int64", **seconds}).set_index("cell")
+        names = [f"cuda:{i}" for i in devices]
+        types = {"cell": "Int64", **dict.fromkeys(("gpu", *names), float)}
+        return data_frame(rows, [*figures, *names], index="cell", types=types)
+
+
+def _gpu(result: CellTiming) -> str:
+    return "≤ " * (result.gpu_at_most and result.gpu is not None) + seconds(result.gpu)
+
+
+def _sum(result: TimingLog) -> Line:
+    used = sum(cell.used_gpu for cell in result)
+    count = plural(len(result), "cell")
+    gpu = "≤ " * result.gpu_at_most + seconds(result.gpu)
+    return Line(
+        (
+            Cell(f"{count}, {used:,} with GPU work: "),
+            Cell(f"wall {seconds(result.wall)}, GPU {gpu}", "strong"),
+            Cell(f", CPU {cpu_seconds(result.cpu)}"),
+        )
+    )
+
+
+def _row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
+    return (
+        Cell(cell_number(cell.cell), "bad" if cell.failed else ""),
+        Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
+        Cell(_gpu(cell)),
+        Cell(cpu_seconds(cell.cpu)),
+        Cell(first_line(cell.source), "dim"),
+    )
+
+
+def _rest(result: TimingLog, shown: int) -> list[Block]:
+    lines = []
+    if len(result) > shown:
+        lines.append(f"the {shown} longest are shown; .to_pandas() has all {len(result):,}")
+    if result.forgotten:
+        lines.append(f"{plural(result.forgotten, 'older cell')} dropped from the log")
+    return dim_lines(lines)

@@ -1,21 +1,32 @@
-"""Several timings side by side, and whether they differ by more than their noise."""
+"""Timings side by side, and whether they differ by more than their noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from gpumagic.results.base import Result
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Style, dim_lines
+from gpumagic.render.units import seconds
+from gpumagic.results.base import Result, data_frame
+from gpumagic.results.timing import CudaTiming, Sample, time_unit
+from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:
     import pandas
 
+    from gpumagic.render.plots import Plot
+
 #: ``"noise"``: the difference is not larger than the noise.
 Verdict = Literal["faster", "slower", "noise"]
 Quantity = Literal["gpu", "wall"]
+
+_VERDICTS: dict[str | None, tuple[str, Style]] = {
+    "faster": ("faster", "good"),
+    "slower": ("slower", "warn"),
+    "noise": ("within the noise", "dim"),
+    None: ("", "dim"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,11 +35,11 @@ class Compared:
 
     name: str
     timing: CudaTiming
-    #: Its median time over the baseline's: 2.0 takes twice as long. None where one of them is 0.
+    #: The ratio of the median time to the baseline's: 2.0 is twice as long. None where one is 0.
     ratio: float | None = None
-    #: Where the ratio lies with 95 % confidence; None where there are too few repeats to tell.
+    #: The ratio's 95 % confidence interval; None where there are too few repeats.
     interval: tuple[float, float] | None = None
-    #: None for the baseline itself, and where there are too few repeats to tell.
+    #: None for the baseline, and where there are too few repeats.
     verdict: Verdict | None = None
 
 
@@ -47,7 +58,7 @@ class Comparison(Result):
         return self.entries[0].name
 
     def sample(self, entry: Compared) -> Sample:
-        """The times of an entry that are compared."""
+        """Return the times of an entry that are compared."""
         gpu = entry.timing.gpu
         return gpu if self.quantity == "gpu" and gpu is not None else entry.timing.wall
 
@@ -58,7 +69,7 @@ class Comparison(Result):
         return len(self.entries)
 
     def __getitem__(self, key: str | int) -> Compared:
-        """An entry by its name or its place.
+        """Return an entry by its name or its index.
 
         Raises:
             KeyError: no such name.
@@ -70,13 +81,25 @@ class Comparison(Result):
                 return entry
         raise KeyError(key)
 
+    def _blocks(self) -> list[Block]:
+        slowest = max(self.sample(entry).median for entry in self)
+        columns = (
+            Column("name"),
+            Column("GPU", "right"),
+            Column("wall", "right", rank=1),
+            Column("IQR", "right", rank=3),
+            Column("× " + self.baseline, "right"),
+            Column("95 % within", "right", rank=2),
+            Column(""),
+        )
+        rows = [_row(self, entry, slowest) for entry in self]
+        return [Grid(columns, rows), *dim_lines(self.notes)]
+
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(entry.name for entry in self.entries)}>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a timing: medians in seconds, ratios (needs pandas)."""
-        import pandas
-
+        """Return a DataFrame with a row a timing: medians in seconds, ratios (needs pandas)."""
         rows = []
         for entry in self.entries:
             timing = entry.timing
@@ -96,12 +119,64 @@ class Comparison(Result):
                     "loops": timing.loops,
                 }
             )
-        return pandas.DataFrame(rows).set_index("name")
+        return data_frame(rows, index="name")
 
-    def plot(self) -> Any:
-        """Every repeat of every timing as a picture, which a notebook shows by itself.
+    def plot(self) -> Plot:
+        """Return a picture: a row a timing, its repeats as dots, its quartiles as a bar.
 
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        return import_module("gpumagic.render.plots").plot(self)
+        from gpumagic.render.plots import new_plot
+
+        plot = new_plot(8, 3)
+        samples = [self.sample(entry) for entry in self]
+        scale, unit = time_unit(samples)
+        axes = plot.figure.subplots()
+        for row, (entry, sample) in enumerate(zip(self, samples, strict=True)):
+            colors = {"faster": "C2", "slower": "C1"}
+            color = "C0" if row == 0 else colors.get(str(entry.verdict), "C7")
+            values = [value / scale for value in sample.all]
+            low, high = (quartile / scale for quartile in sample.quartiles)
+            axes.barh(row, high - low, left=low, height=0.5, color=color, alpha=0.3)
+            axes.plot([sample.median / scale] * 2, [row - 0.25, row + 0.25], color=color, lw=2)
+            # One below the other in the order of the runs, so that a drift shows as a slope.
+            steps = max(len(values) - 1, 1)
+            heights = [
+                row + 0.2 - 0.4 * i / steps if steps > 1 else row for i in range(len(values))
+            ]
+            axes.plot(values, heights, ".", color=color, ms=4)
+        # matplotlib reads what stands between dollar signs as a formula.
+        names = [harmless(entry.name).replace("$", r"\$") for entry in self]
+        axes.set_yticks(range(len(samples)), names)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        name = {"gpu": "GPU", "wall": "wall"}[self.quantity]
+        axes.set(xlabel=f"{name} time per loop ({unit})")
+        return plot
+
+
+def _row(result: Comparison, entry: Compared, slowest: float) -> tuple[Cell, ...]:
+    timing = entry.timing
+    compared = result.sample(entry)
+    bar = compared.median / slowest if slowest > 0 else None
+    figures = {"gpu": seconds(timing.gpu.median if timing.gpu else None)}
+    figures["gpu"] = "≤ " * timing.gpu_at_most + figures["gpu"]
+    figures["wall"] = seconds(timing.wall.median)
+    cells = {
+        name: Cell(figure, "strong" if name == result.quantity else "")
+        for name, figure in figures.items()
+    }
+    cells[result.quantity] = Cell(figures[result.quantity], "strong", bar)
+    verdict, style = _VERDICTS[entry.verdict]
+    is_baseline = entry is result.entries[0]
+    within = "" if entry.interval is None else "{:.3g}–{:.3g}".format(*entry.interval)
+    return (
+        Cell(entry.name),
+        cells["gpu"],
+        cells["wall"],
+        Cell(seconds(compared.iqr) if len(compared.all) > 1 else DASH, "dim"),
+        Cell("1" if is_baseline else DASH if entry.ratio is None else f"{entry.ratio:.3g}"),
+        Cell(within, "dim"),
+        Cell("baseline" if is_baseline else verdict, "dim" if is_baseline else style),
+    )

@@ -1,7 +1,7 @@
-"""Plain data turned into results again: what arrives from elsewhere is data, and nothing else.
+"""Results from plain data, as it arrives from another process.
 
-The annotations of the fields say what is expected. Nothing is imported or called because of the
-data, and what does not fit them exactly is refused.
+The annotations of the fields say what is expected; data that does not fit them exactly is refused.
+The data cannot cause an import or a call.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-#: No byte, second or index is beyond it, and what is shown can be calculated with all below.
+#: The limit of a number: no count of bytes, time or index reaches it, and text shows all below.
 _LARGEST = 2**63
 
 
 def from_json(kind: Any, text: str) -> Any:
-    """A value of the annotation ``kind`` from the JSON of its `plain` form.
+    """Return a value of the annotation ``kind`` from the JSON of its `plain` form.
 
     Raises:
         ValueError: the text is no JSON, or not of that kind.
@@ -34,7 +34,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def from_plain(kind: Any, data: Any) -> Any:
-    """A value of the annotation ``kind`` from what `plain` makes of it; see `from_json`.
+    """Return a value of the annotation ``kind`` from its `plain` form; see `from_json`.
 
     Raises:
         ValueError: the data is not of that kind.
@@ -91,7 +91,7 @@ def _tuple(kinds: tuple[Any, ...], data: list[Any]) -> tuple[Any, ...]:
 
 
 def _key(kind: Any, text: str) -> Any:
-    """A mapping's key, which JSON has as a string."""
+    """Return a mapping's key, which JSON has as a string."""
     if kind is str:
         return text
     if kind is int and len(text) < 20 and text.removeprefix("-").isdecimal():

@@ -1,38 +1,50 @@
-"""The devices of the machine, and what became of a choice among them."""
+"""The devices of the machine, and which of them this process sees."""
 
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from gpumagic.results.base import Result, Series, plain
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
+from gpumagic.render.units import bytes_, percent
+from gpumagic.results.base import Series, data_frame, plain
+from gpumagic.results.processes import Process, most_memory, short_command
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
-Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
+_MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process that holds memory on a device, as NVML reports it."""
-
-    pid: int
-    #: Bytes of device memory, or None where the driver does not say (WDDM, MIG without permission).
-    memory: int | None = None
-    #: ``"compute"`` or ``"graphics"``.
-    kind: str = "compute"
-    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
-    user: str | None = None
-    #: The program and the script, ``python train.py``; never others' arguments.
-    command: str | None = None
-    #: True for the process that asked; None where NVML's pids cannot be compared with ours.
-    own: bool | None = None
-    #: Whether it belongs to the user that asks; None where it cannot be looked up.
-    mine: bool | None = None
+_COLUMNS = (
+    Column("GPU", "right"),
+    Column("CUDA"),
+    Column("Name", rank=1),
+    Column("Memory used / total"),
+    Column("Util", "right", rank=2),
+    Column("Temp", "right", rank=5),
+    Column("Power", "right", rank=6),
+    Column("Mine", "right", rank=3),
+    Column("Others", "right", rank=4),
+)
+_MIG_COLUMNS = (
+    Column("GPU", "right"),
+    Column("MIG instance", rank=1),
+    Column("UUID"),
+    Column("Memory used / total"),
+)
+_PROCESS_COLUMNS = (
+    Column("GPU", "right"),
+    Column("PID", "right"),
+    Column("User", rank=2),
+    Column("Memory", "right"),
+    Column("Type", rank=3),
+    Column("Command", least=12),
+)
 
 
 @dataclass(frozen=True)
@@ -75,13 +87,13 @@ class Device:
     compute_capability: tuple[int, int] | None = None
     mig: tuple[MigInstance, ...] = ()
     #: The UUID of the MIG instance that this process sees of the device, if it is divided into
-    #: such; None where not known.
+    #: instances; None where not known.
     instance: str | None = None
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
 
     def as_seen(self) -> Device:
-        """What this process sees of the device: where it is divided, its MIG instance's figures."""
+        """Return the device as this process sees it: of a divided one, its MIG instance."""
         if not self.mig:
             return self
         part = next((part for part in self.mig if part.uuid == self.instance), MigInstance(""))
@@ -109,52 +121,179 @@ class DeviceTable(Series[Device]):
     environment: Mapping[str, str] = field(default_factory=dict)
     #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
     cuda_initialized: bool | None = None
-    #: CUDA has failed in this process, which remembers that and sees no device any more.
+    #: Whether CUDA failed to initialise in this process, which is final: it sees no device.
     cuda_failed: bool = False
-    #: There is no CUDA driver, although NVML lists the devices: none can be used.
+    #: Whether there is no CUDA driver, although NVML lists devices: none can be used.
     cuda_missing: bool = False
     driver_version: str | None = None
     #: The newest CUDA that the driver supports, for example ``(13, 0)``.
     cuda_version: tuple[int, int] | None = None
     #: Why there is no table, if there is none: one line.
     error: str | None = None
-    #: Whether processes are to be shown.
+    #: Whether the processes are shown.
     show_processes: bool = False
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        if self.error is not None:
+            return [Line.of(f"No GPU to show: {self.error}.", "warn"), _sees(self)]
+        if not self:
+            return [
+                Line.of("No GPU to show: NVML lists none on this machine.", "warn"),
+                _sees(self),
+            ]
+        blocks: list[Block] = [Grid(_COLUMNS, [_row(device) for device in self])]
+        blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
+        errors = [(device.index, device.error) for device in self if device.error is not None]
+        blocks += [Line.of(f"GPU {i}: {e}.", "bad") for i, e in errors if e != _short(e)]
+        blocks.append(_sees(self))
+        if self.show_processes:
+            blocks += _processes(self)
+        blocks += [Line.of(note, "warn") for note in self.notes]
+        return blocks
 
     def __repr__(self) -> str:
         return f"<DeviceTable: {plural(len(self), 'device')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a device and a column a field (needs pandas)."""
-        import pandas
-
+        """Return a DataFrame with a row a device and a column a field (needs pandas)."""
         rows = [plain(device) for device in self.devices]
         columns = [f.name for f in dataclasses.fields(Device)]
-        return pandas.DataFrame(rows, columns=columns).set_index("index")
+        return data_frame(rows, columns, index="index")
 
 
-@dataclass(frozen=True)
-class Selection(Result):
-    """What became of a choice of devices: verified, never hoped."""
+def _row(device: Device) -> list[Cell]:
+    if device.error is not None:
+        blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 4)
+        return [
+            Cell(str(device.index)),
+            _ordinal(device),
+            Cell(device.name or DASH),
+            Cell(_short(device.error), "bad"),
+            *blank,
+        ]
+    hidden: Style = "dim" if device.visible is False else ""
+    return [
+        Cell(str(device.index), hidden or "strong"),
+        _ordinal(device),
+        Cell(device.name or DASH, hidden),
+        memory_cell(device),
+        Cell(percent(device.utilization), hidden),
+        Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
+        Cell(_power(device), hidden),
+        _bytes(device.memory_own),
+        _bytes(device.memory_others),
+    ]
 
-    #: The spec as the user typed it.
-    requested: str
-    #: The variables as they now stand in this process; None for one that is not set.
-    environment: Mapping[str, str | None]
-    status: Status
-    #: The devices that this process sees after the act, in CUDA's order. When it is too late these
-    #: are the ones that are really visible, not the ones asked for.
-    devices: tuple[Device, ...] = ()
-    #: False where it is not known which these are, before CUDA starts; `devices` is empty then.
-    devices_known: bool = True
-    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
-    cuda_initialized: bool | None = None
-    #: One line on what was found, and what can be done; None where there is nothing to add.
-    message: str | None = None
-    #: Further remarks, a line each.
-    notes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
+def _short(error: str) -> str:
+    """Return an error as short as a cell needs it: a long one would push out other columns."""
+    return textwrap.shorten(error, 24, placeholder=" …")
+
+
+def _bytes(value: int | None) -> Cell:
+    return Cell(bytes_(value), "" if value else "dim")
+
+
+def _ordinal(device: Device) -> Cell:
+    if device.ordinal is not None:
+        return Cell(f"cuda:{device.ordinal}", "good")
+    if device.visible is False:
+        return Cell("hidden", "dim")
+    return Cell("cuda:?" if device.visible else DASH, "dim")
+
+
+def _power(device: Device) -> str:
+    if device.power is None:
+        return DASH
+    limit = DASH if device.power_limit is None else f"{device.power_limit:.0f}"
+    return f"{device.power:.0f} / {limit} W"
+
+
+def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
+    return [
+        [
+            Cell(str(device.index)),
+            Cell(part.name or DASH),
+            Cell(part.uuid, "good" if part.uuid == device.instance else ""),
+            Cell(f"{bytes_(part.memory_used)} / {bytes_(part.memory_total)}"),
+        ]
+        for device in table
+        for part in device.mig
+    ]
+
+
+def _sees(table: DeviceTable) -> Line:
+    """Return how many devices this process sees, by which variables, and whether that is final."""
+    known = [device.visible for device in table]
+    if not table.devices:
+        count = ""
+    elif None in known:
+        count = "What this kernel sees is not known: "
+    elif all(known):
+        count = f"This kernel sees {'the GPU' if len(known) == 1 else f'all {len(known)} GPUs'}: "
+    else:
+        number = sum(map(bool, known))
+        count = f"This kernel sees {number or 'none'} of {len(known)} GPU{'s' * (len(known) > 1)}: "
+    if table.cuda_missing:
+        state = "there is no CUDA driver"
+    elif table.cuda_failed:
+        state = "CUDA has failed in this process, which is final"
+    else:
+        state = {
+            True: "CUDA is initialised, so this is final for the process",
+            False: "CUDA is not initialised, so this can still be changed",
+            None: "the CUDA driver does not say whether it is initialised",
+        }[table.cuda_initialized]
+    order = ""
+    if any(d.visible and d.ordinal is None for d in table):
+        order = "; CUDA's own order (fastest first) is not known before it starts"
+    if any(d.instance for d in table) and len(table) > 1:
+        order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
+    return Line((Cell(count), Cell(f"{variables(table.environment)}; {state}{order}.", "dim")))
+
+
+def variables(environment: Mapping[str, str | None]) -> str:
+    """Return CUDA's variables as they are set."""
+    mask = environment.get(_MASK)
+    text = f"{_MASK} is not set" if mask is None else f"{_MASK}={mask}"
+    order = environment.get(_ORDER)
+    return text if order is None else f"{text}, {_ORDER}={order}"
+
+
+def _processes(table: DeviceTable) -> list[Block]:
+    listed = [(device.index, process) for device in table for process in device.processes or ()]
+    shown, rest = most_memory(listed)
+    rows = [_process(index, process) for index, process in shown]
+    unlisted = [str(device.index) for device in table if device.processes is None]
+    blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []
+    blocks += rest
+    if not rows and len(unlisted) < len(table):
+        blocks.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
+    if unlisted:
+        text = f"NVML does not list the processes of GPU {', '.join(unlisted)}."
+        blocks.append(Line.of(text, "dim"))
+    return blocks
+
+
+def _process(index: int, process: Process) -> list[Cell]:
+    style: Style = "strong" if process.own else ""
+    return [
+        Cell(str(index)),
+        Cell(f"{process.pid}{' (this kernel)' if process.own else ''}", style),
+        Cell(process.user or DASH),
+        Cell(bytes_(process.memory)),
+        Cell(process.kind, "dim"),
+        Cell(short_command(process)),
+    ]
+
+
+def memory_cell(device: Device) -> Cell:
+    """Return memory used of the total, with a bar."""
+    used, total = device.memory_used, device.memory_total
+    text = f"{bytes_(used)} / {bytes_(total)}"
+    if used is None or not total:
+        return Cell(text)
+    share = used / total
+    return Cell(text, "bad" if share > 0.9 else "warn" if share > 0.7 else "", bar=share)

@@ -1,45 +1,50 @@
-"""Who holds GPU memory, and what was given back."""
+"""Which variables hold GPU memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.results.base import Result
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result, data_frame
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
+#: At most so many holders of a device have a row; the others are summed up.
+_ROWS = 15
+
 
 @dataclass(frozen=True)
 class Holder:
-    """What one name of the user's, or one place of the notebook's, holds on one device. Bytes."""
+    """The memory that one variable, or the notebook, holds on one device. Bytes."""
 
-    #: What the user calls it: ``model``, ``Out[3]``, ``h in forward, In[5] line 3``.
+    #: As the user would name it: ``model``, ``Out[3]``, ``h in forward, In[5] line 3``.
     name: str
     #: ``module``, ``tensor``, ``optimizer``, ``function``, ``list``… or ``notebook``.
     kind: str
-    #: What is counted here. Memory that several names hold is counted once, at the first of them.
+    #: The memory counted here. What several variables hold is counted once, at the first of them.
     bytes: int
-    #: Counted here, by the part that they play: ``parameters``, ``gradients``, ``optimizer state``…
+    #: The same by role: ``parameters``, ``gradients``, ``optimizer state``…
     parts: Mapping[str, int]
-    #: The number of allocations that are counted here.
+    #: The number of allocations counted here.
     blocks: int
-    #: What nothing else holds: deleting this alone gives it back.
+    #: What nothing else holds: deleting this alone frees it.
     alone: int
-    #: What it holds together with others, wherever that is counted.
+    #: What other holders hold too, wherever that is counted.
     shared: int
-    #: Who else holds some of what is counted here.
+    #: The other holders of some of what is counted here.
     also: tuple[str, ...] = ()
-    #: Held by the notebook, not by a name of the user's: ``%gpumem free`` lets it go.
+    #: Whether it is referenced by the notebook, not by a variable: ``%gpumem free`` frees it.
     pinned: bool = False
 
 
 @dataclass(frozen=True)
 class Site:
-    """Memory that no name leads to, by the line that allocated it or by what else refers to it."""
+    """Memory that no variable references, by the line that allocated it or by its referrer."""
 
     #: ``In[5] line 3 in step``, ``held by cache.STORE``.
     where: str
@@ -49,28 +54,28 @@ class Site:
 
 @dataclass(frozen=True)
 class DeviceHolders:
-    """Who holds one device's memory. Bytes.
+    """What holds one device's memory. Bytes.
 
     ``named + pinned + unattributed + rounding`` is exactly ``allocated``.
     """
 
     #: What torch's allocator says is allocated.
     allocated: int
-    #: Held by the user's names, and by what runs or is yet to be called.
+    #: Held by variables, by running functions, and by functions registered to be called.
     named: int
-    #: Held by nothing but the notebook (``Out``, ``_``, the last exception…).
+    #: Held only by the notebook (``Out``, ``_``, the last exception…).
     pinned: int
-    #: Led to by no name.
+    #: Not referenced by any variable.
     unattributed: int
-    #: What the allocator adds to round a request up; None where it does not say.
+    #: What the allocator adds to requests by rounding up; None where not known.
     rounding: int | None
     #: Largest first.
     holders: tuple[Holder, ...] = ()
-    #: The sites of what is unattributed, where torch recorded them. Largest first.
+    #: Where the unattributed memory was allocated, as far as torch recorded it. Largest first.
     sites: tuple[Site, ...] = ()
 
     def __getitem__(self, name: str) -> Holder:
-        """The holder that is called ``name``."""
+        """Return the holder of that name."""
         for holder in self.holders:
             if holder.name == name:
                 return holder
@@ -79,57 +84,128 @@ class DeviceHolders:
 
 @dataclass(frozen=True)
 class Holders(Result):
-    """Who holds GPU memory: one `DeviceHolders` for each CUDA ordinal in use."""
+    """What holds GPU memory: one `DeviceHolders` for each CUDA ordinal in use."""
 
     devices: Mapping[int, DeviceHolders] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     #: Why there are no figures, if there are none: one line.
     error: str | None = None
 
+    def _blocks(self) -> list[Block]:
+        if self.error is not None:
+            return [Line.of(f"No GPU memory to show: {self.error}", "dim")]
+        shown = {i: device for i, device in self.devices.items() if device.allocated}
+        if not shown:
+            return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
+        blocks: list[Block] = []
+        for ordinal, device in shown.items():
+            blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
+            if unlisted := _unlisted(device):
+                text = f"Hold only memory that is counted at others: {_listed(unlisted, 8)}"
+                blocks.append(Line.of(text, "dim"))
+        return [*blocks, *dim_lines(self.notes)]
+
     def __repr__(self) -> str:
         number = sum(len(device.holders) for device in self.devices.values())
         return f"<Holders: {number} on {plural(len(self.devices), 'device')}>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row for each device and holder (needs pandas). Bytes."""
-        import pandas
-
+        """Return a DataFrame with a row for each device and holder (needs pandas). Bytes."""
         columns = ["device", "name", "kind", "bytes", "blocks", "alone", "shared", "pinned"]
         rows = [
             [ordinal, *(getattr(holder, column) for column in columns[1:])]
             for ordinal, device in self.devices.items()
             for holder in device.holders
         ]
-        return pandas.DataFrame(rows, columns=columns).set_index(["device", "name"])
+        return data_frame(rows, columns, index=["device", "name"])
 
 
-@dataclass(frozen=True)
-class FreeStep:
-    """One step of giving back. Bytes by CUDA ordinal, what the step gave back."""
+def _table(title: str, device: DeviceHolders) -> Grid:
+    """Return the holders of one device, the largest first, and what no variable references."""
+    counted = [holder for holder in device.holders if holder.bytes]
+    rows = [row for holder in counted[:_ROWS] for row in _rows(holder, device.allocated)]
+    if rest := counted[_ROWS:]:
+        size = sum(holder.bytes for holder in rest)
+        number = sum(holder.blocks for holder in rest)
+        rows.append(_plain(f"{len(rest)} more", size, device.allocated, number))
+    for site in (sites := device.sites[:_ROWS]):
+        name = f"no variable: {site.where}"
+        rows.append(_plain(name, site.bytes, device.allocated, site.blocks))
+    if unknown := device.unattributed - sum(site.bytes for site in sites):
+        rows.append(_plain("not referenced by any variable", unknown, device.allocated))
+    return Grid(_columns(title), rows)
 
-    what: str
-    #: Given back to the allocator.
-    allocated: Mapping[int, int] = field(default_factory=dict)
-    #: Given back to the device.
-    reserved: Mapping[int, int] = field(default_factory=dict)
+
+def _columns(title: str) -> list[Column]:
+    return [
+        Column(title),
+        Column("Bytes"),
+        Column("Kind", rank=2),
+        Column("Blocks", "right", rank=4),
+        Column("Frees", "right", rank=3),
+        Column("Also held by", rank=1),
+    ]
 
 
-@dataclass(frozen=True)
-class Freed(Result):
-    """What ``%gpumem free`` gave back, or would."""
+def _rows(holder: Holder, total: int) -> list[list[Cell]]:
+    """Return a holder's row, and below it one for each of its parts, if they are several."""
+    frees = "all" if holder.alone == holder.bytes else bytes_(holder.alone)
+    first = [
+        Cell(holder.name, "warn" if holder.pinned else "strong"),
+        Cell(bytes_(holder.bytes), bar=holder.bytes / total),
+        Cell(_kind(holder), "dim"),
+        Cell(str(holder.blocks), "dim"),
+        Cell(frees, "dim"),
+        Cell(_listed(holder.also, 3), "dim"),
+    ]
+    parts = sorted(holder.parts.items(), key=lambda item: -item[1])
+    if len(parts) < 2:
+        return [first]
+    return [first, *(_plain(f"└ {part or 'tensors'}", size, total) for part, size in parts)]
 
-    steps: tuple[FreeStep, ...] = ()
-    #: Bytes by CUDA ordinal.
-    allocated_before: Mapping[int, int] = field(default_factory=dict)
-    allocated_after: Mapping[int, int] = field(default_factory=dict)
-    reserved_before: Mapping[int, int] = field(default_factory=dict)
-    reserved_after: Mapping[int, int] = field(default_factory=dict)
-    #: Whether nothing was done: these are the figures that are expected.
-    dry_run: bool = False
-    notes: tuple[str, ...] = ()
-    #: Why there are no figures, if there are none: one line.
-    error: str | None = None
 
-    def __repr__(self) -> str:
-        total = sum(self.allocated_before.values()) - sum(self.allocated_after.values())
-        return f"<Freed: {total} B{', not yet' if self.dry_run else ''}>"
+def _plain(name: str, size: int, total: int, number: int | None = None) -> list[Cell]:
+    blank = Cell("")
+    count = Cell("" if number is None else str(number), "dim")
+    return [Cell(name, "dim"), Cell(bytes_(size), "dim", size / total), blank, count, blank, blank]
+
+
+def _kind(holder: Holder) -> str:
+    """``module``, ``optimizer state``, ``function's closure``."""
+    part = next(iter(holder.parts), "") if len(holder.parts) == 1 else ""
+    if holder.kind in part:
+        return part
+    return f"{holder.kind}: {part}" if part else holder.kind
+
+
+def _unlisted(device: DeviceHolders) -> list[str]:
+    """Return the variables in no row: no memory is counted at them, none in ``also``."""
+    also = {name for holder in device.holders for name in holder.also}
+    return [
+        holder.name
+        for holder in device.holders
+        if not holder.bytes and not holder.pinned and holder.name not in also
+    ]
+
+
+def _sum(device: DeviceHolders) -> Line:
+    """Return the sum of the rows: exactly what the allocator says is allocated."""
+    parts = [
+        ("variables", device.named),
+        ("notebook", device.pinned),
+        ("unreferenced", device.unattributed),
+        ("rounding", device.rounding),
+    ]
+    terms = [f"{name} {bytes_(size)}" for name, size in parts if size]
+    exact = f" ({device.allocated:,} B)" if device.allocated >= 1024 else ""
+    return Line(
+        (
+            Cell(f"{bytes_(device.allocated)} allocated{exact}", "strong"),
+            Cell(f" = {' + '.join(terms)}"),
+        )
+    )
+
+
+def _listed(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

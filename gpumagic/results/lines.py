@@ -1,4 +1,4 @@
-"""What each line of a cell did to GPU memory."""
+"""The change of GPU memory by each line of a cell."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.results.base import Result
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result, data_frame
 from gpumagic.results.memory import MemoryDelta
 
 if TYPE_CHECKING:
     import pandas
 
+#: Of more than so many lines in a row without a change, the first and last few are shown.
+_UNCHANGED, _EDGE = 8, 2
+
 
 @dataclass(frozen=True)
 class LineMemory:
-    """What a line did to one device's memory, all its runs together. Bytes, exact.
+    """The change of one device's memory by all runs of a line. Bytes, exact.
 
-    What the functions that the line calls do counts to the line.
+    What the functions do that the line calls is included.
     """
 
     #: Change of the bytes held by live tensors: ``given - taken``, where those are counted.
     change: int = 0
-    #: Highest allocated bytes while the line ran, above its start; the highest of its runs. Within
-    #: one statement, the passes of a comprehension for example, it is one run.
+    #: Highest allocated bytes during a run of the line, above the run's start. One statement is one
+    #: run, whatever loops are in it: those of a comprehension for example.
     peak: int = 0
-    #: Bytes that the line allocated, and bytes that were freed while it ran.
+    #: Bytes allocated by the line, and bytes freed while it ran.
     given: int = 0
     taken: int = 0
-    #: Of the bytes that the line allocated, those that were still allocated when the cell ended;
-    #: None where not known. For the cell's lines and for a function's alike.
+    #: Of ``given``, the bytes that were still allocated when the cell ended; None where not known.
+    #: The lines of functions have it too.
     stayed: int | None = None
 
 
@@ -42,7 +47,7 @@ class SourceLines:
     #: The number of the first of ``lines``.
     first: int
     lines: tuple[str, ...]
-    #: By CUDA ordinal and by line number; lines that did nothing to memory are absent.
+    #: By CUDA ordinal and line number; lines without a change are absent.
     devices: Mapping[int, Mapping[int, LineMemory]] = field(default_factory=dict)
     #: Whether any of it ran.
     ran: bool = True
@@ -52,23 +57,36 @@ class SourceLines:
 
 @dataclass(frozen=True)
 class LineReport(Result):
-    """What each line of a cell, and of the named functions, did to GPU memory."""
+    """The change of GPU memory by each line of a cell and of the named functions."""
 
     cell: MemoryDelta
     sources: tuple[SourceLines, ...] = ()
-    #: By CUDA ordinal, the change that belongs to no line of the cell: of other tasks while the
-    #: cell awaited.
+    #: By CUDA ordinal, the change while no line of the cell ran: by other tasks while it awaited.
     elsewhere: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        blocks: list[Block] = []
+        for source in self.sources:
+            if source.empty:
+                blocks.append(Line.of(f"{source.name}: nothing to run", "dim"))
+            elif not source.ran:
+                blocks.append(Line.of(f"{source.name}: did not run in this cell's thread", "dim"))
+            for ordinal, lines in source.devices.items():
+                name = Cell(source.name, "strong")
+                blocks.append(Line((name, Cell(f" on cuda:{ordinal}", "dim"))))
+                blocks.append(_grid(source, lines))
+        for ordinal, change in self.elsewhere.items():
+            size = bytes_(change, sign=True)
+            blocks.append(Line.of(f"cuda:{ordinal}: {size} while no line of the cell ran"))
+        return [*blocks, *self.cell._blocks(), *dim_lines(self.notes)]
 
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self.sources)
         return f"<LineReport: {names or self.cell.error or 'nothing'}>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row for each line that did something (needs pandas). Bytes."""
-        import pandas
-
+        """Return a DataFrame with a row for each line with a change (needs pandas). Bytes."""
         rows = [
             (s.name, line, ordinal, s.lines[line - s.first].strip(), *vars(memory).values())
             for s in self.sources
@@ -76,5 +94,54 @@ class LineReport(Result):
             for line, memory in sorted(lines.items())
         ]
         figures = ["change", "peak", "given", "taken", "stayed"]
-        frame = pandas.DataFrame(rows, columns=["source", "line", "device", "text", *figures])
-        return frame.astype({"stayed": "Int64"}).set_index(["source", "line", "device"])
+        index = ["source", "line", "device"]
+        return data_frame(rows, [*index, "text", *figures], index=index, types={"stayed": "Int64"})
+
+
+def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
+    columns = [
+        Column("Line", "right"),
+        Column("Change", "right"),
+        Column("Peak", "right"),
+        Column("Retained", "right"),
+        Column("Source"),
+    ]
+    rows = []
+    for number in _shown(source, lines):
+        if number is None:
+            rows.append([*[Cell("")] * 4, Cell("⋯", "dim")])
+            continue
+        text = Cell(source.lines[number - source.first].expandtabs(4), "code")
+        memory = lines.get(number)
+        if memory is None:
+            rows.append([Cell(str(number), "dim"), *[Cell("")] * 3, text])
+            continue
+        rows.append(
+            [
+                Cell(str(number), "dim"),
+                Cell(bytes_(memory.change, sign=True), "" if memory.change else "dim"),
+                Cell(bytes_(memory.peak, sign=True), "" if memory.peak else "dim"),
+                Cell(bytes_(memory.stayed), "strong" if memory.stayed else "dim"),
+                text,
+            ]
+        )
+    return Grid(columns, rows)
+
+
+def _shown(source: SourceLines, lines: Mapping[int, LineMemory]) -> list[int | None]:
+    """Return the numbers of the lines to show; None where some are left out."""
+    shown: list[int | None] = []
+    unchanged: list[int] = []
+    # Numbers beyond the source are possible: of a file that was edited since.
+    for number in [*range(source.first, source.first + len(source.lines)), None]:
+        if number is not None and number not in lines:
+            unchanged.append(number)
+            continue
+        if len(unchanged) > _UNCHANGED:
+            shown += [*unchanged[:_EDGE], None, *unchanged[-_EDGE:]]
+        else:
+            shown += unchanged
+        unchanged = []
+        if number is not None:
+            shown.append(number)
+    return shown

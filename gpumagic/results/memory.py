@@ -1,27 +1,32 @@
-"""What holds GPU memory, and what a cell did to it."""
+"""The current GPU memory, and its change by a cell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.system.text import plural
+
+#: From this part of a device's memory in use, the free memory is coloured.
+_WARN, _BAD = 0.90, 0.97
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
     """The memory of one device as one process sees it. Bytes; None where not known."""
 
-    #: Held by live tensors, by torch's caching allocator.
+    #: Held by live tensors, by the counters of torch's caching allocator.
     allocated: int | None = None
-    #: Taken from the device by the allocator: live tensors and cache.
+    #: Reserved by the allocator: live tensors and cache.
     reserved: int | None = None
     #: Highest ``allocated`` since the start or the user's last reset.
     peak: int | None = None
     free: int | None = None
     total: int | None = None
-    #: This process, outside the allocator: the CUDA context, libraries' workspaces.
+    #: Non-PyTorch memory of this process: the CUDA context, libraries' workspaces.
     outside: int | None = None
     #: Other processes.
     others: int | None = None
@@ -31,10 +36,10 @@ class DeviceMemory:
     #: Change of ``allocated`` and ``reserved`` since the previous report; None for the first.
     allocated_change: int | None = None
     reserved_change: int | None = None
-    #: Whether this process has a CUDA context on the device; without one it holds nothing there.
+    #: Whether this process has a CUDA context on the device; without one it holds no memory there.
     context: bool | None = None
-    #: Of ``reserved``: free, but between live tensors within a segment, so that it can serve only
-    #: smaller ones and be given back to nobody.
+    #: Of ``reserved``: free, but between live tensors of a segment, so that it fits only smaller
+    #: tensors and cannot be returned to the device.
     fragmented: int | None = None
     #: Of ``reserved``: held for CUDA graphs apart from all else, and for `torch.cuda.MemPool` and
     #: pools that graphs share (`torch.cuda.graph_pool_handle`), which torch does not tell apart.
@@ -44,7 +49,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class MemoryReport(Result):
-    """GPU memory now: one `DeviceMemory` for each CUDA ordinal."""
+    """The current GPU memory: one `DeviceMemory` for each CUDA ordinal."""
 
     devices: Mapping[int, DeviceMemory] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -57,23 +62,49 @@ class MemoryReport(Result):
     #: Whether torch uses CUDA in this process.
     in_use: bool = False
 
+    def _blocks(self) -> list[Block]:
+        if self.error is not None:
+            return [Line.of(f"No GPU memory to show: {self.error}")]
+        columns = [
+            Column("Device"),
+            Column("GPU", "right", rank=5),
+            Column("Name", rank=6),
+            Column("Allocated", "right"),
+            Column("Reserved", rank=1),
+            Column("Peak", "right", rank=2),
+            Column("Non-PyTorch", "right", rank=4),
+            Column("Others", "right", rank=3),
+            Column("Free", "right"),
+            Column("Total", "right", rank=3),
+        ]
+        rows = [_report_row(ordinal, memory) for ordinal, memory in self.devices.items()]
+        blocks: list[Block] = [Grid(columns, rows)]
+        changes = [
+            f"cuda:{ordinal} {_changes(memory)}"
+            for ordinal, memory in self.devices.items()
+            if memory.allocated_change or memory.reserved_change
+        ]
+        if changes:
+            blocks.append(Line.of("Since the last report: " + "; ".join(changes)))
+        return [*blocks, *_details(self), *dim_lines(self.notes)]
+
     def __repr__(self) -> str:
         return f"<MemoryReport: {plural(len(self.devices), 'device')}>"
 
 
 @dataclass(frozen=True)
 class DeviceMemoryDelta:
-    """What a cell did to one device's memory, by the allocator's counters. Bytes, exact."""
+    """The change of one device's memory by a cell, by the allocator's counters. Bytes, exact."""
 
     #: Change of the bytes held by live tensors.
     allocated: int
-    #: Change of the bytes that the allocator holds.
+    #: Change of the bytes reserved by the allocator.
     reserved: int
     #: Highest ``allocated`` during the cell, above its value at the start.
     peak: int
     #: Bytes held by live tensors at the end.
     allocated_now: int = 0
-    #: Bytes that the allocator holds at the end.
+    #: Bytes reserved by the allocator at the end.
     reserved_now: int = 0
     #: Allocations that failed (out of memory) during the cell.
     ooms: int = 0
@@ -83,7 +114,7 @@ class DeviceMemoryDelta:
 
 @dataclass(frozen=True)
 class MemoryDelta(Result):
-    """What a cell did to GPU memory: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
+    """The change of GPU memory by a cell: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
 
     devices: Mapping[int, DeviceMemoryDelta] = field(default_factory=dict)
     #: True if the cell raised or was interrupted.
@@ -92,6 +123,106 @@ class MemoryDelta(Result):
     #: Why there are no figures, if there are none: one line.
     error: str | None = None
 
+    def _blocks(self) -> list[Block]:
+        if self.error is not None:
+            return [Line.of(f"GPU memory: not measured, {self.error}", "dim")]
+        changed = only_changed(self.devices)
+        if not changed:
+            return [Line.of("GPU memory: no change"), *dim_lines(self.notes)]
+        columns = [
+            Column("GPU memory"),
+            Column("Allocated", "right"),
+            Column("Peak above start", "right"),
+            Column("Reserved", "right", rank=1),
+            Column("Allocated now", "right", rank=2),
+            Column("Reserved now", "right", rank=3),
+        ]
+        rows = [
+            [
+                Cell(f"cuda:{ordinal}", "strong"),
+                Cell(bytes_(change.allocated, sign=True)),
+                Cell(bytes_(change.peak, sign=True)),
+                Cell(bytes_(change.reserved, sign=True)),
+                Cell(bytes_(change.allocated_now), "dim"),
+                Cell(bytes_(change.reserved_now), "dim"),
+            ]
+            for ordinal, change in changed.items()
+        ]
+        return [Grid(columns, rows), *_failures(changed), *dim_lines(self.notes)]
+
     def __repr__(self) -> str:
         inner = ", ".join(f"{i}: {d.allocated:+d} B" for i, d in self.devices.items())
         return f"<MemoryDelta {inner or 'no device'}>"
+
+
+#: What has a line where there is any of it.
+_DETAILS: Mapping[str, Callable[[DeviceMemory], int | None]] = {
+    "CUDA graphs' pools, of reserved": lambda memory: memory.graph_pools,
+    "MemPools and pools shared by graphs, of reserved": lambda memory: memory.mem_pools,
+    "Fragmentation, free within segments in use": lambda memory: memory.fragmented,
+}
+
+
+def _details(result: MemoryReport) -> list[Block]:
+    """Return lines on private pools, fragmentation and pinned host memory."""
+    blocks: list[Block] = []
+    for name, read in _DETAILS.items():
+        sizes = {i: size for i, memory in result.devices.items() if (size := read(memory))}
+        if sizes:
+            listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in sizes.items())
+            blocks.append(Line.of(f"{name}: {listed}"))
+    if result.pinned:
+        live = f"{bytes_(result.pinned_active)} by live tensors"
+        blocks.append(Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}"))
+    elif result.pinned is None and result.in_use:
+        blocks.append(Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim"))
+    return blocks
+
+
+def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
+    idle: Style = "" if memory.context else "dim"
+    used = None
+    if memory.free is not None and memory.total:
+        used = 1 - memory.free / memory.total
+    tone: Style = "" if used is None or used < _WARN else "warn" if used < _BAD else "bad"
+    share = None
+    if memory.reserved is not None and memory.total:
+        share = memory.reserved / memory.total
+    return [
+        Cell(f"cuda:{ordinal}", idle or "strong"),
+        Cell(DASH if memory.index is None else str(memory.index)),
+        Cell(memory.name or DASH, "dim"),
+        Cell(bytes_(memory.allocated), idle),
+        Cell(bytes_(memory.reserved), idle, bar=share),
+        Cell(bytes_(memory.peak), idle),
+        Cell(bytes_(memory.outside), idle),
+        Cell(bytes_(memory.others)),
+        Cell(bytes_(memory.free), tone),
+        Cell(bytes_(memory.total)),
+    ]
+
+
+def _changes(memory: DeviceMemory) -> str:
+    parts = (("allocated", memory.allocated_change), ("reserved", memory.reserved_change))
+    return ", ".join(f"{name} {bytes_(value, sign=True)}" for name, value in parts if value)
+
+
+def only_changed(devices: Mapping[int, DeviceMemoryDelta]) -> dict[int, DeviceMemoryDelta]:
+    """Return those of the devices whose memory changed or peaked."""
+    return {
+        ordinal: d
+        for ordinal, d in devices.items()
+        if d.allocated or d.reserved or d.peak or d.ooms or d.retries
+    }
+
+
+def _failures(changed: dict[int, DeviceMemoryDelta]) -> list[Block]:
+    blocks: list[Block] = []
+    for ordinal, change in changed.items():
+        if change.ooms:
+            count = plural(change.ooms, "allocation")
+            blocks.append(Line.of(f"cuda:{ordinal}: out of memory, {count} failed", "bad"))
+        if change.retries:
+            text = f"{plural(change.retries, 'allocation')} tried again after emptying the cache"
+            blocks.append(Line.of(f"cuda:{ordinal}: {text}", "warn"))
+    return blocks

@@ -1,4 +1,4 @@
-"""How far a timing can be trusted, and what limited the code: figures, no words."""
+"""How far the repeats of a timing can be trusted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StoppedBy = Literal["precision", "max-time"]
 
 @dataclass(frozen=True)
 class Quality:
-    """What the repeats say of themselves. Nothing was left out because of it."""
+    """The quality of the repeats. No repeat was left out because of it."""
 
     #: Half the width of the 95 % confidence interval of the median, as a part of the median (GPU
     #: time, or wall time where there is none); None for fewer than 6 repeats.
@@ -18,15 +18,14 @@ class Quality:
     #: What ended the repeats; None where their number was given.
     stopped_by: StoppedBy | None = None
     #: How much longer the second half of the repeats took than the first, as a part of it; None
-    #: where that is less than 2 %, or no more than chance.
+    #: below 2 %, or where it is not significant.
     drift: float | None = None
-    #: Repeats far outside the others, in seconds per loop.
+    #: The times of outliers in seconds per loop.
     outliers: tuple[float, ...] = ()
-    #: By ordinal, why the GPU's clock was held down meanwhile, as NVML tells; empty for no reason,
-    #: and where NVML tells nothing.
+    #: By ordinal, why the GPU's clock was throttled, as NVML reports it; empty for no reason, and
+    #: where NVML reports none.
     throttled: dict[int, tuple[str, ...]] | None = None
-    #: The L2 cache was emptied before each repeat, bytes by ordinal; None where it was not.
+    #: The bytes of the L2 cache flushed before each loop, by ordinal; None where it was not.
     flushed: dict[int, int] | None = None
-    #: The repeats that were asked for, fewer if the run was stopped; None where they end by
-    #: themselves.
+    #: The number of requested repeats; None where precision or time ends them.
     asked: int | None = None

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from gpumagic.results.base import Result
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.units import bytes_, cpu_seconds, seconds
+from gpumagic.results.base import Result, data_frame
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.quality import Quality
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
+    from gpumagic.render.plots import Plot
+
 Bound = Literal["gpu", "host"]
+
+#: Seconds from which the time to compile is shown, as in ``%time``.
+_LONG_COMPILE = 0.1
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True)
@@ -35,13 +44,13 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.all) / len(self.all)
+        return statistics.fmean(self.all)
 
     @property
     def stdev(self) -> float:
         """Population standard deviation, as IPython's ``TimeitResult`` computes it."""
         mean = self.mean
-        return math.sqrt(math.fsum((x - mean) ** 2 for x in self.all) / len(self.all))
+        return math.sqrt(statistics.fmean((x - mean) ** 2 for x in self.all))
 
     @property
     def best(self) -> float:
@@ -51,18 +60,19 @@ class Sample:
     def worst(self) -> float:
         return max(self.all)
 
-    def quantile(self, q: float) -> float:
-        """The ``q``-quantile (0 to 1), interpolated linearly."""
-        ordered = sorted(self.all)
-        position = q * (len(ordered) - 1)
-        low = math.floor(position)
-        high = math.ceil(position)
-        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The first and the third quartile, interpolated linearly."""
+        if len(self.all) == 1:  # refused by Python before 3.13
+            return self.all[0], self.all[0]
+        first, _, third = statistics.quantiles(self.all, n=4, method="inclusive")
+        return first, third
 
     @property
     def iqr(self) -> float:
         """Interquartile range."""
-        return self.quantile(0.75) - self.quantile(0.25)
+        first, third = self.quartiles
+        return third - first
 
     def __repr__(self) -> str:
         return f"<Sample: median {self.median:.6g} s of {len(self.all)}>"
@@ -70,12 +80,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class CudaTiming(Result):
-    """How long a cell took: on the GPU by CUDA events, on the wall, on the CPU. Seconds."""
+    """How long a cell took: GPU time by CUDA events, wall time, CPU time. Seconds."""
 
     #: From the start of the cell until the last device had finished, by CUDA events; None where
     #: there is no GPU time, and ``gpu_note`` says why.
     gpu: Sample | None
-    #: From the start of the cell until everything, GPU work included, had finished.
+    #: From the start of the cell until its code and its GPU work had finished.
     wall: Sample
     #: CPU time of this process, user and system, all threads.
     cpu: Sample
@@ -89,57 +99,82 @@ class CudaTiming(Result):
     compile_time: float = 0.0
     #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
     bound: Bound | None = None
-    #: How ``bound`` is known; one line.
+    #: The evidence for ``bound``; one line.
     bound_evidence: str | None = None
-    #: GPU time with launch cost hidden: everything was queued before the GPU began. None where it
-    #: was not taken, or could not be, and then ``queued_note`` says why.
+    #: GPU time without launch overhead: all work was queued before the GPU began. None where it was
+    #: not measured, or could not be, and then ``queued_note`` says why.
     queued: Sample | None = None
     queued_note: str | None = None
-    #: What the repeats say of themselves; None for a single run.
+    #: The quality of the repeats; None for a single run.
     quality: Quality | None = None
-    #: Wall seconds of the runs in which torch.compile compiled; they are in no other figure.
+    #: Wall times of the runs in which torch.compile compiled; no other figure includes them.
     compilations: tuple[float, ...] = ()
-    #: From the start of the cell until its Python code returned, GPU work possibly unfinished.
+    #: From the start of the cell until its Python code returned; GPU work may be unfinished.
     host: Sample | None = None
     cpu_user: Sample | None = None
     cpu_system: Sample | None = None
-    #: True if the run ended by an exception or an interrupt, so that the figures are partial.
+    #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
-    #: True if the GPU was done as soon as the code had returned, or nearly: it may have been idle
-    #: in between too, waiting for the host, so that ``gpu`` is an upper bound.
+    #: Whether ``gpu`` is an upper bound: the GPU was done about when the code had returned, so that
+    #: it may have been idle in between, waiting for the host.
     gpu_at_most: bool = False
-    #: Why there is no GPU time, or what to bear in mind about it; one line.
+    #: Why there is no GPU time, or a remark on it; one line.
     gpu_note: str | None = None
-    #: Where the time went, of one more run under the profiler; None if nobody asked.
+    #: The kernels of one more run under the profiler; None without ``--kernels``.
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        ended_by_itself = self.quality is not None and self.quality.stopped_by is not None
+        # A repeated run that was stopped may have one repeat: it must say so.
+        stopped = self.partial and self.quality is not None
+        repeated = self.repeat > 1 or self.loops > 1 or ended_by_itself or stopped
+        return [*(_statistics(self) if repeated else _single(self)), *dim_lines(_notes(self))]
 
     def __repr__(self) -> str:
         gpu = "-" if self.gpu is None else f"{self.gpu.median:.6g} s"
         return f"<CudaTiming: gpu {gpu}, wall {self.wall.median:.6g} s>"
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a repeat: seconds per loop (needs pandas)."""
-        import pandas
-
+        """Return a DataFrame with a row a repeat: seconds per loop (needs pandas)."""
         columns = {"gpu": self.gpu, "wall": self.wall, "cpu": self.cpu, "host": self.host}
         columns |= {f"cuda:{i}": sample for i, sample in self.per_device.items()}
-        rows = range(1, len(self.wall.all) + 1)
-        frame = pandas.DataFrame(index=pandas.RangeIndex(rows.start, rows.stop, name="repeat"))
+        repeats = len(self.wall.all)
+        data: dict[str, Sequence[float]] = {"repeat": range(1, repeats + 1)}
         for name, sample in columns.items():
-            # A repeat in which CUDA came to be has no GPU time: those there are, are the last.
+            # The first repeats have no GPU time if CUDA was initialised in them.
             values = () if sample is None else sample.all
-            missing = len(rows) - len(values)
-            frame[name] = [math.nan] * missing + list(values)
-        return frame
+            data[name] = [math.nan] * (repeats - len(values)) + list(values)
+        return data_frame(data, index="repeat")
 
-    def plot(self) -> Any:
-        """The timeline of the runs and their distribution, a picture for the notebook.
+    def plot(self) -> Plot:
+        """Return a picture: the timeline of the runs, and beside it their distribution.
 
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        return import_module("gpumagic.render.plots").plot(self)
+        from gpumagic.render.plots import new_plot
+
+        plot = new_plot(8, 3)
+        name = "GPU" if self.gpu is not None else "wall"
+        rows = {name: self._timed}
+        if len(self.per_device) > 1:
+            rows.update((f"cuda:{i}", sample) for i, sample in self.per_device.items())
+        scale, unit = time_unit(list(rows.values()))
+        timeline, spread = plot.figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
+        for i, (label, sample) in enumerate(rows.items()):
+            values = [value / scale for value in sample.all]
+            timeline.plot(range(1, len(values) + 1), values, "o-", ms=3, lw=0.8, label=label)
+            color = f"C{i}"
+            bins = min(max(round(len(values) ** 0.5), 5), 30)
+            spread.hist(values, bins, orientation="horizontal", alpha=0.6, color=color)
+            spread.axhline(sample.median / scale, color=color, lw=1)
+        bound = ", at most" if self.gpu_at_most else ""
+        timeline.set(xlabel="repeat", ylabel=f"{name} time per loop{bound} ({unit})", title="runs")
+        spread.set(xlabel="repeats", title="distribution; the line is the median")
+        if len(rows) > 1:
+            timeline.legend(frameon=False)
+        return plot
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
@@ -172,3 +207,148 @@ class CudaTiming(Result):
     @property
     def stdev(self) -> float:
         return self._timed.stdev
+
+
+def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
+    """Return the unit for the largest of all times, as seconds and as text."""
+    largest = max(sample.worst for sample in samples)
+    return next((unit for unit in _UNITS if largest >= unit[0]), _UNITS[-1])
+
+
+def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
+    """Return the name, the times and the style of each row."""
+    rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
+    if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
+        rows += [(f"  {result.backend}:{i}", sample, "") for i, sample in result.per_device.items()]
+    if result.queued is not None:
+        rows.append(("  queued", result.queued, ""))
+    rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
+    # Where the GPU work was not waited for, the host's time is the one that is certain.
+    unfinished = result.partial and result.host != result.wall
+    if result.host is not None and (result.gpu is not None or unfinished):
+        rows.append(("Host", result.host, "dim"))
+    return rows
+
+
+def _at_most(result: CudaTiming, name: str) -> str:
+    """Return the sign before a row's time if that is an upper bound."""
+    return "≤ " if result.gpu_at_most and name in ("GPU", *_device_names(result)) else ""
+
+
+def _device_names(result: CudaTiming) -> list[str]:
+    return [f"  {result.backend}:{i}" for i in result.per_device]
+
+
+def _single(result: CudaTiming) -> list[Block]:
+    columns = (Column("what"), Column("time", "right"), Column("remark", rank=1))
+    rows = []
+    for name, sample, style in _rows(result):
+        shown = cpu_seconds if name == "CPU" else seconds
+        figure = _at_most(result, name) + shown(sample.median if sample else None)
+        label = Cell(name, "dim" if style == "dim" else "")
+        rows.append((label, Cell(figure, style), Cell(_remark(result, name), "dim")))
+    return [Grid(columns, rows, header=False)]
+
+
+def _remark(result: CudaTiming, name: str) -> str:
+    """Return what is shown beside a row's time."""
+    if name == "GPU" and len(result.per_device) == 1 and result.gpu is not None:
+        return f"{result.backend}:{next(iter(result.per_device))}"
+    if name == "CPU" and result.cpu_user is not None and result.cpu_system is not None:
+        user, system = result.cpu_user.median, result.cpu_system.median
+        return f"user {cpu_seconds(user)}, sys {cpu_seconds(system)}"
+    if name == "Host":
+        return "until the code returned"
+    return ""
+
+
+def _statistics(result: CudaTiming) -> list[Block]:
+    columns = (
+        Column("per loop"),
+        Column("median", "right"),
+        Column("IQR", "right"),
+        Column("min", "right", rank=1),
+        Column("max", "right", rank=1),
+        Column("mean ± std", "right", rank=2),
+    )
+    rows = []
+    for name, sample, style in _rows(result):
+        if sample is None:
+            cells = [Cell(seconds(None))] * (len(columns) - 1)
+        else:
+            shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
+            spread = f"{shown(sample.mean)} ± {shown(sample.stdev)}"
+            cells = [
+                Cell(_at_most(result, name) + shown(sample.median), style),
+                *(Cell(shown(value)) for value in (sample.iqr, sample.best, sample.worst)),
+                Cell(spread, "dim"),
+            ]
+        rows.append((Cell(name, "dim" if style == "dim" else ""), *cells))
+    return [Grid(columns, rows), Line.of(_count(result), "dim")]
+
+
+def _count(result: CudaTiming) -> str:
+    """Return the number of repeats and loops, and what ended the repeats."""
+    quality = result.quality
+    repeats = plural(result.repeat, "repeat")
+    if result.partial and quality is not None and quality.asked is not None:
+        repeats = f"{result.repeat:,} of {plural(quality.asked, 'repeat')}"
+    stopped = ", stopped early" if result.partial else ""
+    count = f"{repeats}, {plural(result.loops, 'loop')} each{stopped}"
+    if quality is None or quality.stopped_by is None:
+        return count
+    if quality.precision is None:
+        precision = "too few for the precision of the median"
+    else:
+        precision = f"the median is known to ±{quality.precision:.1%}"
+    end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
+    return f"{count}; {precision}: {end[quality.stopped_by]}"
+
+
+def _notes(result: CudaTiming) -> list[str]:
+    notes = [] if result.gpu_note is None else [result.gpu_note]
+    notes += _bound(result)
+    notes += _quality(result)
+    if result.compile_time > _LONG_COMPILE:
+        notes.append(f"compiled in {seconds(result.compile_time)}, which is not counted")
+    return [*notes, *result.notes]
+
+
+def _bound(result: CudaTiming) -> list[str]:
+    """Return what limits the code, for repeated runs, and why there is no queued time."""
+    notes = []
+    if result.bound_evidence is not None and result.quality is not None:
+        limits = {
+            "gpu": "GPU-bound",
+            "host": "host-bound: the GPU waits for work to be launched",
+            None: "neither the GPU nor the host clearly limits the code",
+        }
+        notes.append(f"{limits[result.bound]} ({result.bound_evidence})")
+    if result.queued_note is not None:
+        notes.append(f"no queued GPU time: {result.queued_note}")
+    return notes
+
+
+def _quality(result: CudaTiming) -> list[str]:
+    """Return remarks on the repeats: compiling, drift, outliers, throttling."""
+    notes = []
+    if result.compilations:
+        runs = len(result.compilations)
+        times = ", ".join(seconds(value) for value in result.compilations)
+        which = "the first run" if runs == 1 else f"the first {runs} runs"
+        notes.append(f"torch.compile compiled in {which}, not counted: {times}")
+    quality = result.quality
+    if quality is None:
+        return notes
+    if quality.flushed is not None:
+        sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
+        notes.append(f"L2 cache flushed before each loop: {sizes or 'there is no GPU in use'}")
+    if quality.drift is not None:
+        notes.append(f"drift: the second half of the repeats took {quality.drift:+.1%}")
+    if quality.outliers:
+        count = f"{len(quality.outliers):,} of {plural(result.repeat, 'repeat')}"
+        worst = seconds(max(quality.outliers))
+        notes.append(f"outliers: {count}, up to {worst}; all are counted")
+    for ordinal, reasons in (quality.throttled or {}).items():
+        notes.append(f"cuda:{ordinal}'s clock was throttled: {', '.join(reasons)}")
+    return notes

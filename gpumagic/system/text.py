@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
+#: The most lines that are shown of a message.
+_LINES = 40
 #: Invisible, but needed to write some languages and emojis.
 _JOINERS = "\u200c\u200d"
 #: Invisible, though Unicode counts them as letters, marks or signs: fillers and selectors.
@@ -35,6 +37,11 @@ def harmless(text: str, longest: int = LONGEST) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_visible(text.expandtabs(4)))
+
+
+def harmless_lines(text: str) -> str:
+    """Return `harmless` of each line of a message that may have several."""
+    return "\n".join(map(harmless, text.split("\n")[:_LINES]))
 
 
 def _visible(text: str) -> Iterator[str]:

@@ -43,7 +43,7 @@ def test_each_engine_its_own(two: Cluster, run: Run) -> None:
         assert mask.startswith("GPU-")
     names = run(two, "table = %gpu cluster -o").text
     assert "0 as cuda:0" in names
-    assert "nobody" in names
+    assert "none" in names
 
 
 def test_what_is_pinned_to_others_is_theirs(two: Cluster, run: Run) -> None:

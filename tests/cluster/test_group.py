@@ -55,7 +55,7 @@ def joined(two: Cluster, run: Run) -> Cluster:
 
 
 def test_a_group_is_made_and_ended(two: Cluster, run: Run) -> None:
-    assert "no process group: %gpu dist init makes one" in run(two, "%gpu dist").text
+    assert "no process group; %gpu dist init creates one" in run(two, "%gpu dist").text
     run(two, "%gpu off --cluster -q")
     ran = run(two, "group = %gpu dist init -o")
     group = run(two, "group").value
@@ -123,7 +123,7 @@ def test_training_as_in_the_documents(joined: Cluster, run: Run) -> None:
     assert not timing.failed, ran.stderr
     assert timing.barrier
     assert [each.rank for each in timing.engines] == [0, 1]
-    assert "the ranks started together, behind a barrier" in ran.text
+    assert "the ranks started together, after a barrier" in ran.text
     # Each saw its half of the data, and all have the same model.
     assert joined.value(0, "seen") == joined.value(1, "seen") == 2
     assert joined.value(0, "weights") == joined.value(1, "weights")

@@ -12,8 +12,8 @@ import gpumagic
 from gpumagic import cli
 from gpumagic.cuda import devices
 from gpumagic.cuda.processes import command_name, looked_up
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, DeviceTable, Process
+from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import running
 from tests.support.other_user import UID, needs_root
 

@@ -11,7 +11,7 @@ import pytest
 import gpumagic
 from gpumagic.cuda import nvml
 from gpumagic.errors import GpuMagicWarning
-from gpumagic.render import as_text
+from gpumagic.results.base import as_text
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario, default_uuid
 

@@ -102,7 +102,7 @@ import sys
 sys.path.insert(0, {root!r})
 import gpumagic
 from gpumagic.cuda import nvml
-from gpumagic.render import as_text
+from gpumagic.results.base import as_text
 from tests.virtual_gpu import World
 
 world, found = World.current(), dict()

@@ -263,7 +263,7 @@ def test_a_snapshot_without_history_says_so(
 ) -> None:
     ran = run_cell(f"%gpumem snapshot {tmp_path / 'x'} -o")
     assert ran.value.events == 0
-    assert "no history, only what is held now" in ran.text
+    assert "no history, only live memory" in ran.text
 
 
 # --- before torch, and in a kernel ---------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_in_a_kernel(kernel: Any) -> None:
     k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
     assert "already" in k.run("%gpumem record on").shown
     assert "first used" in k.run("%gpumem record").shown
-    assert "Nothing is allocated" in k.run("%gpumem cells").shown
+    assert "No GPU memory is allocated" in k.run("%gpumem cells").shown
     # what waits is taken back
     waiting = "sum('History' in repr(call) for call, _ in torch.cuda._queued_calls)"
     assert k.run(waiting).value == "1"

@@ -524,7 +524,7 @@ def test_what_the_notebook_pins(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert "_" in device[f"Out[{number}]"].also
     ran = cells("%gpumem vars")
     assert f"Out[{number}]" in ran.text
-    assert "your names 1.95 KiB + the notebook 27.3 KiB + rounding" in ran.text
+    assert "variables 1.95 KiB + notebook 27.3 KiB + rounding" in ran.text
     assert "<table" in ran.html
 
 

@@ -606,7 +606,7 @@ def test_on_the_screen(lines: Any, run_cell: Any) -> None:
     ran = run_cell(f"%%gpumem --lines\nif True:\n    a = e(2)\n{filler}\nb = e(1); c = 0")
     assert ran.text.splitlines()[:6] == [
         "cell on cuda:0",
-        "Line     Change       Peak    Stayed  Source",
+        "Line     Change       Peak  Retained  Source",
         "─────────────────────────────────────────────────────",
         "   2                                  if True:",
         "   3  +2.00 MiB  +2.00 MiB  2.00 MiB      a = e(2)",

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.report import memory_report
-from gpumagic.render import as_text
-from gpumagic.results import DeviceMemory, MemoryReport
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import empty
 
@@ -74,13 +72,6 @@ def test_pinned_memory(torch: ModuleType) -> None:
     assert report.pinned in (before, before + 4 * MIB)
     assert "by live tensors" in str(report)
     del kept
-
-
-def test_nothing_apart_has_no_line() -> None:
-    row = DeviceMemory(allocated=1, reserved=1, fragmented=0, graph_pools=0, mem_pools=0)
-    text = as_text(MemoryReport({0: row}, pinned=0, pinned_active=0, in_use=True))
-    for word in ("pools", "Pools", "Fragmentation", "Pinned"):
-        assert word not in text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpumagic.memory import oom, remedies
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, OutOfMemory, Process
+from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import GIB
 
 
@@ -29,7 +29,7 @@ def test_what_is_others_is_not_to_be_ended() -> None:
         device=0, total=80 * GIB, free=0, others=63 * GIB, processes=(other, mine, unknown)
     )
     for drawn in (as_text(report, 200), as_html(report)):
-        assert "python mine.py (pid 79) 2.00 GiB, 2 that are not yours" in drawn
+        assert "python mine.py (pid 79) 2.00 GiB, 2 not yours" in drawn
         for word in ("ann", "train.py", "77", "78"):
             assert word not in drawn
 

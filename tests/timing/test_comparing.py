@@ -1,23 +1,17 @@
-"""Timings side by side: the statistics, the table, the pictures, the export."""
+"""Timings side by side: the statistics, and what is compared."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
-import sys
 from itertools import combinations
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.errors import DependencyError
-from gpumagic.render import as_text
 from gpumagic.results import CudaTiming, Sample
 from gpumagic.timing.comparison import _ways, ratio_interval
-
-PNG = b"\x89PNG"
 
 
 def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:
@@ -150,74 +144,3 @@ def test_nothing_to_compare() -> None:
         gpumagic.compare({"a": timing(1.0)})
     with pytest.raises(gpumagic.SpecError, match="no timing 'c' to compare with; there are a, b"):
         gpumagic.compare({"a": timing(1.0), "b": timing(1.0)}, baseline="c")
-
-
-def test_in_text() -> None:
-    compared = gpumagic.compare(
-        {
-            "baseline": timing(0.010, 0.010, 0.010, 0.010),
-            "fused": timing(0.005, 0.005, 0.005, 0.005),
-        }
-    )
-    header, _, *rows = [line.split() for line in as_text(compared, width=100).splitlines()]
-    assert header == "name GPU wall IQR × baseline 95 % within".split()
-    assert rows == [
-        "baseline ████████ 10.0 ms 11.0 ms 0 s 1 baseline".split(),
-        "fused ████░░░░ 5.00 ms 5.50 ms 0 s 0.5 0.5–0.5 faster".split(),
-    ]
-
-
-def test_export() -> None:
-    pytest.importorskip("pandas")
-    compared = gpumagic.compare({"a": about(0.01), "b": about(0.02)})
-    frame = compared.to_pandas()
-    assert list(frame.index) == ["a", "b"]
-    assert frame.loc["b", "ratio"] == compared["b"].ratio
-    assert json.loads(compared.to_json())["entries"][1]["verdict"] == "slower"
-
-
-def test_a_timing_as_a_data_frame() -> None:
-    pandas = pytest.importorskip("pandas")
-    whole = timing(0.1, 0.2, 0.3, per_device={1: Sample((0.1, 0.2, 0.3))})
-    frame = whole.to_pandas()
-    assert list(frame.columns) == ["gpu", "wall", "cpu", "host", "cuda:1"]
-    assert list(frame.index) == [1, 2, 3]
-    assert list(frame["gpu"]) == [0.1, 0.2, 0.3]
-    assert frame["host"].isna().all()
-    # the first repeat initialised CUDA
-    late = timing(0.1, 0.2, 0.3, gpu=Sample((0.2, 0.3))).to_pandas()
-    assert pandas.isna(late.loc[1, "gpu"])
-    assert list(late["gpu"])[1:] == [0.2, 0.3]
-    assert json.loads(whole.to_json())["gpu"]["all"] == [0.1, 0.2, 0.3]
-
-
-# Pictures.
-
-
-def test_pictures_without_pyplot(tmp_path: Any) -> None:
-    pytest.importorskip("matplotlib")
-    before = "matplotlib.pyplot" in sys.modules
-    for result in (
-        about(0.01, 200),
-        timing(0.01),
-        timing(1.0, 1.1, gpu=None),
-        timing(1.0, 1.1, per_device={0: Sample((1.0, 1.1)), 1: Sample((0.4, 0.5))}),
-        gpumagic.compare({"a": about(0.01), "b": timing(0.02)}),
-        gpumagic.compare({r"$\frac{$": about(0.01), "\x1b[2J\u202e": timing(0.02)}),
-    ):
-        picture = result.plot()
-        assert picture._repr_png_().startswith(PNG)
-    assert ("matplotlib.pyplot" in sys.modules) == before
-    picture.save(tmp_path / "compared.svg")
-    assert "<svg" in (tmp_path / "compared.svg").read_text()
-    timeline, spread = about(0.01, 50).plot().figure.axes
-    assert len(timeline.lines[0].get_xdata()) == 50
-    assert timeline.get_ylabel() == "GPU time per loop (ms)"
-    assert sum(patch.get_width() for patch in spread.patches) == 50
-
-
-def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(DependencyError, match=r"^plots need matplotlib.*: pip install matplotlib$"):
-        timing(0.01).plot()

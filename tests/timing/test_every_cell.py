@@ -199,7 +199,7 @@ def test_the_log_as_a_data_frame(on: Any) -> None:
 
 
 def test_an_empty_log(run_cell: Any) -> None:
-    shown = "No cell has been timed yet: '%cudatime on' begins to"
+    shown = "No cell has been timed yet: '%cudatime on' starts the log"
     assert run_cell("%cudatime log").text == shown
     assert run_cell("%cudatime off").stdout == "It is off already.\n"
 
@@ -316,18 +316,6 @@ def test_cpu_time_that_the_clock_cannot_tell_from_nothing() -> None:
         assert f"CPU {'< 10 ns ' * 5}± < 10 ns" in repeated
     lap = Lap(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
     assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(summarize([lap]))
-
-
-def test_the_longest_cells_of_a_long_log() -> None:
-    cells = tuple(
-        CellTiming(i, f"cell {i}", wall=i / 10, host=i / 10, cpu=0.1) for i in range(1, 31)
-    )
-    lines = str(TimingLog(cells, forgotten=2)).splitlines()
-    assert lines[0] == "30 cells, 0 with GPU work: wall 46.5 s, GPU –, CPU 3.00 s"
-    assert lines[3].split()[0] == "[30]"
-    assert len(lines) == 3 + 20 + 2
-    assert lines[-2] == "the 20 longest are shown; .to_pandas() has all 30"
-    assert lines[-1] == "2 older cells have been forgotten"
 
 
 def test_the_dim_line_has_a_bundle(on: Any, ip: Any) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.render import as_text
-from gpumagic.render.kernels import short
 from gpumagic.results import KernelReport
 from gpumagic.timing.kernel_trace import RANGE, report
 
@@ -134,51 +132,3 @@ def test_a_blind_profiler_is_not_a_cell_without_kernels() -> None:
     nothing = Trace().add("cuda_runtime", "cudaDeviceSynchronize", 90, 2, correlation=1).report()
     assert nothing.visible
     assert str(nothing) == "no kernel ran, and nothing was copied"
-
-
-def test_in_text() -> None:
-    trace = Trace(duration=100).launched(GEMM, 10, 30, 1).launched(ADD, 60, 10, 2)
-    trace.add("gpu_memcpy", "Memcpy HtoD", 80, 10, device=0, bytes=2**20, correlation=3)
-    lines = as_text(trace.report(), width=120).splitlines()
-    assert lines[0] == (
-        "cuda:0 busy 50.0 µs of 100 µs: 50 %  (under the profiler, which slows the host)"
-    )
-    assert lines[1].split() == ["kernel", "count", "total", "share", "mean"]
-    assert lines[3].split() == [*(GEMM, "1", "30.0", "µs"), *("██████░░", "75", "%", "30.0", "µs")]
-    assert lines[4].startswith("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, st…")
-    assert "Memcpy HtoD" in lines[7]
-    assert lines[7].split()[2:] == ["1", "10.0", "µs", "1.00", "MiB", "97.7", "GiB"]
-    assert lines[8] == "2 kernels, as many as launched (2 launches)"
-
-
-def test_only_the_longest_are_shown() -> None:
-    trace = Trace(duration=1000)
-    for i in range(25):
-        trace.launched(f"kernel_{i:02}", 10 + 30 * i, 25 - i, i)
-    shown = str(trace.report())
-    assert "kernel_19" in shown
-    assert "kernel_20" not in shown
-    assert "and 5 more kernels, 15.0 µs together" in shown
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        (GEMM, GEMM),
-        ("void f<int>(int, float (*)(int))", "f<int>"),
-        ("(anonymous namespace)::elementwise(int)", "elementwise"),
-        ("x" * 70, "x" * 59 + "…"),
-    ],
-)
-def test_names_are_shortened(name: str, shown: str) -> None:
-    assert short(name) == shown
-
-
-def test_export() -> None:
-    pytest.importorskip("pandas")
-    trace = Trace().launched(GEMM, 10, 30, 1).launched(ADD, 60, 10, 2)
-    trace.add("gpu_memcpy", "Memcpy HtoD", 80, 10, device=0, bytes=2**20, correlation=3)
-    frame = trace.report().to_pandas()
-    assert list(frame["kind"]) == ["kernel", "kernel", "copy"]
-    assert list(frame["share"])[:2] == [0.75, 0.25]
-    assert json.loads(trace.report().to_json())["kernels"][0]["name"] == GEMM

@@ -10,7 +10,7 @@ from typing import Any
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.results import CellTiming
-from gpumagic.results.base import plain
+from gpumagic.results.base import as_text, plain
 from gpumagic.timing.per_cell import EveryTiming
 
 #: The verbs of ``%cudatime``, as `gpumagic.magics.verbs` wants them.
@@ -97,7 +97,4 @@ def _tell(shell: Any, cell: CellTiming, source: str) -> None:
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})
         return
-    from gpumagic.render import describe
-    from gpumagic.render.text import render
-
-    print(render(describe(cell), color=True))
+    print(as_text(cell, color=True))

@@ -11,6 +11,7 @@ from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory
+from gpumagic.results.base import as_text
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
@@ -67,22 +68,17 @@ def _tell(shell: Any, cell: CellMemory) -> None:
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell)
         return
-    from gpumagic.render import describe
-    from gpumagic.render.text import render
-
-    print(render(describe(cell), color=True))
+    print(as_text(cell, color=True))
 
 
 def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) -> Any:
-    from gpumagic.render.cells_plot import figure, picture
-
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to watch them")
     path = output_path(options.file) if options.file else None
-    drawn = figure(log)
+    plot = log.plot()
     if path is not None:
         try:
-            drawn.savefig(path)
+            plot.save(path)
         except (OSError, ValueError) as error:  # no such folder; no such format
             raise SpecError(f"cannot write {path}: {error}") from None
     if not quiet:
@@ -93,8 +89,8 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
             print(f"{text}: written to {path}")
         else:
             hint = "" if hasattr(shell, "kernel") else "; '%gpumem plot FILE' writes it to a file"
-            bundle, size = picture(drawn, f"{text}{hint}")
+            bundle, size = plot.bundle(f"{text}{hint}")
             display(bundle, raw=True, metadata=size)  # type: ignore[no-untyped-call]
     if options.variable:
-        shell.user_ns[options.variable] = drawn
-    return drawn if options.output else None
+        shell.user_ns[options.variable] = plot.figure
+    return plot.figure if options.output else None

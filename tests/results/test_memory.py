@@ -1,9 +1,10 @@
-"""How reports and changes look, in whole blocks."""
+"""The current GPU memory, and its change by a cell."""
 
 from __future__ import annotations
 
-from gpumagic.render import as_html, as_text
 from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.base import as_html, as_text
+from tests.support.drawing import check_drawing
 
 GIB = 2**30
 MIB = 2**20
@@ -38,10 +39,10 @@ REPORT = MemoryReport(
 )
 
 WIDE = """\
-Device  GPU  Name           Allocated  Reserved               Peak  Outside    Others      Free     Total
-─────────────────────────────────────────────────────────────────────────────────────────────────────────
-cuda:0    2  NVIDIA <H100>   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  512 MiB  3.00 GiB  60.0 GiB  80.0 GiB
-cuda:1    3  NVIDIA <H100>        0 B  ░░░░░░░░ 0 B            0 B        –         –         –  80.0 GiB
+Device  GPU  Name           Allocated  Reserved               Peak  Non-PyTorch    Others      Free     Total
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+cuda:0    2  NVIDIA <H100>   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB      512 MiB  3.00 GiB  60.0 GiB  80.0 GiB
+cuda:1    3  NVIDIA <H100>        0 B  ░░░░░░░░ 0 B            0 B            –         –         –  80.0 GiB
 Since the last report: cuda:0 allocated +256 MiB
 a note"""  # noqa: E501
 
@@ -50,7 +51,7 @@ Device  Allocated  Reserved               Peak      Free
 ────────────────────────────────────────────────────────
 cuda:0   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  60.0 GiB
 cuda:1        0 B  ░░░░░░░░ 0 B            0 B         –
-not shown for want of width: GPU, Name, Outside, Others, Total
+not shown, the output is too narrow: GPU, Name, Non-PyTorch, Others, Total
 Since the last report: cuda:0 allocated +256 MiB
 a note"""
 
@@ -72,7 +73,7 @@ cuda:2: 2 allocations tried again after emptying the cache"""
 
 
 def test_the_report_in_a_wide_terminal() -> None:
-    assert as_text(REPORT, 120) == WIDE
+    check_drawing(REPORT, WIDE, width=120)
 
 
 def test_the_report_in_a_narrow_terminal() -> None:
@@ -103,8 +104,28 @@ def test_no_report() -> None:
     assert shown == "No GPU memory to show: this machine has no GPU"
 
 
+def test_private_pools_fragmentation_and_pinned_memory() -> None:
+    row = DeviceMemory(allocated=1, reserved=1, fragmented=MIB, graph_pools=2 * MIB, mem_pools=3)
+    report = MemoryReport({0: row, 1: row}, pinned=4 * MIB, pinned_active=MIB, in_use=True)
+    assert str(report).splitlines()[-4:] == [
+        "CUDA graphs' pools, of reserved: cuda:0 2.00 MiB; cuda:1 2.00 MiB",
+        "MemPools and pools shared by graphs, of reserved: cuda:0 3 B; cuda:1 3 B",
+        "Fragmentation, free within segments in use: cuda:0 1.00 MiB; cuda:1 1.00 MiB",
+        "Pinned host memory: 4.00 MiB, 1.00 MiB by live tensors",
+    ]
+    unknown = str(MemoryReport({0: row}, in_use=True))
+    assert unknown.endswith("Pinned host memory: – (not counted by this torch)")
+
+
+def test_what_there_is_none_of_has_no_line() -> None:
+    row = DeviceMemory(allocated=1, reserved=1, fragmented=0, graph_pools=0, mem_pools=0)
+    text = as_text(MemoryReport({0: row}, pinned=0, pinned_active=0, in_use=True))
+    for word in ("pools", "Pools", "Fragmentation", "Pinned"):
+        assert word not in text
+
+
 def test_a_change() -> None:
-    assert as_text(DELTA, 100) == CHANGE
+    check_drawing(DELTA, CHANGE)
 
 
 def test_a_change_in_a_narrow_terminal() -> None:
@@ -120,3 +141,10 @@ def test_no_change() -> None:
 def test_no_figures() -> None:
     shown = as_text(MemoryDelta(error="torch is not imported"))
     assert shown == "GPU memory: not measured, torch is not imported"
+
+
+def test_repr() -> None:
+    assert repr(REPORT) == "<MemoryReport: 2 devices>"
+    assert repr(MemoryReport()) == "<MemoryReport: 0 devices>"
+    assert repr(MemoryDelta({1: DeviceMemoryDelta(-512, 0, 0)})) == "<MemoryDelta 1: -512 B>"
+    assert repr(MemoryDelta()) == "<MemoryDelta no device>"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.render import as_html, as_text
 from gpumagic.results import Device, DeviceTable, OutOfMemory, Process
+from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import GIB
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"

@@ -1,0 +1,92 @@
+"""Live GPU memory by the cell that allocated it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result, data_frame
+from gpumagic.results.cell_memory import cell_number, first_line
+from gpumagic.system.text import plural
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class CellHolding:
+    """What one cell has allocated and is still allocated on one device."""
+
+    #: The execution number; None where it is not known, see ``source``.
+    number: int | None
+    #: The cell's first line, or where else the memory was allocated.
+    source: str
+    #: Bytes, as the allocator rounds them.
+    bytes: int
+    #: The number of allocations.
+    blocks: int
+
+
+@dataclass(frozen=True)
+class CellHoldings(Result):
+    """Live GPU memory by the cell that allocated it; its sum is what is allocated, to the byte."""
+
+    #: By CUDA ordinal, the largest first.
+    devices: Mapping[int, tuple[CellHolding, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        columns = [
+            Column("Device"),
+            Column("Cell", "right"),
+            Column("First line"),
+            Column("Live", "right"),
+            Column("Share"),
+            Column("Blocks", "right", rank=1),
+        ]
+        rows: list[list[Cell]] = []
+        for ordinal, held in self.devices.items():
+            total = sum(h.bytes for h in held)
+            names = [f"cuda:{ordinal}", *[""] * (len(held) - 1)]
+            rows += [_row(name, h, total) for name, h in zip(names, held, strict=True)]
+            if len(held) > 1:
+                blocks = str(sum(h.blocks for h in held))
+                rows.append(
+                    [
+                        *(Cell(""), Cell(""), Cell("allocated", "dim")),
+                        *(Cell(bytes_(total), "strong"), Cell(""), Cell(blocks, "dim")),
+                    ]
+                )
+        if not rows:
+            return [Line.of("No GPU memory is allocated"), *dim_lines(self.notes)]
+        return [Grid(columns, rows), *dim_lines(self.notes)]
+
+    def __repr__(self) -> str:
+        total = sum(h.bytes for holdings in self.devices.values() for h in holdings)
+        return f"<CellHoldings: {total} B on {plural(len(self.devices), 'device')}>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each device and cell (needs pandas)."""
+        rows = [
+            (ordinal, h.number, h.source, h.bytes, h.blocks)
+            for ordinal, holdings in self.devices.items()
+            for h in holdings
+        ]
+        columns = ["device", "cell", "source", "bytes", "blocks"]
+        return data_frame(rows, columns, index=["device", "cell"], types={"cell": "Int64"})
+
+
+def _row(device: str, held: CellHolding, total: int) -> list[Cell]:
+    share = held.bytes / total
+    known = held.number is not None
+    return [
+        Cell(device, "strong"),
+        Cell(cell_number(held.number) if known else "", "dim"),
+        Cell(first_line(held.source), "" if known else "dim"),
+        Cell(bytes_(held.bytes)),
+        Cell(f"{share:.0%}", "dim", bar=share),
+        Cell(str(held.blocks), "dim"),
+    ]

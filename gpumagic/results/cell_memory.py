@@ -1,0 +1,231 @@
+"""GPU memory over the cells of a session."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, log2
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, shortened
+from gpumagic.render.units import bytes_, seconds, spans
+from gpumagic.results.base import Result, Series, data_frame
+from gpumagic.results.memory import DeviceMemoryDelta, only_changed
+from gpumagic.system.text import plural
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gpumagic.render.plots import Plot
+
+#: At most so many cells are shown, the newest, and so many characters of their first lines.
+_SHOWN, _LONGEST = 60, 44
+#: At most so many cells are numbered below the plot's axis.
+_TICKS = 20
+_LIMIT_COLOR = "#c0392b"
+
+
+@dataclass(frozen=True)
+class CellMemory(Result):
+    """The change of GPU memory by one cell, and by what ran between the cell before and it."""
+
+    #: The execution number; None for a cell that a front end ran outside the history.
+    number: int | None
+    #: The cell's first line.
+    source: str
+    #: Wall time.
+    seconds: float
+    #: One for each device that torch has used.
+    devices: Mapping[int, DeviceMemoryDelta] = field(default_factory=dict)
+    #: Whether the cell raised or was interrupted.
+    failed: bool = False
+
+    @property
+    def changed(self) -> Mapping[int, DeviceMemoryDelta]:
+        """The devices whose memory changed or peaked during the cell."""
+        return only_changed(self.devices)
+
+    def _blocks(self) -> list[Block]:
+        changed = self.changed
+        if not changed:
+            return [Line.of("GPU memory: no change", "dim")]
+        groups: dict[str, list[int]] = {}
+        for ordinal, delta in changed.items():
+            groups.setdefault(_changes(delta), []).append(ordinal)
+        parts = [Cell("GPU memory: ", "dim")]
+        for i, (text, ordinals) in enumerate(groups.items()):
+            each = " each" if len(ordinals) > 1 else ""
+            parts.append(Cell(f"{' · ' if i else ''}{_devices(ordinals)}{each} {text}", "dim"))
+            ooms = [ordinal for ordinal in ordinals if changed[ordinal].ooms]
+            if ooms:
+                parts.append(Cell(f" (out of memory: {_devices(ooms)})", "bad"))
+        return [Line(parts)]
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{i}: {d.allocated:+d} B" for i, d in self.changed.items())
+        return f"<CellMemory [{self.number}] {inner or 'no change'}>"
+
+
+@dataclass(frozen=True)
+class CellLog(Series[CellMemory]):
+    """The memory of each cell that ended while ``%gpumem on`` was on, oldest first."""
+
+    items_in: ClassVar[str] = "cells"
+
+    cells: tuple[CellMemory, ...] = ()
+    #: How many older cells were dropped from the log.
+    forgotten: int = 0
+    #: Bytes that the process may reserve, by CUDA ordinal.
+    limits: Mapping[int, int] = field(default_factory=dict)
+    #: Whether ``%gpumem on`` is in effect.
+    watching: bool = False
+
+    def _blocks(self) -> list[Block]:
+        if not self.cells:
+            hint = "none has ended since" if self.watching else "'%gpumem on' starts the log"
+            return [Line.of(f"No cells to show: {hint}")]
+        columns = [
+            Column("Cell", "right"),
+            Column("First line"),
+            # Without it the rows of several devices would look alike.
+            Column("Device", rank=0 if len({i for cell in self for i in cell.changed}) > 1 else 1),
+            Column("Change", "right"),
+            Column("Peak", "right"),
+            Column("Allocated now", "right", rank=2),
+            Column("Time", "right", rank=3),
+        ]
+        shown = self.cells[-_SHOWN:]
+        rows = [row for cell in shown for row in _log_rows(cell)]
+        blocks: list[Block] = [Grid(columns, rows)]
+        hidden = len(self.cells) - len(shown)
+        if hidden:
+            text = f"{plural(hidden, 'earlier cell')} not shown here; -o returns all"
+            blocks.append(Line.of(text, "dim"))
+        if self.forgotten:
+            text = f"{plural(self.forgotten, 'older cell')} dropped from the log"
+            blocks.append(Line.of(text, "dim"))
+        return blocks
+
+    def __repr__(self) -> str:
+        return f"<CellLog: {plural(len(self), 'cell')}>"
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each cell and device (needs pandas). Bytes, seconds.
+
+        ``peak`` is above the cell's start. A cell before torch used a device has no row.
+        """
+        figures = [f.name for f in dataclasses.fields(DeviceMemoryDelta)]
+        rows = [
+            [cell.number, cell.source, cell.seconds, cell.failed, ordinal]
+            + [getattr(delta, name) for name in figures]
+            for cell in self.cells
+            for ordinal, delta in cell.devices.items()
+        ]
+        columns = ["cell", "source", "seconds", "failed", "device", *figures]
+        # A cell may have no number.
+        return data_frame(rows, columns, index=["cell", "device"], types={"cell": "Int64"})
+
+    def plot(self) -> Plot:
+        """Return a picture of allocated, reserved and peak memory after each cell, by device.
+
+        Raises:
+            DependencyError: matplotlib is not installed.
+        """
+        from gpumagic.render import plots
+
+        known = sorted({ordinal for cell in self for ordinal in cell.devices})
+        used = {i for cell in self for i, d in cell.devices.items() if d.reserved_now or d.ooms}
+        ordinals = [ordinal for ordinal in known if ordinal in used] or known
+        plot = plots.new_plot(8, 0.6 + 2.4 * len(ordinals))
+        panels = plot.figure.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]
+        for ordinal, axes in zip(ordinals, panels, strict=True):
+            _draw(axes, self.cells, ordinal, self.limits.get(ordinal))
+            plots.bytes_axis(axes.yaxis, 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6))))
+        handles, labels = panels[0].get_legend_handles_labels()
+        place = {"loc": "outside upper center", "ncols": 5}
+        plot.figure.legend(handles, labels, fontsize=8, frameon=False, **place)
+        places = range(0, len(self), max(1, -(-len(self) // _TICKS)))
+        panels[-1].set_xticks(
+            list(places), [cell_number(self[i].number) for i in places], fontsize=8
+        )
+        panels[-1].set_xlabel("cell")
+        return plot
+
+
+def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | None) -> None:
+    """Draw the memory of one device into ``axes``."""
+    places = [i for i, cell in enumerate(cells) if ordinal in cell.devices]
+    deltas = [cells[i].devices[ordinal] for i in places]
+    peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
+    reserved = [d.reserved_now for d in deltas]
+    allocated = [d.allocated_now for d in deltas]
+    axes.bar(places, peaks, width=0.8, color="#f2a65a", alpha=0.55, label="peak")
+    axes.step(places, reserved, where="mid", color="#8a8f98", linewidth=1.2, label="reserved")
+    axes.step(places, allocated, where="mid", color="#1f6fb2", linewidth=1.8, label="allocated")
+    top = max([1, *peaks, *reserved])
+    if limit is not None:
+        # A limit far above everything would flatten the curves.
+        above = limit > 4 * top
+        title = f"limit {bytes_(limit)}{', above' if above else ''}"
+        axes.set_title(title, loc="right", fontsize=8, color=_LIMIT_COLOR)
+        axes.axhline(limit, color=_LIMIT_COLOR, linewidth=1, linestyle="--", label="limit")
+        top = top if above else max(top, limit)
+    failed = [i for i, d in zip(places, deltas, strict=True) if d.ooms]
+    for place in failed:
+        axes.axvline(place, color=_LIMIT_COLOR, linewidth=1, linestyle=":")
+    cross = {"color": _LIMIT_COLOR, "markersize": 7, "markeredgewidth": 2}
+    axes.plot(failed, [top * 1.04] * len(failed), "x", label="out of memory", **cross)
+    axes.set_ylim(0, top * 1.08)
+    axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))
+    axes.set_ylabel(f"cuda:{ordinal}")
+    axes.tick_params(labelsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _changes(delta: DeviceMemoryDelta) -> str:
+    if delta.allocated or delta.peak or not delta.reserved:
+        change = f"{bytes_(delta.allocated, sign=True)}, peak {bytes_(delta.peak, sign=True)}"
+        return f"{change}, now {bytes_(delta.allocated_now)}"
+    return f"reserved {bytes_(delta.reserved, sign=True)}, now {bytes_(delta.reserved_now)}"
+
+
+def _devices(ordinals: list[int]) -> str:
+    """``cuda:0``, ``cuda:0,2`` or ``cuda:0-3``."""
+    return "cuda:" + spans(ordinals, comma=",", dash="-")
+
+
+def _log_rows(cell: CellMemory) -> list[list[Cell]]:
+    head = [
+        Cell(cell_number(cell.number), "dim"),
+        Cell(first_line(cell.source), "bad" if cell.failed else ""),
+    ]
+    time = Cell(seconds(cell.seconds), "dim")
+    changed = cell.changed
+    if not changed:
+        return [[*head, Cell(DASH, "dim"), *[Cell(DASH, "dim")] * 3, time]]
+    rows = []
+    for i, (ordinal, delta) in enumerate(changed.items()):
+        oom = " out of memory" if delta.ooms else ""
+        rows.append(
+            [
+                *(head if i == 0 else [Cell("")] * 2),
+                Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
+                Cell(bytes_(delta.allocated, sign=True), "" if delta.allocated else "dim"),
+                Cell(bytes_(delta.peak, sign=True), "" if delta.peak else "dim"),
+                Cell(bytes_(delta.allocated_now), "dim"),
+                time if i == 0 else Cell(""),
+            ]
+        )
+    return rows
+
+
+def first_line(source: str) -> str:
+    """Return a cell's first line as a table shows it."""
+    return shortened(source, _LONGEST)
+
+
+def cell_number(number: int | None) -> str:
+    """Return a cell's execution number as a table shows it: ``[3]``."""
+    return DASH if number is None else f"[{number}]"

@@ -1,0 +1,51 @@
+"""The processes that use a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpumagic.render.blocks import DASH, Block, Line, shortened
+from gpumagic.render.units import bytes_
+
+#: At most so many processes have a row, those with the most memory.
+_ROWS = 50
+_LONGEST_COMMAND = 80
+
+_Row = TypeVar("_Row", bound="tuple[Any, ...]")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that holds memory on a device, as NVML reports it."""
+
+    pid: int
+    #: Bytes of device memory, or None where the driver does not say (WDDM, MIG without permission).
+    memory: int | None = None
+    #: ``"compute"`` or ``"graphics"``.
+    kind: str = "compute"
+    #: None where the process cannot be looked up (ended, another pid namespace, no permission).
+    user: str | None = None
+    #: The program and the script, ``python train.py``; never others' arguments.
+    command: str | None = None
+    #: True for the process that asked; None where NVML's pids cannot be compared with ours.
+    own: bool | None = None
+    #: Whether it belongs to the user who asks; None where it cannot be looked up.
+    mine: bool | None = None
+
+
+def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
+    """Return the rows to show, in their order, and a line on the rest; each ends in a process."""
+    if len(listed) <= _ROWS:
+        return list(listed), []
+    order = sorted(range(len(listed)), key=lambda place: -(listed[place][-1].memory or 0))
+    shown = {*order[:_ROWS]}
+    rest = sum(listed[place][-1].memory or 0 for place in order[_ROWS:])
+    line = Line.of(f"and {len(listed) - _ROWS} more, with {bytes_(rest)} in all", "dim")
+    return [row for place, row in enumerate(listed) if place in shown], [line]
+
+
+def short_command(process: Process) -> str:
+    """Return a process's command as a table shows it."""
+    return shortened(process.command or DASH, _LONGEST_COMMAND)

@@ -1,0 +1,71 @@
+"""The outcome of selecting devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gpumagic.render.blocks import Block, Cell, Line, Style, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result
+from gpumagic.results.devices import Device, variables
+
+Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
+
+STATUS_STYLES: Mapping[str, Style] = {
+    "applied": "good",
+    "unchanged": "good",
+    "restarted": "good",
+    "gated": "warn",
+    "too-late": "bad",
+}
+
+
+@dataclass(frozen=True)
+class Selection(Result):
+    """The outcome of selecting devices, as verified."""
+
+    #: The spec as the user typed it.
+    requested: str
+    #: The variables of this process after the selection; None for one that is not set.
+    environment: Mapping[str, str | None]
+    status: Status
+    #: The devices that this process sees after the selection, in CUDA's order. When it is too late
+    #: these are the visible ones, not the requested ones.
+    devices: tuple[Device, ...] = ()
+    #: False where it is not known which these are, before CUDA starts; `devices` is empty then.
+    devices_known: bool = True
+    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
+    cuda_initialized: bool | None = None
+    #: One line on what was found, and what can be done; None where there is nothing to add.
+    message: str | None = None
+    #: Further remarks, a line each.
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        count = len(self.devices)
+        still = "still " * (self.status == "too-late")
+        seen = "no GPU" if count == 0 else "1 GPU" if count == 1 else f"{count} GPUs"
+        sees = f"this kernel {still}sees {seen}"
+        if not self.devices_known:
+            sees = "what this kernel sees is not known before CUDA starts"
+        status = Cell(self.status, STATUS_STYLES[self.status])
+        masked = Cell(f"  ({variables(self.environment)})", "dim")
+        headline = Line((status, Cell(f": {sees}"), masked))
+        return [headline, *map(_visible, self.devices), *dim_lines(self.notes)]
+
+    def __repr__(self) -> str:
+        return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
+
+
+def _visible(device: Device) -> Line:
+    ordinal = "cuda:?" if device.ordinal is None else f"cuda:{device.ordinal}"
+    known = device.memory_free is not None or device.instance is not None
+    free = f", {bytes_(device.memory_free)} free" if known else ""
+    return Line(
+        (
+            Cell(f"  {ordinal}", "strong"),
+            Cell(f" is GPU {device.index}, {device.name or 'name not known'}{free}"),
+        )
+    )

@@ -1,0 +1,32 @@
+"""What is shown, apart from how."""
+
+from __future__ import annotations
+
+from gpumagic.render.blocks import ROWS, Cell, Column, Grid, Line, bounded, dim_lines, shortened
+
+
+def test_lines() -> None:
+    assert Line.of("x", "bad") == Line((Cell("x", "bad"),))
+    assert dim_lines(["a", "b"]) == [Line.of("a", "dim"), Line.of("b", "dim")]
+
+
+def test_shortened() -> None:
+    assert shortened("12345", 5) == "12345"
+    assert shortened("123456", 5) == "1234…"
+
+
+def test_bounded() -> None:
+    """At most so many blocks, and rows of each table; then how many more there are."""
+
+    def grid(rows: int) -> Grid:
+        return Grid((Column("A"),), [(Cell(str(i)),) for i in range(rows)])
+
+    few = [grid(ROWS), Line.of("x")]
+    assert list(bounded(few)) == few
+    long = grid(ROWS + 3)
+    cut, more = bounded([long])
+    assert isinstance(cut, Grid)
+    assert cut.rows == long.rows[:ROWS]
+    assert more == Line.of("and 3 more", "dim")
+    lines = [Line.of(str(i)) for i in range(ROWS + 2)]
+    assert list(bounded(lines)) == [*lines[:ROWS], Line.of("and 2 more", "dim")]

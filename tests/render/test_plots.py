@@ -1,0 +1,63 @@
+"""Pictures by matplotlib, which is optional."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gpumagic.errors import DependencyError
+from gpumagic.render import plots
+from gpumagic.render.plots import Plot, available, bytes_axis, new_plot
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def matplotlib() -> ModuleType:
+    """matplotlib, whose import may warn of its own dependencies."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("matplotlib.figure")
+
+
+def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:
+    before = "matplotlib.pyplot" in sys.modules
+    plot = new_plot(4, 2)
+    assert plot._repr_png_().startswith(PNG)
+    plot.save(tmp_path / "plot.svg")
+    assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    data, metadata = plot.bundle("a plot")
+    assert data["image/png"].startswith(PNG)
+    assert data["text/plain"] == "a plot"
+    assert metadata == {"image/png": {"width": 384, "height": 192}}
+    assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_an_axis_in_bytes(matplotlib: ModuleType) -> None:
+    plot = new_plot(4, 2)
+    axes = plot.figure.subplots()
+    axes.set_ylim(0, 2**21)
+    bytes_axis(axes.yaxis, 2**20)
+    plot._repr_png_()
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert [label for label in labels if label in ("0 B", "1.00 MiB", "2.00 MiB")]
+    assert "500 KiB" not in labels
+
+
+def test_repr() -> None:
+    assert repr(Plot(None)) == "<Plot: .save(path) writes it to a file>"
+
+
+def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not available()
+    with pytest.raises(DependencyError) as raised:
+        plots.new_plot(1, 1)
+    assert str(raised.value) == (
+        "plots need matplotlib, which is not installed: pip install matplotlib"
+    )

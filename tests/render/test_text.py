@@ -1,0 +1,128 @@
+"""Blocks as text: the layout of tables, and the width."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pexpect
+import pytest
+
+from gpumagic.render.blocks import Cell, Column, Grid, Line
+from gpumagic.render.text import render
+
+GRID = Grid(
+    (
+        Column("Name"),
+        Column("Used", "right"),
+        Column("Load", rank=2),
+        Column("Command", rank=1, least=8),
+    ),
+    (
+        (Cell("one"), Cell("5"), Cell("50 %", bar=0.5), Cell("python train.py --long")),
+        (Cell("second"), Cell("1,000"), Cell("", bar=None), Cell("java")),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (
+            80,
+            """\
+Name     Used  Load           Command
+────────────────────────────────────────────────────
+one         5  ████░░░░ 50 %  python train.py --long
+second  1,000                 java""",
+        ),
+        (
+            40,
+            """\
+Name     Used  Load           Command
+────────────────────────────────────────
+one         5  ████░░░░ 50 %  python tr…
+second  1,000                 java""",
+        ),
+        (
+            30,
+            """\
+Name     Used  Command
+──────────────────────────────
+one         5  python train.p…
+second  1,000  java
+not shown, the output is too narrow: Load""",
+        ),
+        (
+            20,
+            """\
+Name     Used
+─────────────
+one         5
+second  1,000
+not shown, the output is too narrow: Load, Command""",
+        ),
+        (
+            10,
+            """\
+Na…   Used
+──────────
+one      5
+se…  1,000
+not shown, the output is too narrow: Load, Command""",
+        ),
+    ],
+)
+def test_a_table_by_width(width: int, text: str) -> None:
+    """Columns are shortened, then dropped, the highest rank first; those of rank 0 stay."""
+    assert render([GRID], width=width) == text
+
+
+def test_a_table_without_headers() -> None:
+    grid = Grid(
+        (Column("Name"), Column("Used", rank=1)), ((Cell("x"), Cell("y" * 9)),), header=False
+    )
+    assert render([grid], width=20) == "x  yyyyyyyyy"
+    assert render([grid], width=5) == "x"
+
+
+def test_lines_of_several_styles() -> None:
+    line = Line((Cell("a", "strong"), Cell(" b", "bad"), Cell(" c")))
+    assert render([line, Line.of("  d  "), Line.of("")]) == "a b c\n  d"
+    assert render([line], color=True) == "\x1b[1ma\x1b[0m\x1b[31m b\x1b[0m c"
+
+
+def test_a_long_line_is_not_wrapped() -> None:
+    assert render([Line.of("x " * 60)], width=20) == ("x " * 60).rstrip()
+
+
+def test_bars_end_at_their_ends() -> None:
+    rows = [(Cell("", bar=share),) for share in (-1.0, 0.0, 0.06, 1.0, 7.0)]
+    lines = render([Grid((Column(""),), rows, header=False)], width=80).splitlines()
+    assert lines == ["░" * 8, "░" * 8, "░" * 8, "█" * 8, "█" * 8]
+
+
+def test_text_does_not_steer_the_terminal() -> None:
+    grid = Grid((Column("\x1b[2J"),), ((Cell("a\x07\nb"),),))
+    shown = render([grid, Line.of("\u202ex")], width=80)
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\u202e" not in shown
+    assert shown.splitlines()[2] == "a\ufffd\ufffdb"
+
+
+def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
+    """A kernel's output is not shown in the terminal that its server was started in."""
+    source = (
+        "import io, os, sys; from gpumagic.render.text import columns\n"
+        "printed, real, sys.stdout = columns(), sys.stdout, io.StringIO()\n"
+        "elsewhere = columns(); os.environ['COLUMNS'] = '33'; wanted = columns()\n"
+        "print(printed, elsewhere, wanted, file=real)"
+    )
+    # Named, since readline may have written its size into what libc would hand on.
+    env = dict(os.environ)
+    python = pexpect.spawn(
+        sys.executable, ["-c", source], env=env, dimensions=(24, 61), timeout=None
+    )
+    assert python.read().split() == [b"61", b"80", b"33"]
+    python.close()

@@ -1,0 +1,112 @@
+"""What all results have in common."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from gpumagic import results
+from gpumagic.errors import DependencyError
+from gpumagic.render.blocks import Block, Line
+from gpumagic.results.base import Result, Series, as_html, as_text, data_frame, plain
+
+
+@dataclass(frozen=True)
+class Example(Series[str]):
+    items_in: ClassVar[str] = "words"
+
+    words: tuple[str, ...] = ("a", "b", "c")
+    sizes: Mapping[int, int] = field(default_factory=lambda: {0: 1})
+
+    def _blocks(self) -> list[Block]:
+        return [Line.of(" ".join(self.words), "dim")]
+
+
+def test_a_result_shows_itself() -> None:
+    result = Example()
+    assert str(result) == as_text(result) == "a b c"
+    assert as_text(result, color=True) == "\x1b[2ma b c\x1b[0m"
+    assert result._repr_mimebundle_(include=None) == {
+        "text/plain": "a b c",
+        "text/html": as_html(result),
+    }
+
+
+def test_a_sequence_of_items() -> None:
+    result = Example()
+    assert (len(result), list(result), result[0], result[1:]) == (
+        3,
+        ["a", "b", "c"],
+        "a",
+        ("b", "c"),
+    )
+
+
+def test_as_data() -> None:
+    result = Example()
+    assert result.to_dict() == {"words": ["a", "b", "c"], "sizes": {0: 1}}
+    assert json.loads(result.to_json(indent=1)) == {"words": ["a", "b", "c"], "sizes": {"0": 1}}
+    assert plain([(result,)]) == [[result.to_dict()]]
+    assert plain(Example) is Example
+
+
+def test_every_result_says_what_shows_it() -> None:
+    for kind in map(results.__dict__.get, results.__all__):
+        if isinstance(kind, type) and issubclass(kind, Result) and kind is not Result:
+            assert kind._blocks is not Result._blocks, kind
+            assert is_dataclass(kind)
+            assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_every_module_is_tested_in_its_place() -> None:
+    """A new result is one file, and a test of it."""
+    tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    modules = {module.name for module in pkgutil.iter_modules(results.__path__)}
+    # All that is cluster's is one subject; the quality of repeats is shown with their times.
+    shared = {name for name in modules if name.startswith("cluster_")} | {
+        "process_group",
+        "quality",
+    }
+    assert modules - shared <= tested
+
+
+def test_a_data_frame() -> None:
+    pytest.importorskip("pandas")
+    frame = data_frame([(1, None)], ["a", "b"], index="a", types={"b": "Int64"})
+    assert frame.index.tolist() == [1]
+    assert str(frame["b"].dtype) == "Int64"
+    assert data_frame({"x": [1, 2]})["x"].tolist() == [1, 2]
+
+
+def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(DependencyError) as raised:
+        data_frame([])
+    assert (
+        str(raised.value) == "a DataFrame needs pandas, which is not installed: pip install pandas"
+    )
+
+
+def test_results_import_nothing_heavy(child_environment: Callable[..., dict[str, str]]) -> None:
+    source = (
+        "import sys, gpumagic.results\n"
+        "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
+        "print(sorted(heavy & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,83 @@
+"""Timings side by side: the table, the picture, the data."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from gpumagic.results import Compared, Comparison, CudaTiming, Sample
+from tests.support.drawing import check_drawing
+
+
+def timing(*gpu: float, **fields: object) -> CudaTiming:
+    wall = Sample(tuple(1.1 * value for value in gpu))
+    common = {"gpu": Sample(gpu), "wall": wall, "cpu": wall, "repeat": len(gpu)}
+    return CudaTiming(**{**common, **fields})  # type: ignore[arg-type]
+
+
+COMPARISON = Comparison(
+    (
+        Compared("baseline", timing(0.010, 0.010, 0.012, 0.010), 1.0),
+        Compared("fused", timing(0.005, 0.005), 0.5, (0.48, 0.52), "faster"),
+        Compared("eager", timing(0.020, 0.021, gpu_at_most=True), 2.0, (1.9, 2.1), "slower"),
+        Compared("same", timing(0.010, 0.011), 1.01, (0.9, 1.1), "noise"),
+        Compared("once", timing(0.010)),
+    ),
+    "gpu",
+    ("a note",),
+)
+TEXT = """\
+name                     GPU     wall     IQR  × baseline  95 % within
+────────────────────────────────────────────────────────────────────────────────────────
+baseline    ████░░░░ 10.0 ms  11.0 ms  500 µs           1               baseline
+fused       ██░░░░░░ 5.00 ms  5.50 ms     0 s         0.5    0.48–0.52  faster
+eager     ████████ ≤ 20.5 ms  22.6 ms  500 µs           2      1.9–2.1  slower
+same        ████░░░░ 10.5 ms  11.6 ms  500 µs        1.01      0.9–1.1  within the noise
+once        ████░░░░ 10.0 ms  11.0 ms       –           –
+a note"""
+
+
+def test_drawing() -> None:
+    check_drawing(COMPARISON, TEXT)
+
+
+def test_data() -> None:
+    assert COMPARISON.baseline == "baseline"
+    assert COMPARISON["fused"] is COMPARISON[1]
+    assert [entry.name for entry in COMPARISON][-1] == "once"
+    assert len(COMPARISON) == 5
+    with pytest.raises(KeyError):
+        _ = COMPARISON["x"]
+    assert json.loads(COMPARISON.to_json())["entries"][1]["verdict"] == "faster"
+    wall = Comparison(COMPARISON.entries, "wall")
+    assert wall.sample(wall[1]) is COMPARISON[1].timing.wall
+
+
+def test_repr() -> None:
+    assert repr(COMPARISON) == "<Comparison: baseline, fused, eager, same, once>"
+
+
+def test_data_frame() -> None:
+    pytest.importorskip("pandas")
+    frame = COMPARISON.to_pandas()
+    assert list(frame.index) == ["baseline", "fused", "eager", "same", "once"]
+    assert frame.loc["fused", "ratio_high"] == 0.52
+    assert frame["ratio"].isna().sum() == 1
+
+
+def test_the_picture(tmp_path: object) -> None:
+    pytest.importorskip("matplotlib")
+    before = "matplotlib.pyplot" in sys.modules
+    names = Comparison(
+        (Compared(r"$\frac{$", timing(0.010), 1.0), Compared("\x1b[2J", timing(0.02), 2.0)), "gpu"
+    )
+    assert names.plot()._repr_png_().startswith(b"\x89PNG")
+    (axes,) = COMPARISON.plot().figure.axes
+    assert axes.get_xlabel() == "GPU time per loop (ms)"
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        entry.name for entry in COMPARISON
+    ]
+    assert axes.patches[0].get_width() == pytest.approx(0.5)
+    assert ("matplotlib.pyplot" in sys.modules) == before

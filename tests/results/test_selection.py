@@ -1,0 +1,63 @@
+"""The outcome of selecting devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.results import Device, Selection
+from gpumagic.results.base import as_html
+from tests.support.drawing import check_drawing
+
+GIB = 2**30
+SELECTION = Selection(
+    "0,3",
+    {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-d", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    "applied",
+    (
+        Device(0, ordinal=0, name="NVIDIA H100", memory_free=20 * GIB),
+        Device(3, ordinal=None),
+    ),
+    notes=("a note",),
+)
+TEXT = """\
+applied: this kernel sees 2 GPUs  (CUDA_VISIBLE_DEVICES=GPU-a,GPU-d, CUDA_DEVICE_ORDER=PCI_BUS_ID)
+  cuda:0 is GPU 0, NVIDIA H100, 20.0 GiB free
+  cuda:? is GPU 3, name not known
+a note"""
+
+
+def test_drawing() -> None:
+    check_drawing(SELECTION, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("selection", "text"),
+    [
+        (
+            Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "too-late"),
+            "too-late: this kernel still sees no GPU  (CUDA_VISIBLE_DEVICES is not set)",
+        ),
+        (
+            Selection(
+                "0", {"CUDA_VISIBLE_DEVICES": "0"}, "gated", (Device(0, ordinal=0, name="A"),)
+            ),
+            "gated: this kernel sees 1 GPU  (CUDA_VISIBLE_DEVICES=0)\n  cuda:0 is GPU 0, A",
+        ),
+        (
+            Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "unchanged", devices_known=False),
+            "unchanged: what this kernel sees is not known before CUDA starts  "
+            "(CUDA_VISIBLE_DEVICES=0)",
+        ),
+    ],
+)
+def test_drawing_of_a_status(selection: Selection, text: str) -> None:
+    check_drawing(selection, text)
+
+
+def test_the_colour_of_the_status() -> None:
+    for status, color in (("applied", "success"), ("gated", "warn"), ("too-late", "error")):
+        assert f"--jp-{color}-color1" in as_html(Selection("0", {}, status))  # type: ignore[arg-type]
+
+
+def test_repr() -> None:
+    assert repr(SELECTION) == "<Selection '0,3': applied, 2 visible>"

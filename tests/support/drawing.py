@@ -1,0 +1,40 @@
+"""What is drawn of a result, as a whole: its text, and the same words in its HTML."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from gpumagic.results import Result
+from gpumagic.results.base import as_html, as_text
+
+#: Characters of a bar, and of the line below a table's headers: text has them, HTML has shapes.
+_SHAPES = dict.fromkeys(map(ord, "█░─"), " ")
+
+
+def check_drawing(result: Result, text: str, *, width: int = 200) -> None:
+    """Assert that ``text`` is what a result shows in a terminal, and its words in a notebook.
+
+    In HTML no column is dropped for want of width: ``text`` must be wide enough for all.
+    """
+    assert as_text(result, width) == text
+    lines = [line.translate(_SHAPES).split() for line in text.splitlines()]
+    html = _Lines()
+    html.feed(as_html(result))
+    assert [line.split() for line in html.lines if line.split()] == [line for line in lines if line]
+
+
+class _Lines(HTMLParser):
+    """The lines of a result's HTML: one for each ``<div>`` and each row of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = [""]
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag in ("div", "tr"):
+            self.lines.append("")
+        elif tag in ("td", "th"):
+            self.lines[-1] += " "
+
+    def handle_data(self, data: str) -> None:
+        self.lines[-1] += data
