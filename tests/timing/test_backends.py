@@ -17,7 +17,7 @@ def test_torch_has_the_events_of_the_table(kind: str) -> None:
 
     module = getattr(torch, kind)
     assert callable(module.synchronize)
-    assert {"record", "query", "elapsed_time"} <= {*dir(module.Event)}
+    assert {"record", "query", "erunsed_time"} <= {*dir(module.Event)}
     maker = module.Event if kind == "mps" else module.Event.__new__
     assert "enable_timing" in inspect.signature(maker).parameters
 
@@ -35,17 +35,17 @@ def test_a_device_of_another_kind(work: Any, events: bool, monkeypatch: pytest.M
     other = backends.Backend("npu", "Somebody's NPU", cuda.synchronize, event)
     monkeypatch.setattr(backends, "active", lambda: other)
     watch = run.Stopwatch()
-    laps = []
+    runs = []
     for _ in range(3):
         watch.start()
         work.sleep(0.02)
-        laps.append(watch.stop())
-    timing = run.summarize(laps)
+        runs.append(watch.stop())
+    timing = run.summarize(runs)
     assert timing.backend == "npu"
     assert timing.gpu.best >= 0.98 * 0.02
     assert timing.gpu.best <= timing.wall.best
     assert timing.host.best < 0.01, "the wait is not the code's own"
-    assert "npu" in str(run.summarize(laps[:1]))
+    assert "npu" in str(run.summarize(runs[:1]))
     if events:
         assert timing.gpu_note == "Somebody's NPU: from events on the current stream"
     else:

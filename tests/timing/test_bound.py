@@ -10,7 +10,7 @@ import pytest
 import gpumagic
 from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.launch_overhead import Hold, Probe
+from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.run import Stopwatch
 from tests.timing import cells
 
@@ -36,11 +36,11 @@ def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
 
 def test_the_verdict_is_of_one_loop() -> None:
     """Runs of ten loops, 1 s each; the queued samples are of one loop."""
-    probe = Probe(0, 0.1, 0.1, 1)
-    probe.samples = [0.095] * 5
-    assert judge([1.0] * 5, [1.0] * 5, 10, probe)[0] == "gpu"
-    probe.samples = [0.05] * 5
-    assert judge([1.0] * 5, [1.0] * 5, 10, probe)[0] == "host"
+    sampling = QueuedSampling(0, 0.1, 0.1, 1)
+    sampling.samples = [0.095] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "gpu"
+    sampling.samples = [0.05] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "host"
 
 
 def test_there_are_twenty() -> None:
@@ -165,12 +165,12 @@ def test_what_passing_the_marks_takes_is_not_the_codes(work: Any) -> None:
     def held(nothing: dict[int, float]) -> Reading:
         """1 ms on the default stream, while another one is the current one."""
         with cuda.stream(side):
-            stopwatch.start(Hold(0, 20e-3, nothing))
+            stopwatch.start(Delay(0, 20e-3, nothing))
             with cuda.stream(default):
                 work.sleep(1e-3)
             reading = stopwatch.stop().readings[0]
-        assert reading.held
-        assert len(reading.marks) == 129  # all of torch's streams
+        assert reading.queued
+        assert len(reading.streams) == 129  # all of torch's streams
         return reading
 
     assert held({}).seconds == pytest.approx(1e-3, rel=0.05)
@@ -182,8 +182,8 @@ def test_what_passing_the_marks_takes_is_not_the_codes(work: Any) -> None:
     ("kernel", "nothing"), [(5e-6, False), (2.6e-6, True), (2.5e-6, True), (40e-6, False)]
 )
 def test_one_small_kernel_is_something(kernel: float, nothing: bool) -> None:
-    marks = 2.5e-6
-    probe = Probe(0, loop_time=1e-3, host_time=1e-5, loops=1, marks=marks)
+    empty_time = 2.5e-6
+    sampling = QueuedSampling(0, loop_time=1e-3, host_time=1e-5, loops=1, empty_time=empty_time)
     for _ in range(3):
-        probe.take(kernel, held=True)
-    assert probe.shows_nothing is nothing
+        sampling.add(kernel, queued=True)
+    assert sampling.no_gpu_work is nothing

@@ -9,7 +9,8 @@ from typing import Any
 
 import gpumagic
 from gpumagic.cuda import graph_capture
-from gpumagic.timing.passive_timer import CAPTURE, Passing
+from gpumagic.timing.event_timer import CAPTURE
+from gpumagic.timing.passive_timer import PassiveTimer
 
 
 @contextmanager
@@ -64,13 +65,13 @@ def test_a_capture_that_begins_meanwhile_survives(work: Any) -> None:
     assert timed.gpu is None
 
 
-def around_a_cell(cell: Callable[[], object]) -> Passing:
-    passing = Passing()
+def around_a_cell(cell: Callable[[], object]) -> PassiveTimer:
+    timer = PassiveTimer()
     for _ in range(2):  # the first makes what it needs
-        passing.start()
+        timer.start()
         cell()
-        passing.stop(0.0, 1.0)
-    return passing
+        timer.stop(0.0, 1.0)
+    return timer
 
 
 def test_another_threads_capture_survives_the_automatic_mode(work: Any) -> None:

@@ -43,7 +43,7 @@ def test_names_with_a_blank(run_cell: Any) -> None:
         compared = run_cell(f"%cudatime --compare -q -o {words}").value
         assert [entry.name for entry in compared] == ["it cpu", "it cuda:0"]
     error = run_cell("%cudatime --compare one it", raising=False).error
-    assert str(error).endswith("nothing is kept as 'it'; there are one, 'it cpu', 'it cuda:0'")
+    assert str(error).endswith("no result is named 'it'; there are one, 'it cpu', 'it cuda:0'")
     error = run_cell("%cudatime --compare one 'it cpu", raising=False).error
     assert "No closing quotation" in str(error)
 
@@ -58,10 +58,10 @@ def test_a_name_is_given_anew(run_cell: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("%cudatime --compare", "it takes two results, and only one is kept"),
-        ("%cudatime --compare one", "it takes two results"),
-        ("%cudatime --compare oen", "nothing is kept as 'oen'; did you mean one?"),
-        ("%cudatime --compare other", "nothing is kept as 'other'; there is one"),
+        ("%cudatime --compare", "it takes two named results, and there is only one"),
+        ("%cudatime --compare one", "it takes two named results"),
+        ("%cudatime --compare oen", "no result is named 'oen'; did you mean one?"),
+        ("%cudatime --compare other", "no result is named 'other'; there is one"),
         ("%cudatime --name a,b 1", "'a,b' is not a name"),
         ("%%cudatime --compare\n1", "write %cudatime --compare"),
         ("%cudatime --trace /no/such/place.json 1", "there is no folder /no/such"),
@@ -79,7 +79,7 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
 def test_nothing_is_kept_without_a_name(run_cell: Any) -> None:
     run_cell("%cudatime -q 1")
     error = run_cell("%cudatime --compare", raising=False).error
-    assert "and none is kept" in str(error)
+    assert "and there is none" in str(error)
 
 
 # Where did it go? The virtual GPU refuses CUPTI, as many containers do.
@@ -142,7 +142,7 @@ def test_the_users_own_profiler_goes_on(work: Any, run_cell: Any, ip: Any) -> No
         ran = run_cell("%cudatime --kernels runs.append(1)")
     finally:
         run_cell("torch.zeros(1)\nprofile.__exit__(None, None, None)")
-    assert "no profile: torch's profiler is at work already" in ran.stdout
+    assert "no profile: torch's profiler is running already" in ran.stdout
     assert ip.user_ns["runs"] == [1]
     names = {event.name for event in ip.user_ns["profile"].events()}
     assert {"aten::ones", "aten::zeros"} <= names

@@ -12,7 +12,7 @@ from IPython.utils.capture import capture_output
 
 from gpumagic.magics.cudatime.per_cell import duration
 from gpumagic.results import CellTiming, CudaTiming, TimingLog
-from gpumagic.timing.run import Lap, summarize
+from gpumagic.timing.run import Run, summarize
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
 SHORT_SLEEP = f"torch.cuda._sleep({int(0.0001 * SLEEP_CYCLES_PER_SECOND)})"
@@ -153,7 +153,7 @@ def test_what_came_to_be_inside_has_no_false_figure(kernel: Any) -> None:
         assert "interrupted while waiting for the GPU" in reply.text
     assert reply.stdout.startswith("2\n")
     # First: a measured cell would wait for what is left of ten minutes.
-    k.run("%cudatime off -q\npassing.wait_for = real")
+    k.run("%cudatime off -q\npassive_timer.wait_for = real")
     assert k.value("1 + 1") == 2
 
 
@@ -310,12 +310,12 @@ def test_cpu_time_that_the_clock_cannot_tell_from_nothing() -> None:
     """Neither "0 s" nor "0.00 ns": what is known is that it is less than the clock counts."""
     assert str(CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.0)) == "wall 500 ms · CPU < 1 µs"
     for cpu in (0.0, 3e-18):
-        lap = Lap(wall=0.5, host=0.5, user=cpu, system=0.0, readings={})
-        assert "< 1 µs  user < 1 µs, sys < 1 µs" in str(summarize([lap]))
-        repeated = " ".join(str(summarize([lap] * 3, loops=100)).split())
+        run = Run(wall=0.5, host=0.5, user=cpu, system=0.0, readings={})
+        assert "< 1 µs  user < 1 µs, sys < 1 µs" in str(summarize([run]))
+        repeated = " ".join(str(summarize([run] * 3, loops=100)).split())
         assert f"CPU {'< 10 ns ' * 5}± < 10 ns" in repeated
-    lap = Lap(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
-    assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(summarize([lap]))
+    run = Run(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
+    assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(summarize([run]))
 
 
 def test_the_longest_cells_of_a_long_log() -> None:

@@ -129,7 +129,7 @@ def test_interrupts(kernel: Any) -> None:
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "interrupted while waiting for the GPU" in reply.text
     assert "Host" in reply.text
-    assert "bracket.py" not in "\n".join(reply.error["traceback"])
+    assert "event_timer.py" not in "\n".join(reply.error["traceback"])
     _ready(k)
     assert k.run("seen.partial and seen.gpu is None").value == "True"
     assert k.run("0 < seen.host.median < seen.wall.median < 600").value == "True"

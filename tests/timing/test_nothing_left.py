@@ -11,7 +11,7 @@ import pytest
 
 import gpumagic
 from gpumagic.timing import benchmark
-from gpumagic.timing.benchmark import Repetition
+from gpumagic.timing.benchmark import _RunScope
 from tests.support.shells import Ran
 
 
@@ -37,9 +37,9 @@ def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch, p
         ours = SimpleNamespace(isenabled=gc.isenabled, enable=gc.enable, disable=just_disabled)
         monkeypatch.setattr(benchmark, "gc", ours)
     elif point == "before the end":
-        monkeypatch.setattr(Repetition, "__exit__", interrupted)
+        monkeypatch.setattr(_RunScope, "__exit__", interrupted)
     else:
-        monkeypatch.setattr(Repetition, "_turn_gc_on", interrupted)
+        monkeypatch.setattr(_RunScope, "_turn_gc_on", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gpumagic.cudatime("1 + 1", n=1, r=1, w=0)
     assert gc.isenabled()
