@@ -37,8 +37,8 @@ class Timed(Measured[Stopwatch, CudaTiming]):
         stopwatch.start()
         return stopwatch
 
-    def end(self, stretch: Stopwatch, *, partial: bool) -> CudaTiming:
-        result = summarize([stretch.stop()], partial=partial)
+    def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
+        result = summarize([stopwatch.stop()], partial=partial)
         if not self.quiet:
             print(result)
         return result

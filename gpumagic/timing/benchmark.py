@@ -126,8 +126,8 @@ class Benchmark:
         try:
             await self._run_all()
         finally:
-            # Wherever an interrupt has struck. The exception's traceback holds this object, and
-            # with it the flush's memory, as long as the notebook holds the exception.
+            # However the runs ended. The exception's traceback references this object, and with it
+            # the flush's memory, as long as the notebook references the exception.
             try:
                 if self._flush is not None:
                     self._flush.release()
@@ -296,9 +296,9 @@ class Benchmark:
             empty=empty,
         )
         if len(devices) > 1:
-            sampling.stop("the code uses several GPUs, which cannot be held as one")
+            sampling.stop("the code uses several GPUs, which one delay kernel cannot hold")
         if any(run.readings[ordinal].foreign for run in runs if ordinal in run.readings):
-            sampling.stop("the code uses streams that are not torch's, which cannot be held")
+            sampling.stop("the code uses streams that are not torch's, which cannot be delayed")
         return sampling
 
     async def _run_queued(self) -> None:

@@ -79,7 +79,7 @@ class Clocks:
             uuid = self._uuids.get(ordinal) or _uuid(ordinal)
             self._uuids[ordinal] = uuid
             known = self.reasons.get(ordinal, ())
-            more = [why for why in session.held_down(uuid) if why not in known]
+            more = [reason for reason in session.held_down(uuid) if reason not in known]
             if more:
                 self.reasons[ordinal] = (*known, *more)
         self._last = perf_counter()

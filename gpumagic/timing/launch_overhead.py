@@ -152,7 +152,7 @@ class QueuedSampling:
     def _after_failure(self) -> None:
         if self._failures >= _ATTEMPTS:
             self.stop(WAITS)
-        elif not self.samples:  # else something held up the host for once
+        elif not self.samples:  # else the host was held up once
             # The host may have been slow, or the queue full.
             tries = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0), (1, 27.0))
             loops, factor = tries[self._failures - 1]

@@ -36,11 +36,11 @@ GRAMMAR = ("tests/gpu/test_grammar.py", "tests/gpu/test_mig.py")
 _CHOICE = "tests/gpu/test_choice.py::"  # a kernel each: only those that may tell
 ALREADY = (_CHOICE + "test_what_is_already_so_is_not_too_late",)
 BROKEN_OFF = (_CHOICE + "test_a_choice_whose_verification_is_broken_off_is_not_made",)
-BOUND = ("tests/timing/test_bound.py",)
-KNOWN = ("tests/timing/test_known_durations.py",)
-REPEATS = ("tests/timing/test_repeating.py",)
-COMPARING = ("tests/timing/test_comparing.py",)
-ENOUGH = ("tests/timing/test_enough.py",)
+BOUND = ("tests/timing/test_bottleneck.py",)
+KNOWN = ("tests/timing/test_event_timer.py",)
+REPEATS = ("tests/timing/test_benchmark.py",)
+COMPARING = ("tests/timing/test_comparison.py",)
+ENOUGH = ("tests/timing/test_stopping_rule.py",)
 PEAKS = ("tests/memory/test_peaks.py",)
 BLOCKS = ("tests/memory/test_blocks.py",)
 _REPORT = "tests/memory/test_report.py::"
@@ -100,40 +100,40 @@ MUTANTS = (
     Mutant(_SELECTION, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
     Mutant(_SELECTION, "        choice.restore(before)\n", "        pass\n", BROKEN_OFF),
     # --- GPU time
-    Mutant(_TIMING + "bound.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND),
-    Mutant(_TIMING + "bound.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
     Mutant(
-        _TIMING + "bound.py", "if share < _MOSTLY_WAITING:", "if share > _MOSTLY_WAITING:", BOUND
+        _TIMING + "bottleneck.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND
     ),
+    Mutant(_TIMING + "bottleneck.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
+    Mutant(_TIMING + "bottleneck.py", "if share < _HOST_BOUND:", "if share > _HOST_BOUND:", BOUND),
     Mutant(
-        _TIMING + "measure.py",
-        "seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
-        "seconds = [sum(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
+        _TIMING + "run.py",
+        "seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]",
+        "seconds = [sum(_seconds(run, i) or 0.0 for i in used) for run in complete]",
         KNOWN,
     ),
     Mutant(
-        _TIMING + "measure.py",
+        _TIMING + "run.py",
         "return Sample(tuple(value / loops for value in values))",
         "return Sample(tuple(value for value in values))",
         REPEATS,
     ),
     Mutant(
-        _TIMING + "bracket.py",
+        _TIMING + "event_timer.py",
         "        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]\n",
         "        self.others = []\n",
         KNOWN,
     ),
-    Mutant(_TIMING + "whole.py", "return not self._all.query()", "return False", KNOWN),
-    Mutant(_TIMING + "whole.py", "thread_time() - before > _SPUN", "False", KNOWN),
-    Mutant(_TIMING + "comparing.py", "if high < 1 else", "if low < 1 else", COMPARING),
-    Mutant(_TIMING + "comparing.py", "pairs - left_out)", "pairs)", COMPARING),
+    Mutant(_TIMING + "context_event.py", "return not self._all.query()", "return False", KNOWN),
+    Mutant(_TIMING + "context_event.py", "thread_time() - before > _SPUN", "False", KNOWN),
+    Mutant(_TIMING + "comparison.py", "if high < 1 else", "if low < 1 else", COMPARING),
+    Mutant(_TIMING + "comparison.py", "pairs - left_out)", "pairs)", COMPARING),
     Mutant(
-        _TIMING + "enough.py",
+        _TIMING + "stopping_rule.py",
         "return ordered[rank - 1], ordered[-rank]",
         "return ordered[rank], ordered[-rank]",
         ENOUGH,
     ),
-    Mutant(_TIMING + "enough.py", "max(3 * (high - low),", "min(3 * (high - low),", ENOUGH),
+    Mutant(_TIMING + "stopping_rule.py", "max(3 * (high - low),", "min(3 * (high - low),", ENOUGH),
     # --- GPU memory
     Mutant(
         _MEMORY + "peaks.py",

@@ -1,69 +1,18 @@
-"""What limits a cell: twenty of which it is known, and cells of which nobody can tell."""
+"""Queued samples: GPU time without launch overhead, or the reason why there is none."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 import gpumagic
-from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.event_timer import Reading
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.run import Stopwatch
-from tests.timing import cells
+from tests.virtual_gpu import Scenario
 
 MANY = {"precision": 0.05, "max_time": 0.3}
-
-
-@pytest.fixture
-def namespace(work: Any) -> dict[str, Any]:
-    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
-
-    return cells.namespace(SLEEP_CYCLES_PER_SECOND)
-
-
-@pytest.mark.parametrize("name", cells.ALL)
-def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
-    code, limit = cells.ALL[name]
-    timing = gpumagic.cudatime(code, globals=namespace, **MANY)
-    assert timing.bound == limit, timing
-    assert timing.bound_evidence
-    assert timing.gpu_at_most == (limit == "host")
-    assert {"gpu": "GPU-bound", "host": "host-bound"}[limit] in str(timing)
-
-
-def test_the_verdict_is_of_one_loop() -> None:
-    """Runs of ten loops, 1 s each; the queued samples are of one loop."""
-    sampling = QueuedSampling(0, 0.1, 0.1, 1)
-    sampling.samples = [0.095] * 5
-    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "gpu"
-    sampling.samples = [0.05] * 5
-    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "host"
-
-
-def test_there_are_twenty() -> None:
-    assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
-
-
-def test_the_number_of_runs_is_kept_where_it_is_given(namespace: dict[str, Any]) -> None:
-    """The warm-up serves as the queued samples then."""
-    namespace["runs"] = runs = []
-    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=8, globals=namespace)
-    assert len(runs) == 8 + 3 * 4
-    assert timing.warmup == 8
-    assert timing.bound == "host"
-
-
-def test_without_warm_up_only_the_runs_themselves_tell(namespace: dict[str, Any]) -> None:
-    namespace["runs"] = runs = []
-    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=0, globals=namespace)
-    assert len(runs) == 12
-    assert timing.bound is None
-    assert timing.queued is None
-    timing = gpumagic.cudatime("sleep(2e-3)", n=3, r=4, w=0, globals=namespace)
-    assert timing.bound == "gpu"
 
 
 WAITING = {
@@ -91,7 +40,6 @@ def test_more_than_the_queue_holds_has_no_queued_time(namespace: dict[str, Any])
 
 
 def test_queued_time_has_no_launch_cost(namespace: dict[str, Any]) -> None:
-    from tests.virtual_gpu import Scenario
 
     kernel = Scenario().kernel_time
     code = "for _ in range(20): x.add_(1)"
@@ -102,37 +50,32 @@ def test_queued_time_has_no_launch_cost(namespace: dict[str, Any]) -> None:
 
 
 def test_queued_time_counts_side_streams(namespace: dict[str, Any]) -> None:
-    """They are held too: work that began during the hold would not be counted."""
+    """They are delayed too: work that began during the delay would not be counted."""
     code = "with torch.cuda.stream(side):\n    sleep(50e-6)\nx.add_(1)"
     timing = gpumagic.cudatime(code, queued=True, globals=namespace, **MANY)
     assert timing.queued.median >= 0.999 * 50e-6
 
 
-def test_several_devices_cannot_be_held(namespace: dict[str, Any], work: Any) -> None:
-    timing = gpumagic.cudatime(lambda: (work.sleep(1e-3), work.sleep(1e-3, 1)), queued=True, **MANY)
+def test_several_devices_cannot_be_held(namespace: dict[str, Any], gpu_work: Any) -> None:
+    timing = gpumagic.cudatime(
+        lambda: (gpu_work.sleep(1e-3), gpu_work.sleep(1e-3, 1)), queued=True, **MANY
+    )
     assert timing.queued is None
     assert "several GPUs" in timing.queued_note
     assert timing.bound == "gpu"
 
 
-def test_no_gpu_work_is_said(work: Any) -> None:
-    timing = gpumagic.cudatime(lambda: time.sleep(1e-4), **MANY)
-    assert timing.gpu is None
-    assert "nothing to do" in timing.gpu_note
-    assert timing.bound is None
-
-
-def test_what_a_queued_run_raises_is_no_affair_of_the_users(work: Any) -> None:
-    """Nobody asked for more runs than seven."""
-    left = [work.torch.ones(3, device="cuda") for _ in range(8)]
+def test_an_exception_in_a_queued_run_does_not_reach_the_user(gpu_work: Any) -> None:
+    """The user asked for seven runs."""
+    left = [gpu_work.torch.ones(3, device="cuda") for _ in range(8)]
     timing = gpumagic.cudatime(lambda: left.pop().add_(1), n=1, r=7)
     assert not left
     assert timing.repeat == 7
     assert "raised IndexError" in timing.queued_note
 
 
-def test_a_graphs_replay(work: Any) -> None:
-    torch = work.torch
+def test_a_graphs_replay(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     x = torch.ones(16, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -145,8 +88,8 @@ def test_a_graphs_replay(work: Any) -> None:
     assert timing.gpu.best == pytest.approx(eager.queued.median, rel=0.05)
 
 
-def test_repeats_while_a_graph_is_captured(work: Any) -> None:
-    torch = work.torch
+def test_repeats_while_a_graph_is_captured(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     x = torch.ones(16, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -157,31 +100,31 @@ def test_repeats_while_a_graph_is_captured(work: Any) -> None:
     graph.replay()
 
 
-def test_what_passing_the_marks_takes_is_not_the_codes(work: Any) -> None:
-    """On hardware every stream has its mark to pass behind a hold, which takes microseconds."""
-    cuda, stopwatch = work.torch.cuda, Stopwatch()
+def test_what_the_events_take_is_not_gpu_time_of_the_code(gpu_work: Any) -> None:
+    """On hardware every stream has its events to process behind a delay: microseconds."""
+    cuda, stopwatch = gpu_work.torch.cuda, Stopwatch()
     side, default = cuda.Stream(), cuda.default_stream()
 
-    def held(nothing: dict[int, float]) -> Reading:
+    def delayed(empty: dict[int, float]) -> Reading:
         """1 ms on the default stream, while another one is the current one."""
         with cuda.stream(side):
-            stopwatch.start(Delay(0, 20e-3, nothing))
+            stopwatch.start(Delay(0, 20e-3, empty))
             with cuda.stream(default):
-                work.sleep(1e-3)
+                gpu_work.sleep(1e-3)
             reading = stopwatch.stop().readings[0]
         assert reading.queued
         assert len(reading.streams) == 129  # all of torch's streams
         return reading
 
-    assert held({}).seconds == pytest.approx(1e-3, rel=0.05)
-    assert held({default.cuda_stream: 0.5e-3}).seconds == pytest.approx(1e-3, rel=0.05)
-    assert (held({default.cuda_stream: 5e-3}).seconds or 0.0) < 0.1e-3
+    assert delayed({}).seconds == pytest.approx(1e-3, rel=0.05)
+    assert delayed({default.cuda_stream: 0.5e-3}).seconds == pytest.approx(1e-3, rel=0.05)
+    assert (delayed({default.cuda_stream: 5e-3}).seconds or 0.0) < 0.1e-3
 
 
 @pytest.mark.parametrize(
     ("kernel", "nothing"), [(5e-6, False), (2.6e-6, True), (2.5e-6, True), (40e-6, False)]
 )
-def test_one_small_kernel_is_something(kernel: float, nothing: bool) -> None:
+def test_one_small_kernel_is_gpu_work(kernel: float, nothing: bool) -> None:
     empty_time = 2.5e-6
     sampling = QueuedSampling(0, loop_time=1e-3, host_time=1e-5, loops=1, empty_time=empty_time)
     for _ in range(3):

@@ -1,0 +1,49 @@
+"""The profiler around a run, and why there may be no profile. The virtual GPU has no CUPTI."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import SpecError
+from gpumagic.timing.profiler import NvtxRange, Profiled, check_trace
+
+
+def test_a_run_is_profiled_and_its_trace_written(gpu_work: Any, tmp_path: Path) -> None:
+    profiled = Profiled(check_trace(str(tmp_path / "t.json")))
+    with profiled:
+        gpu_work.torch.ones(3) + 1
+    assert profiled.problem is None
+    assert profiled.report is not None
+    assert profiled.report.trace == str(tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "aten::add" in {event["name"] for event in events}
+
+
+def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:
+    profiled = Profiled()
+    with pytest.raises(ZeroDivisionError), profiled:
+        _ = 1 / 0
+    assert profiled.report is None
+    assert not torch_cuda.profiling(), "it is closed"
+
+
+def test_without_torch_there_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
+    assert Profiled().problem == "no profile: torch is not imported"
+    assert "torch is not imported" in str(NvtxRange("mine").problem)
+
+
+def test_a_second_profiler_is_refused(gpu_work: Any) -> None:
+    with gpu_work.torch.profiler.profile():
+        assert Profiled().problem == "no profile: torch's profiler is running already"
+
+
+def test_a_trace_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "t.json", tmp_path):
+        with pytest.raises(SpecError, match=r"^--trace: .*; name a file, for example trace.json"):
+            check_trace(str(path))
