@@ -106,7 +106,7 @@ def test_a_long_cell_says_so(on: Any) -> None:
 
 
 def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, gpu_work: Any) -> None:
-    """The device is busy when the cell starts: nothing waits, and the start event is behind that."""
+    """The device is busy when the cell starts: nothing waits, the start event comes after that."""
     gpu_work.sleep(0.5)
     on("gpu_work.sleep(0.02)")
     cell = last(on)
