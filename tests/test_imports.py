@@ -213,6 +213,7 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.cells",
         "gpumagic.cells.cancellation",
         "gpumagic.cells.compile",
+        "gpumagic.cells.coroutines",
         "gpumagic.cells.timeit_loop",
         "gpumagic.cuda",
         "gpumagic.cuda.import_trace",

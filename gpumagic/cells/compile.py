@@ -24,7 +24,7 @@ from typing import Any, TypeGuard, cast
 
 from IPython.core.displayhook import DisplayHook
 
-from gpumagic.cells.cancellation import awaited
+from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop, as_function, take_function
 from gpumagic.errors import SpecError
 
@@ -39,7 +39,7 @@ _MAY_BE_SILENT = re.compile(
     rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
     r".*;.*['\"]\)\s*$"
 )
-_AWAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,26 @@ class CompiledCell:
 
     @property
     def is_async(self) -> bool:
-        """Whether the cell awaits at its top level, so that it must be run by `run_async`."""
-        return any(_is_coroutine(code) for code in (self.body, self.last) if code is not None)
+        """Whether the cell awaits at its top level."""
+        return _awaits(self.body) or _awaits(self.last)
 
-    def run(self) -> Any:
-        """Run the cell and return its last expression's value (None if silent)."""
-        __tracebackhide__ = True
-        if self.body is not None:
-            exec(self.body, self.globals, self.locals)
-        if self.last is None:
-            return None
-        value = eval(self.last, self.globals, self.locals)
-        return None if self.silent else value
+    async def run(self, scope: AbstractContextManager[Any]) -> Any:
+        """Run the cell inside ``scope``, and return its last expression's value (None if silent).
 
-    async def run_async(self) -> Any:
-        """`run` for a cell that awaits."""
+        Awaits only if the cell does.
+        """
         __tracebackhide__ = True
-        if self.body is not None:
-            done = eval(self.body, self.globals, self.locals)
-            if _is_coroutine(self.body):
-                await done
-        if self.last is None:
-            return None
-        value = eval(self.last, self.globals, self.locals)
-        if _is_coroutine(self.last):
-            value = await value
+        body, last, value = self.body, self.last, None
+        body_awaits, last_awaits = _awaits(body), _awaits(last)
+        with scope:
+            if body is not None:
+                done = eval(body, self.globals, self.locals)
+                if body_awaits:
+                    await done
+            if last is not None:
+                value = eval(last, self.globals, self.locals)
+                if last_awaits:
+                    value = await value
         return None if self.silent else value
 
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
@@ -96,18 +91,12 @@ class CompiledCell:
         before the call of the magic.
         """
         __tracebackhide__ = True
-        if self.is_async:
 
-            async def go() -> Any:
-                __tracebackhide__ = True
-                with awaited(), scope:
-                    value = await self.run_async()
-                return finish(value)
+        async def run() -> Any:
+            __tracebackhide__ = True
+            return finish(await self.run(scope))
 
-            return go()
-        with scope:
-            value = self.run()
-        return finish(value)
+        return run_or_await(run, is_async=self.is_async)
 
 
 def compile_cell(
@@ -177,7 +166,7 @@ def compile_loop(
     first = _parse_setup(shell, setup, header, name) if setup else None
     with _await_allowed(shell):
         # Also refuses what is valid only in a function (return, yield).
-        is_async = _is_coroutine(shell.compile(tree, name, "exec"))
+        is_async = _awaits(shell.compile(tree, name, "exec"))
     if is_async:
         _check_awaited()
     code = shell.compile(as_function(tree, is_async=is_async, setup=first), name, "exec")
@@ -262,8 +251,9 @@ def _await_allowed(shell: Any) -> AbstractContextManager[Any]:
     return context
 
 
-def _is_coroutine(code: CodeType) -> bool:
-    return bool(code.co_flags & inspect.CO_COROUTINE)
+def _awaits(code: CodeType | None) -> bool:
+    """Whether the code awaits, so that evaluating it gives a coroutine."""
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 class MagicCode:
@@ -308,7 +298,7 @@ class MagicCode:
             return lines
         name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
         tree, path = _read(self.shell, body, f"%%{name} {line}")
-        awaits = self._awaits(tree, path) and _ON_ENGINES not in line.split()
+        awaits = self._code_awaits(tree, path) and _ON_ENGINES not in line.split()
         return ["await " + lines[0], *lines[1:]] if awaits else lines
 
     def _line_magics(self, lines: list[str]) -> list[str]:
@@ -331,18 +321,18 @@ class MagicCode:
         try:
             source = self.shell.transform_cell(self._statement(name, line))
             with _await_allowed(self.shell):
-                return self._awaits(self.shell.compile.ast_parse(source), "<magic>")
+                return self._code_awaits(self.shell.compile.ast_parse(source), "<magic>")
         except (SyntaxError, SpecError):
             return False  # the magic itself will say so
 
-    def _awaits(self, tree: ast.Module, path: str) -> bool:
+    def _code_awaits(self, tree: ast.Module, path: str) -> bool:
         """Whether the code awaits at its top level.
 
         Raises:
             SyntaxError: it is valid only in a function.
         """
         with _await_allowed(self.shell):
-            return _is_coroutine(self.shell.compile(tree, path, "exec"))
+            return _awaits(self.shell.compile(tree, path, "exec"))
 
 
 def _is_silent(line: str) -> bool:
@@ -390,7 +380,7 @@ def _check_awaited() -> None:
         frame = frame.f_back
     name = frame.f_locals.get("magic_name", "")
     caller = frame.f_back
-    if caller is not None and caller.f_code.co_flags & _AWAITS:
+    if caller is not None and caller.f_code.co_flags & _ASYNC:
         return
     if frame.f_code.co_name == "run_cell_magic":
         raise SpecError(f"%%{name} cannot await here; give it a cell of its own")

@@ -10,7 +10,8 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock, get_ident
 from typing import Any, Generic, Literal, TypeVar
 
@@ -166,25 +167,25 @@ def decorated(
     if kind == "generator":
         raise SpecError(f"{name} is a generator: measure the loop that uses it, {instead}")
 
-    async def run_async(*args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def measured_call() -> Iterator[None]:
         measured = measure()
         try:
             with measured:
-                return await function(*args, **kwargs)
+                yield
         finally:
             if measured.finished is not None:  # the measuring itself may have been interrupted
                 keep(wrapped, name, measured.finished)
 
+    async def run_async(*args: Any, **kwargs: Any) -> Any:
+        with measured_call():
+            return await function(*args, **kwargs)
+
     def run(*args: Any, **kwargs: Any) -> Any:
         if _compiling():
             return function(*args, **kwargs)
-        measured = measure()
-        try:
-            with measured:
-                return function(*args, **kwargs)
-        finally:
-            if measured.finished is not None:  # the measuring itself may have been interrupted
-                keep(wrapped, name, measured.finished)
+        with measured_call():
+            return function(*args, **kwargs)
 
     # Only of a function: a module's attributes are its parameters.
     updated = ("__dict__",) if isinstance(function, types.FunctionType) else ()

@@ -26,18 +26,20 @@ class Loop:
     """A statement, compiled into a loop."""
 
     function: _Function
-    #: The statement awaits: the loop must be awaited.
+    #: Whether the statement awaits.
     is_async: bool
     #: Seconds spent in transforming, parsing and compiling, where a cell was compiled.
     compile_time: float = 0.0
 
-    def __call__(self, count: int, clock: AbstractContextManager[Any] | None = None) -> Any:
+    async def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
         """Run the setup, and then, within ``clock``, the statement ``count`` times.
 
-        A coroutine that does so if ``is_async``.
+        Awaits only if the statement does.
         """
         __tracebackhide__ = True
-        return self.function(repeat(None, count), clock or nullcontext())
+        done = self.function(repeat(None, count), clock or nullcontext())
+        if self.is_async:
+            await done
 
 
 def as_function(

@@ -61,8 +61,8 @@ class GpuMagic(Magics):
 
     #: What `%gpumem` showed last in this shell, to tell the change since.
     previous_report: Any = None
-    #: What `%cudatime --name` has kept, by name.
-    kept_timings: dict[str, Any] | None = None
+    #: The results of `%cudatime --name`, by name.
+    named_timings: dict[str, Any] | None = None
 
     def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
         """Call a magic's module; turn gpumagic's own errors into one line."""

@@ -1,14 +1,14 @@
-"""GPU time: of a stretch of code, of code repeated, of every cell.
+"""GPU time: of one run, of repeated runs, of every cell.
 
-One stretch
-    `bracket` (events on every stream that is busy), `whole` (and behind those that are not
-    torch's), `passing` (the same without a wait), `queued` (behind a kernel that only waits),
-    `backends` (GPUs that are not CUDA's), `bound` (GPU or host), `measure` (all of these for one
-    stretch, and the result).
-Many times
-    `plan` (what is asked for), `conditions` (cold cache, clocks, compiling), `enough` (when to
-    stop), `repetition` (the loop).
-What the user meets
-    `script` (`gpumagic.cudatime`), `every_cell` (``%cudatime on``), `comparing` and `placement`
-    (``--compare``, ``--on``), `kernels` and `profiling` (``--kernels``, ``--trace``).
+One run
+    `event_timer` (events on every busy stream), `context_event` (and behind streams that are not
+    torch's), `passive_timer` (the same without waiting beforehand), `launch_overhead` (queued
+    behind a delay kernel), `backends` (GPUs that are not CUDA's), `bottleneck` (GPU or host), `run`
+    (all of these for one run, and the aggregate).
+Repeated runs
+    `plan` (what is asked for), `conditions` (cold cache, clocks, compilations), `stopping_rule`
+    (when to stop), `benchmark` (the runs).
+What is offered
+    `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
+    (``--compare``, ``--on``), `kernel_trace` and `profiler` (``--kernels``, ``--trace``).
 """

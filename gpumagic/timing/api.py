@@ -1,4 +1,4 @@
-"""``gpumagic.cudatime``: the timer for scripts, the public twin of ``%cudatime``."""
+"""``gpumagic.cudatime``: the function for scripts that does what ``%cudatime`` does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar, cast, overload
 
+from gpumagic.cells.coroutines import run_sync
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
 from gpumagic.cells.timeit_loop import compile_statement, of_callable
 from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming
-from gpumagic.timing.benchmark import Repetition, run
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.plan import Plan
 from gpumagic.timing.run import Stopwatch, summarize
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Timed(Measured[Stopwatch, CudaTiming]):
-    """What ``cudatime()`` returns: a context manager, and a decorator.
+    """The context manager and decorator that ``cudatime()`` returns.
 
-    After the block its figures are in ``result`` (a `CudaTiming`), and its attributes are those of
+    After the block its times are in ``result`` (a `CudaTiming`), and its attributes are those of
     the result: ``t.gpu``, ``t.wall``, ``t.bound``…
     """
 
@@ -35,8 +37,8 @@ class Timed(Measured[Stopwatch, CudaTiming]):
         stopwatch.start()
         return stopwatch
 
-    def end(self, stretch: Stopwatch, *, partial: bool) -> CudaTiming:
-        result = summarize([stretch.stop()], partial=partial)
+    def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
+        result = summarize([stopwatch.stop()], partial=partial)
         if not self.quiet:
             print(result)
         return result
@@ -97,7 +99,7 @@ def cudatime(
     queued: bool = False,
     cold: bool = False,
 ) -> Any:
-    """Time code on the GPU, on the wall and on the CPU; the public twin of ``%cudatime``.
+    """Time code: GPU, wall and CPU time; what ``%cudatime`` does, for scripts.
 
     - ``with cudatime() as t:`` times a block, once; then ``t.gpu``, ``t.wall`` and the rest of a
       `CudaTiming`, also as ``t.result``.
@@ -115,16 +117,16 @@ def cudatime(
     ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs before each repeat and is not
     timed; names that source text makes are seen by a target of source text. ``queued`` also takes
     the GPU time with launch cost hidden, ``cold`` empties the L2 cache before each loop. Unless
-    ``w`` is 0, a few loops more may be run behind a hold of the GPU, to tell what limits the code.
+    ``w`` is 0, a few more loops may be run behind a delay kernel, to tell what limits the code.
 
     All times are seconds. Work on every device and stream that this process uses counts. torch is
     not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None
     and ``gpu_note`` says why.
 
     Raises:
-        SpecError: a number that means nothing, options that contradict each other, or a generator
+        SpecError: a number out of range, options that contradict each other, or a generator
             function to decorate.
-        DeviceError: ``cold``, and a device does not tell its cache's size or has no memory.
+        DeviceError: ``cold``, and a device does not report its cache's size or has no memory.
         SyntaxError: source text that does not compile.
     """
     repeated = bool(setup or queued or cold) or any(
@@ -138,9 +140,7 @@ def cudatime(
         raise TypeError(f"cudatime times a callable or a string, not {type(target).__name__}")
     if not isinstance(target, str) and not repeated:
         return _decorated(target, bool(quiet))
-    repetition = Repetition(
-        n, r, w, precision=precision, max_time=max_time, queued=queued, cold=cold
-    )
+    plan = Plan(n, r, w, precision, max_time, queued, cold)
     started = perf_counter()
     if isinstance(target, str):
         namespace = _callers_globals() if globals is None else globals
@@ -156,8 +156,9 @@ def cudatime(
                 )
         loop = of_callable(target, setup)
     compile_time = perf_counter() - started
-    run(loop, repetition)
-    result = repetition.result(compile_time)
+    benchmark = Benchmark(loop, plan)
+    run_sync(benchmark.run())
+    result = benchmark.result(compile_time)
     assert result is not None  # every repeat is complete
     return result
 

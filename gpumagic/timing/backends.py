@@ -1,8 +1,8 @@
-"""GPUs that are not CUDA's: one table of what torch has to time and to wait with.
+"""GPUs that are not CUDA's: a table of what torch offers to time them and to synchronise.
 
-CUDA and ROCm, whose torch has the same names, are measured stream by stream
-(`event_timer`). The others by an event pair on the current stream, where torch has such
-events; and where it has none, by the host's clock around a wait for the device, which is said.
+CUDA and ROCm, whose torch has the same names, are timed on every stream (`event_timer`). The others
+by an event pair on the current stream, where torch has timing events; and where it has none, by the
+host's clock around a synchronise, which the result says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 from gpumagic.cuda import torch_cuda
 from gpumagic.system import text
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.launch_overhead import Hold
+from gpumagic.timing.launch_overhead import Delay
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Backend:
     """A kind of device, by torch's name for it."""
 
     kind: str
-    #: For people.
+    #: The name to show.
     label: str
     #: Waits for all work of the device.
     synchronize: Callable[[], Any]
-    #: Makes an event that keeps time, with ``record``, ``query``, ``synchronize`` and
-    #: ``elapsed_time`` (milliseconds); None where torch has none.
+    #: Makes a timing event, with ``record``, ``query``, ``synchronize`` and ``elapsed_time``
+    #: (milliseconds); None where torch has none.
     event: Callable[[], Any] | None
 
 
-#: torch's module, what people call it, and whether the module has events that keep time.
+#: torch's module, the name to show, and whether the module has timing events.
 TABLE = {
     "cuda": ("NVIDIA CUDA, or AMD ROCm", True),
     "mps": ("Apple MPS", True),
@@ -41,13 +41,13 @@ TABLE = {
 
 
 def label() -> str:
-    """What people call the GPUs of the loaded torch's ``cuda``."""
+    """Return the name of the GPUs behind the loaded torch's ``cuda``."""
     version = getattr(torch_cuda.loaded(), "version", None)
     return "AMD ROCm" if getattr(version, "hip", None) else "NVIDIA CUDA"
 
 
 def active() -> Backend | None:
-    """The loaded torch's device that is not CUDA's, if it has one. Initialises nothing."""
+    """Return the loaded torch's device that is not CUDA's, if any. Initialises nothing."""
     torch: Any = torch_cuda.loaded()
     if torch is None or torch_cuda.built_with_cuda():
         return None
@@ -74,16 +74,16 @@ def _is_there(torch: Any, kind: str) -> bool:
 
 
 class EventPair:
-    """`gpumagic.timing.event_timer.Bracket` for a device of another kind: one pair of marks."""
+    """An `EventTimer` for a device of another kind: one pair of events on the current stream."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.notes: tuple[str, ...] = ()
+        self.note: str | None = None
         self._start = self._stop = None
 
     def prepare(self) -> None:
         """Wait until the device is idle; make events."""
-        self.notes = ()
+        self.note = None
         try:
             self.backend.synchronize()
             if self.backend.event is not None and self._start is None:
@@ -92,23 +92,21 @@ class EventPair:
             self._give_up(error)
 
     def _give_up(self, error: RuntimeError) -> None:
-        self.notes = (
-            f"no GPU time: {self.backend.label} cannot be waited for ({text.reason(error)})",
-        )
+        self.note = f"{self.backend.label} cannot be waited for ({text.reason(error)})"
 
-    def start(self, hold: Hold | None = None) -> None:
-        """The first mark. Nothing can be held here."""
-        if self._start is not None and not self.notes:
+    def start(self, delay: Delay | None = None) -> None:
+        """Record the start event. There is no delay kernel here."""
+        if self._start is not None and self.note is None:
             cast(Any, self._start).record()
 
     def stop(self) -> None:
-        """The second mark."""
-        if self._stop is not None and not self.notes:
+        """Record the end event."""
+        if self._stop is not None and self.note is None:
             cast(Any, self._stop).record()
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Wait for the device, and read what it did; its ordinal is 0."""
-        if self.notes:
+        """Wait for the device, and return what it did; its ordinal is 0."""
+        if self.note is not None:
             return {}
         try:
             self.backend.synchronize()

@@ -1,13 +1,13 @@
 """Whether timings differ by more than their noise; nothing but arithmetic.
 
-Times of repeats have no normal distribution: they have a floor, a tail, and steps where a clock
-changes. So the interval of a ratio is the one that belongs to the Mann-Whitney test, which asks
-nothing of the distributions: of all ratios of a repeat of the one to a repeat of the other, sorted,
-as many are left out at both ends as chance would reach with a probability of 5 % were the two the
-same. It is exact for few repeats, and tells nothing where there are too few.
+Times of repeats are not normally distributed: they have a floor, a tail, and steps where a clock
+changes. So the interval of a ratio is the one of the Mann-Whitney test (Hodges and Lehmann), which
+assumes no distribution: all ratios of a repeat of the one to a repeat of the other are sorted, and
+as many are left out at both ends as the test leaves to chance. It is exact for few repeats; there
+is none for too few.
 
-The noise is that between the repeats of a run. What changed between two runs (another clock, a
-neighbour on the GPU) is in none of them.
+The noise is that between the repeats of a run. What differs between two runs (another clock,
+another process on the GPU) is in none of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 from gpumagic.errors import SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample, Verdict
@@ -22,13 +23,12 @@ from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample,
 CONFIDENCE = 0.95
 #: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
 EVENT_RESOLUTION = 0.5e-6
-#: Up to so many pairs of repeats the test is computed exactly, above by its normal limit.
+#: Up to so many pairs of repeats the test is computed exactly, above by its normal approximation.
 _EXACT_PAIRS = 900
-_Z = 1.959963984540054
 
 
 def compare(timings: Mapping[str, CudaTiming], baseline: str | None = None) -> Comparison:
-    """Timings side by side, with the ratio of each to the ``baseline`` (default: the first).
+    """Compare timings side by side, with the ratio of each to ``baseline`` (default: the first).
 
     GPU times are compared where every timing has one that is more than an upper bound, else wall
     times.
@@ -97,9 +97,9 @@ def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:
 def ratio_interval(
     values: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float] | None:
-    """Where the ratio of ``values`` to ``base`` lies with that confidence; all must be above 0.
+    """Return the confidence interval of the ratio of ``values`` to ``base``; all must be above 0.
 
-    None where so few values cannot tell: four and four can, three and three cannot.
+    None for too few values: four and four are enough for 95 %, three and three are not.
     """
     left_out = _left_out(len(values), len(base), confidence)
     if left_out is None:
@@ -112,11 +112,11 @@ def ratio_interval(
 
 
 def _left_out(n: int, m: int, confidence: float) -> int | None:
-    """How many of the n * m pairs to leave out at each end; None if none may be counted on."""
+    """Return how many of the n * m pairs to leave out at each end; None if there are too few."""
     tail = (1 - confidence) / 2
     if n * m > _EXACT_PAIRS:
         spread = math.sqrt(n * m * (n + m + 1) / 12)
-        return max(math.floor(n * m / 2 - _Z * spread - 0.5), 0)
+        return max(math.floor(n * m / 2 + NormalDist().inv_cdf(tail) * spread - 0.5), 0)
     ways = _ways(n, m)
     total, seen, left_out = math.comb(n + m, n), 0, -1
     for number in ways:
@@ -128,7 +128,7 @@ def _left_out(n: int, m: int, confidence: float) -> int | None:
 
 
 def _ways(n: int, m: int) -> list[int]:
-    """In how many orders of n and m values the Mann-Whitney statistic is 0, 1, 2 and so on.
+    """Return in how many orders of n and m values the Mann-Whitney statistic is 0, 1, 2 and so on.
 
     The coefficients of the Gaussian binomial: the product of (1 - q^(m+i)) / (1 - q^i).
     """
@@ -143,7 +143,7 @@ def _ways(n: int, m: int) -> list[int]:
 
 
 def _smallest_difference(ours: Sequence[float], theirs: Sequence[float], rank: int) -> float:
-    """The rank-th smallest (from 1) of all differences between two sorted rows.
+    """Return the rank-th smallest (from 1) of all differences between two sorted rows.
 
     By bisection on the value, since the pairs may be many.
     """

@@ -1,19 +1,18 @@
-"""The conditions of a measurement: an empty L2 cache, clocks that nothing holds down, compiling."""
+"""The conditions of a measurement: an empty L2 cache, clocks not throttled, compilations."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from importlib import import_module
 from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.errors import DeviceError
 
-#: Seconds between two questions to NVML.
-_PATIENCE = 0.1
-#: What is written to empty a cache, in sizes of the cache.
+#: Seconds between two queries of NVML.
+_INTERVAL = 0.1
+#: Bytes written to empty a cache, in sizes of the cache.
 _SIZES = 2
 
 
@@ -21,7 +20,7 @@ class Flush:
     """Empties the L2 cache of every device in use, by writing more than it holds.
 
     Raises:
-        DeviceError: a device does not tell its cache's size, or there is no memory to write to.
+        DeviceError: a device does not report its cache's size, or there is no memory to write to.
     """
 
     def __init__(self) -> None:
@@ -32,21 +31,21 @@ class Flush:
     def __call__(self) -> None:
         ordinals = torch_cuda.contexts()
         if graph_capture.under_way(ordinals):
-            return  # the writing would become a part of the graph, and there is no GPU time anyway
+            return  # writing would become a part of the graph, and there is no GPU time anyway
         for ordinal in ordinals:
             if ordinal not in self._buffers:
                 self._buffers[ordinal] = self._buffer(ordinal)
             self._buffers[ordinal].zero_()
 
     def release(self) -> None:
-        """Let go of the memory; the sizes stay known."""
+        """Free the memory; the sizes stay known."""
         self._buffers.clear()
 
     def _buffer(self, ordinal: int) -> Any:
         torch = cast(Any, torch_cuda.loaded())
         size = getattr(torch.cuda.get_device_properties(ordinal), "L2_cache_size", 0)
         if not size:
-            raise DeviceError(f"cuda:{ordinal} does not tell the size of its L2 cache")
+            raise DeviceError(f"cuda:{ordinal} does not report the size of its L2 cache")
         self.sizes[ordinal] = size
         try:
             return torch.empty(_SIZES * size, dtype=torch.int8, device=f"cuda:{ordinal}")
@@ -57,28 +56,30 @@ class Flush:
 
 
 class Clocks:
-    """Asks NVML from time to time what holds the clocks down, and remembers it."""
+    """Asks NVML from time to time why the clocks are throttled, and collects the reasons."""
 
     def __init__(self) -> None:
-        self._last = -_PATIENCE
+        self._last = -_INTERVAL
         self._uuids: dict[int, str] = {}
         #: The reasons so far, by ordinal.
         self.reasons: dict[int, tuple[str, ...]] = {}
 
     def look(self, ordinals: Iterable[int], *, at_once: bool = False) -> None:
-        """Ask, if the last time is long enough ago; a machine without NVML has no reasons."""
-        recent = perf_counter() - self._last < _PATIENCE
+        """Ask NVML, if the last query is long enough ago; without NVML there are no reasons."""
+        recent = perf_counter() - self._last < _INTERVAL
         if not torch_cuda.initialized() or (recent and not at_once):
             return
+        from gpumagic.cuda import nvml
+
         try:
-            session = import_module("gpumagic.cuda.nvml").session()
+            session = nvml.session()
         except DeviceError:
             return
         for ordinal in ordinals:
             uuid = self._uuids.get(ordinal) or _uuid(ordinal)
             self._uuids[ordinal] = uuid
             known = self.reasons.get(ordinal, ())
-            more = [why for why in session.held_down(uuid) if why not in known]
+            more = [reason for reason in session.held_down(uuid) if reason not in known]
             if more:
                 self.reasons[ordinal] = (*known, *more)
         self._last = perf_counter()
@@ -90,7 +91,7 @@ def _uuid(ordinal: int) -> str:
 
 
 def compilations() -> int:
-    """How many frames torch.compile has compiled in this process so far. Imports nothing."""
+    """Return how many frames torch.compile has compiled in this process. Imports nothing."""
     utils = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utils, "counters", None)
     return 0 if counters is None else int(counters["frames"]["total"])

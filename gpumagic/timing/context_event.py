@@ -1,9 +1,9 @@
-"""A mark behind all work of a device's context, in whichever stream and queued by whomever.
+"""An event behind all work of a device's context, on any stream, whoever queued it.
 
 Streams that another library has made cannot be listed. But from CUDA 12.5 on the driver records an
-event behind everything in a context (``cuCtxRecordEvent``), and the device itself then tells both
-whether such a stream is at work and when it was done. The host's clock is not asked: a host that is
-held up makes no event late that was recorded on an idle device.
+event behind everything in a context (``cuCtxRecordEvent``), which tells both whether such a stream
+is busy and when it finished. The host's clock is not used: a host that is held up delays no event
+that was recorded on an idle device.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Any, cast
 
 from gpumagic.cuda import driver, torch_cuda
 
-#: So often an idle stream has something to do, and does it, before the context counts as at work.
+#: So many events pass on an idle stream before the context counts as busy.
 _TURNS = 10
-#: CPU seconds of this thread's that a wait for a device may take when there is nothing to wait for,
-#: with a large margin.
+#: CPU seconds of this thread that a wait for an idle device may take, with a large margin.
 _SPUN = 2e-3
 
 
-class Mark:
-    """The event behind everything, and behind it one that keeps time, on a stream with no work.
+class ContextEvent:
+    """The event behind all work, and behind it a timing event on a stream with no work of its own.
 
-    To make it, at least two of torch's streams must be idle; `known` says whether it was made.
+    Recording it takes two idle streams of torch's; `known` says whether it was recorded.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -35,13 +34,13 @@ class Mark:
         self._all: Any = _behind_everything(ordinal, idle[0]) if len(idle) == 2 else None
         self.known = self._all is not None
         if self.known:
-            #: The stream that waits, and the mark on it.
+            #: The stream that waits for the event, and the timing event on it.
             self.stream, self._turn = idle
             self.stream.wait_event(self._all)
             self.end = torch_cuda.timing_event(self.stream)
 
-    def outlives(self) -> bool:
-        """Whether the context is at work while idle streams of its get done what they are given."""
+    def is_busy(self) -> bool:
+        """Whether the context is busy although events on its idle streams pass."""
         for _ in range(_TURNS):
             if self._all.query():
                 return False
@@ -50,7 +49,7 @@ class Mark:
 
 
 def _behind_everything(ordinal: int, stream: Any) -> Any:
-    """An event behind all work that the device's context has now; None where there is no such."""
+    """Return an event behind all current work of the device's context; None if there is none."""
     record = getattr(driver.loaded_library(), "cuCtxRecordEvent", None)
     if record is None:
         return None
@@ -65,10 +64,10 @@ def _behind_everything(ordinal: int, stream: Any) -> Any:
 
 
 def waited_long(ordinal: int) -> bool:
-    """Wait for a device; whether there was something to wait for, where `Mark` cannot tell.
+    """Wait for a device, and return whether it was busy, where `ContextEvent` cannot tell.
 
-    CUDA asks again and again while it waits, so the wait is as long as the CPU time that it takes.
-    A thread that is held up, by other processes or by Python's lock, takes none.
+    CUDA polls while it waits, so the wait is as long as the CPU time that it takes. A thread held
+    up by other processes or by Python's lock takes none.
     """
     before = thread_time()
     torch_cuda.synchronize(ordinal)

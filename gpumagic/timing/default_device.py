@@ -1,4 +1,4 @@
-"""Code run with a device as torch's default one: CPU against GPU, one GPU against another."""
+"""torch's default device for a run of some code: CPU against GPU, one GPU against another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumagic.errors import SpecError
 
 
 def parse(spec: str) -> tuple[str, ...]:
-    """The devices that ``cpu,cuda:0,cuda:1`` names, checked. Imports torch.
+    """Parse and check a list of devices, ``cpu,cuda:0,cuda:1``. Imports torch.
 
     Raises:
         SpecError: not a device of this kernel, or one named twice.
@@ -44,8 +44,8 @@ def parse(spec: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def on(name: str) -> Iterator[None]:
-    """A scope in which torch makes tensors on that device, and ``gpumagic.device()`` is it."""
+def default_device(name: str) -> Iterator[None]:
+    """Make a device torch's default one, and ``gpumagic.device()``, inside the scope."""
     torch: Any = torch_cuda.require()
     device = torch.device(name)
     with ExitStack() as scope:

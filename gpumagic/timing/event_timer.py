@@ -1,26 +1,29 @@
-"""GPU time between two points of a program, on every device that is in use, by CUDA events.
+"""GPU time between two points of a program, on every device in use, by CUDA events.
 
 An event pair on the current stream misses side streams, other devices and other threads' streams.
-So the first mark is set on each device that has a context, once it is idle, and the second on each
-of its streams that is still at work. Streams that are not torch's cannot be found: a mark behind
-all work of the device tells whether one of them took longer. No context is ever made.
+So the start event is recorded on each device that has a context, once it is idle, and an end event
+on each of its streams that is still busy. Streams that are not torch's cannot be listed: an event
+behind all work of the context tells whether one of them took longer. No context is ever made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing import context_event, launch_overhead
+from gpumagic.timing import launch_overhead
+from gpumagic.timing.context_event import ContextEvent, waited_long
 
-#: Seconds for which a wait asks again and again; then it sleeps a thousandth of what has passed.
+#: Seconds for which a wait asks again and again; then it sleeps a thousandth of the time waited.
 _SPIN = 5e-3
-#: Seconds that two marks may be apart with nothing between them.
+#: Seconds that two events may be apart with no work between them.
 _NOTHING = 10e-6
+CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
 @dataclass(frozen=True)
@@ -32,120 +35,20 @@ class Reading:
     seconds: float | None
     #: Everything was already done when the host stopped.
     idle: bool
-    #: There was a sign of work: it outlived the host, memory was allocated, a context was made.
+    #: There was a sign of work: it outlasted the host, memory was allocated, a context was made.
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
-    #: The device was held, and still was when all marks were set: all work was queued beforehand.
-    held: bool = False
-    #: A stream that is not torch's was at work last.
+    #: A delay kernel still ran when all end events were recorded: all work was queued behind it.
+    queued: bool = False
+    #: The last busy stream was not torch's.
     foreign: bool = False
-    #: Seconds from the first mark to that on each stream, by the stream's handle.
-    marks: Mapping[int, float] = field(default_factory=dict)
-
-
-class _Clock:
-    """The marks on one device."""
-
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        self.stream = torch_cuda.current_stream(ordinal)
-        self.start = torch_cuda.timing_event(self.stream)
-        self.stop = torch_cuda.timing_event(self.stream)
-        self.idle = True
-        self.held = False
-        self.nothing: Mapping[int, float] = {}
-
-    def prepare(self) -> None:
-        torch_cuda.streams(self.ordinal)
-        self.allocations = torch_cuda.allocations(self.ordinal)
-        self.stream = torch_cuda.current_stream(self.ordinal)
-        for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
-            wait_for(torch_cuda.timing_event(stream))
-        torch_cuda.synchronize(self.ordinal)
-
-    def mark_start(self, hold: launch_overhead.Hold | None) -> None:
-        """Set the first mark; after the hold, if this device is to be held."""
-        self.held = hold is not None and hold.ordinal == self.ordinal
-        self.nothing = {}
-        if hold is not None and self.held:
-            self.nothing = hold.nothing
-            launch_overhead.hold(hold, self.stream)
-        self.start.record(self.stream)
-        if self.held:
-            launch_overhead.let_wait(self.ordinal, self.start, self.stream)
-
-    def mark_current_stream(self) -> None:
-        """Set the second mark where it counts most, and see whether there is work before it."""
-        stream = torch_cuda.current_stream(self.ordinal)
-        # Quick code is over before the first mark has been passed, and that is no work of its own.
-        self.begun = self.held or self.start.query()
-        self.idle = stream.query()
-        self.stop.record(stream)
-        self.own = stream
-
-    def mark_busy_streams(self) -> None:
-        """Set the second mark on the other streams too, and one behind all work there is."""
-        self.whole = None if self.held else context_event.Mark(self.ordinal)
-        # With nothing before it, the mark itself is what keeps the current stream busy.
-        busy = torch_cuda.busy_streams(self.ordinal)
-        if self.idle or self.held or not self.begun:
-            busy = [stream for stream in busy if stream != self.own]
-        if self.whole is not None and self.whole.known:
-            busy = [stream for stream in busy if stream != self.whole.stream]
-        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
-        self.idle = self.idle and not busy
-        # A hold that ended before all marks were set has let some of them come too late.
-        self.held = self.held and not self.start.query()
-
-    def read(self, host_start: float, host_stop: float) -> Reading:
-        marks = [(self.own, self.stop), *self.others]
-        for _, mark in marks:
-            wait_for(mark)
-        foreign = self._foreign_mark()
-        marks += foreign
-        self.idle = self.idle and not foreign
-        torch_cuda.synchronize(self.ordinal)
-        finished = perf_counter()
-        passed: dict[int, float] = {}
-        for stream, mark in marks:
-            seconds = self.start.elapsed_time(mark) / 1e3
-            passed[stream.cuda_stream] = max(seconds, passed.get(stream.cuda_stream, 0.0))
-        seconds = max(s for handle, s in passed.items() if self._counts(handle, s))
-        if not self.begun and seconds <= _NOTHING:
-            self.idle = True
-        worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
-        if self.idle:  # the marks themselves took time too
-            finished = host_stop
-        # The first mark came before the host's clock started.
-        seconds = min(seconds, finished - host_start)
-        return Reading(seconds, self.idle, worked, finished, self.held, bool(foreign), passed)
-
-    def _foreign_mark(self) -> list[tuple[Any, Any]]:
-        """A mark behind the streams that are not torch's, if they outlive torch's; else none."""
-        mark = self.whole or context_event.Mark(
-            self.ordinal
-        )  # behind a hold no stream was idle before
-        if mark.known:
-            if not mark.outlives():
-                return []
-            wait_for(mark.end)
-            return [(mark.stream, mark.end)]
-        if not context_event.waited_long(self.ordinal):
-            return []
-        late = torch_cuda.timing_event(self.own)
-        late.synchronize()
-        return [(self.own, late)]
-
-    def _counts(self, handle: int, seconds: float) -> bool:
-        """Whether a stream's mark tells of work, and not only of its own passing."""
-        nothing = self.nothing.get(handle)
-        own = handle == self.own.cuda_stream
-        return own or nothing is None or seconds > nothing + 2 * launch_overhead.RESOLUTION
+    #: Seconds from the start event to the end event of each stream, by the stream's handle.
+    streams: Mapping[int, float] = field(default_factory=dict)
 
 
 def wait_for(event: Any) -> None:
-    """Wait as exactly as the wait so far is long, and open to Ctrl-C, which CUDA's own is not."""
+    """Wait with a precision of a thousandth of the wait, and open to Ctrl-C, unlike CUDA's own."""
     begun = perf_counter()
     while not event.query():
         waited = perf_counter() - begun
@@ -153,87 +56,242 @@ def wait_for(event: Any) -> None:
             sleep(waited / 1000)
 
 
-class Bracket:
-    """Two marks on every device that has a context; reusable, one start and stop at a time.
+class CaptureError(RuntimeError):
+    """Another thread is capturing a CUDA graph on a stream of the device."""
 
-    ``prepare``, ``start``, the code, ``stop``, ``finish``. Nothing here raises because of a device:
-    `notes` says in a line what could not be measured.
+
+class _ReadableClock(Protocol):
+    ordinal: int
+
+    def read(self, host_start: float, host_stop: float) -> Reading: ...
+
+
+_Clock = TypeVar("_Clock", bound=_ReadableClock)
+
+
+class DeviceTimer(ABC, Generic[_Clock]):
+    """A clock on every device that has a context; reusable, one start and stop at a time.
+
+    Nothing here raises because of a device: `note` says in a line why there is no GPU time.
+    Subclasses say when the host waits for the devices.
     """
 
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
         self._running: list[_Clock] = []
         self._harmless = graph_capture.Harmless()
-        self.notes: tuple[str, ...] = ()
+        self.note: str | None = None
+
+    @abstractmethod
+    def _new_clock(self, ordinal: int) -> _Clock: ...
+
+    @abstractmethod
+    def _is_capturing(self, ordinals: tuple[int, ...]) -> bool: ...
+
+    @abstractmethod
+    def _stop_clocks(self) -> Iterable[_Clock]:
+        """Record the end events that are missing, and return the clocks to read."""
+
+    @abstractmethod
+    def _wait_for_new_device(self, ordinal: int) -> None:
+        """Wait for a device whose context was made after the start."""
+
+    def _clock(self, ordinal: int) -> _Clock:
+        clock = self._clocks.get(ordinal)
+        if clock is None:
+            clock = self._clocks[ordinal] = self._new_clock(ordinal)
+        return clock
 
     def _give_up(self, error: RuntimeError) -> None:
         self._running = []
-        self.notes = (f"no GPU time: the GPU cannot be waited for ({text.reason(error)})",)
+        self._clocks.clear()
+        self.note = f"the GPU cannot be waited for ({text.reason(error)})"
 
-    def _measurable(self) -> tuple[int, ...]:
-        """The devices to measure now, the current one last; none during a graph's capture."""
+    def _devices(self) -> tuple[int, ...]:
+        """Return the devices to measure now; none while a graph is captured."""
         ordinals = torch_cuda.contexts()
-        if graph_capture.under_way(ordinals):
-            self.notes = ("no GPU time: a CUDA graph is being captured, and nobody may wait then",)
+        if ordinals and self._is_capturing(ordinals):
+            self.note = CAPTURE
             return ()
-        current = torch_cuda.current_device()
-        return tuple(sorted(ordinals, key=lambda ordinal: (ordinal == current, ordinal)))
+        return ordinals
+
+    def _read(self, host_start: float, host_stop: float) -> dict[int, Reading]:
+        """Return what each device did, on whichever the host ran between the two times."""
+        if self.note is not None:
+            return {}
+        try:
+            ordinals = self._devices()
+            if not ordinals:
+                return {}
+            with self._harmless:
+                clocks = self._stop_clocks()
+                readings = {c.ordinal: c.read(host_start, host_stop) for c in clocks}
+                for ordinal in {*ordinals} - {clock.ordinal for clock in self._running}:
+                    self._wait_for_new_device(ordinal)
+                    readings[ordinal] = Reading(None, False, True, perf_counter())
+            return dict(sorted(readings.items()))
+        except CaptureError:
+            self.note = CAPTURE
+        except RuntimeError as error:
+            self._give_up(error)
+        return {}
+
+
+class _DeviceClock:
+    """The events on one device."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.stream = torch_cuda.current_stream(ordinal)
+        self.start = torch_cuda.timing_event(self.stream)
+        self.stop = torch_cuda.timing_event(self.stream)
+        self.idle = True
+        self.queued = False
+        self.empty: Mapping[int, float] = {}
 
     def prepare(self) -> None:
-        """Everything that takes time: wait until the devices are idle, make events."""
-        self.notes = ()
+        """Wait until the device is idle."""
+        torch_cuda.streams(self.ordinal)
+        self.allocations = torch_cuda.allocations(self.ordinal)
+        self.stream = torch_cuda.current_stream(self.ordinal)
+        for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
+            wait_for(torch_cuda.timing_event(stream))
+        torch_cuda.synchronize(self.ordinal)
+
+    def record_start(self, delay: launch_overhead.Delay | None) -> None:
+        """Record the start event; behind the delay kernel, if this device is to have one."""
+        self.queued = delay is not None and delay.ordinal == self.ordinal
+        self.empty = {}
+        if delay is not None and self.queued:
+            self.empty = delay.empty
+            launch_overhead.launch_delay(delay, self.stream)
+        self.start.record(self.stream)
+        if self.queued:
+            launch_overhead.make_other_streams_wait(self.ordinal, self.start, self.stream)
+
+    def record_stop(self) -> None:
+        """Record the end event where it counts most, and see whether there is work before it."""
+        stream = torch_cuda.current_stream(self.ordinal)
+        # Quick code ends before the GPU has reached the start event; that is no work of the code.
+        self.begun = self.queued or self.start.query()
+        self.idle = stream.query()
+        self.stop.record(stream)
+        self.own = stream
+
+    def record_busy_streams(self) -> None:
+        """Record end events on the other busy streams, and one behind all work of the context."""
+        self.context = None if self.queued else ContextEvent(self.ordinal)
+        # With nothing before it, the event itself is what keeps the current stream busy.
+        busy = torch_cuda.busy_streams(self.ordinal)
+        if self.idle or self.queued or not self.begun:
+            busy = [stream for stream in busy if stream != self.own]
+        if self.context is not None and self.context.known:
+            busy = [stream for stream in busy if stream != self.context.stream]
+        self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
+        self.idle = self.idle and not busy
+        # A delay that ended before all events were recorded has let some of them come too late.
+        self.queued = self.queued and not self.start.query()
+
+    def read(self, host_start: float, host_stop: float) -> Reading:
+        """Wait for the device and return what it did."""
+        events = [(self.own, self.stop), *self.others]
+        for _, event in events:
+            wait_for(event)
+        foreign = self._foreign_event()
+        events += foreign
+        self.idle = self.idle and not foreign
+        torch_cuda.synchronize(self.ordinal)
+        finished = perf_counter()
+        streams: dict[int, float] = {}
+        for stream, event in events:
+            seconds = self.start.elapsed_time(event) / 1e3
+            streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
+        seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
+        if not self.begun and seconds <= _NOTHING:
+            self.idle = True
+        worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
+        if self.idle:  # the events themselves took time too
+            finished = host_stop
+        # The start event was recorded before the host's clock started.
+        seconds = min(seconds, finished - host_start)
+        return Reading(seconds, self.idle, worked, finished, self.queued, bool(foreign), streams)
+
+    def _foreign_event(self) -> list[tuple[Any, Any]]:
+        """Return an event behind the streams that are not torch's, if they outlast torch's."""
+        # Behind a delay kernel no stream was idle before, which a context event needs.
+        event = self.context or ContextEvent(self.ordinal)
+        if event.known:
+            if not event.is_busy():
+                return []
+            wait_for(event.end)
+            return [(event.stream, event.end)]
+        if not waited_long(self.ordinal):
+            return []
+        late = torch_cuda.timing_event(self.own)
+        late.synchronize()
+        return [(self.own, late)]
+
+    def _counts(self, handle: int, seconds: float) -> bool:
+        """Whether a stream's end event tells of work, and not only of its own processing."""
+        empty = self.empty.get(handle)
+        own = handle == self.own.cuda_stream
+        return own or empty is None or seconds > empty + 2 * launch_overhead.RESOLUTION
+
+
+class EventTimer(DeviceTimer[_DeviceClock]):
+    """Times code on idle devices: waits for them before the start and after the stop.
+
+    ``prepare``, ``start``, the code, ``stop``, ``finish``.
+    """
+
+    def _new_clock(self, ordinal: int) -> _DeviceClock:
+        return _DeviceClock(ordinal)
+
+    def _is_capturing(self, ordinals: tuple[int, ...]) -> bool:
+        return graph_capture.under_way(ordinals)
+
+    def prepare(self) -> None:
+        """Do all that takes time: wait until the devices are idle, make events."""
+        self.note = None
         self._running = []
         try:
-            ordinals = self._measurable()
+            ordinals = self._devices()
+            current = torch_cuda.current_device()
             with self._harmless:
-                for ordinal in ordinals:
-                    clock = self._clocks.get(ordinal) or _Clock(ordinal)
-                    self._clocks[ordinal] = clock
+                # The current device last, and so its start event next to the code.
+                for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
+                    clock = self._clock(ordinal)
                     clock.prepare()
                     self._running.append(clock)
         except RuntimeError as error:
             self._give_up(error)
 
-    def start(self, hold: launch_overhead.Hold | None = None) -> None:
-        """The first mark, behind a hold if there is to be one."""
+    def start(self, delay: launch_overhead.Delay | None = None) -> None:
+        """Record the start events, behind a delay kernel if there is to be one."""
         try:
             for clock in self._running:
-                clock.mark_start(hold)
+                clock.record_start(delay)
         except RuntimeError as error:
             self._give_up(error)
 
     def stop(self) -> None:
-        """The second mark: the host is done, the devices perhaps not."""
+        """Record the first end events: the host is done, the devices perhaps not."""
         try:
-            # The current device first here: its mark is the one that short code is timed by.
+            # The current device first here: its event is the one that short code is timed by.
             with self._harmless:
                 for clock in reversed(self._running):
-                    clock.mark_current_stream()
+                    clock.record_stop()
         except RuntimeError as error:
             self._give_up(error)
 
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Wait for all devices, and read what each did."""
-        if self.notes:
-            return {}
-        try:
-            ordinals = self._measurable()
-            if self.notes:  # a capture has begun meanwhile
-                return {}
-            with self._harmless:
-                return self._read(ordinals, host_start, host_stop)
-        except RuntimeError as error:
-            self._give_up(error)
-            return {}
+        """Wait for all devices, and return what each did."""
+        return self._read(host_start, host_stop)
 
-    def _read(
-        self, ordinals: tuple[int, ...], host_start: float, host_stop: float
-    ) -> dict[int, Reading]:
+    def _stop_clocks(self) -> Iterable[_DeviceClock]:
         for clock in self._running:
-            clock.mark_busy_streams()
-        readings = {clock.ordinal: clock.read(host_start, host_stop) for clock in self._running}
-        for ordinal in ordinals:
-            if ordinal not in readings:  # its context was made after the start
-                torch_cuda.synchronize(ordinal)
-                readings[ordinal] = Reading(None, False, True, perf_counter())
-        return dict(sorted(readings.items()))
+            clock.record_busy_streams()
+        return self._running
+
+    def _wait_for_new_device(self, ordinal: int) -> None:
+        torch_cuda.synchronize(ordinal)

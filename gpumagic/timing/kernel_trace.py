@@ -1,4 +1,4 @@
-"""What a trace of torch's profiler says of the kernels; nothing but arithmetic.
+"""Kernels, copies and launches from a trace of torch's profiler; nothing but arithmetic.
 
 The trace is the one that ``export_chrome_trace`` writes, by Kineto: an event has a category
 (``kernel``, ``gpu_memcpy``, ``gpu_memset``; ``cuda_runtime`` and ``cuda_driver`` for calls of the
@@ -16,7 +16,7 @@ from typing import Any
 
 from gpumagic.results import Copy, Kernel, KernelReport
 
-#: The range around the code that is looked at.
+#: The annotation around the profiled code.
 RANGE = "gpumagic: the cell"
 
 _Event = Mapping[str, Any]
@@ -30,7 +30,7 @@ _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 
 
 def report(trace: Sequence[_Event]) -> KernelReport:
-    """The kernels and copies in a trace's events."""
+    """Return the kernels and copies in a trace's events."""
     events = [event for event in trace if event.get("ph") == "X"]
     host = [event for event in events if event.get("cat") in _HOST]
     gpu = [event for event in events if event.get("cat") in _GPU]
@@ -91,7 +91,7 @@ def _copies(events: Iterable[_Event]) -> tuple[Copy, ...]:
 
 
 def _union(events: Iterable[_Event]) -> float:
-    """Seconds in which at least one of the events was under way."""
+    """Return the seconds in which at least one of the events was running."""
     total, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: float(event["ts"])):
         start, stop = float(event["ts"]), float(event["ts"]) + float(event.get("dur", 0.0))
@@ -101,7 +101,7 @@ def _union(events: Iterable[_Event]) -> float:
 
 
 def _window(events: Sequence[_Event], gpu: Sequence[_Event]) -> float | None:
-    """From the start of the range until its end, or that of the last work on a GPU."""
+    """Return the seconds from the range's start until its end, or the last GPU event's."""
     cell = next(
         (e for e in events if e.get("cat") == "user_annotation" and e.get("name") == RANGE), None
     )
@@ -117,7 +117,7 @@ def _window(events: Sequence[_Event], gpu: Sequence[_Event]) -> float | None:
 def _checked(
     found: KernelReport, host: Sequence[_Event], kernels: Sequence[_Event]
 ) -> KernelReport:
-    """``found`` with its launches, and how many records have no counterpart."""
+    """Return ``found`` with its launches, and how many records have no counterpart."""
     if not host:
         return found
     launches = [event for event in host if _LAUNCH.match(str(event["name"]))]

@@ -1,8 +1,8 @@
-"""Code run behind a kernel that only waits: its GPU time without the time that launching takes.
+"""GPU time without launch overhead: everything is queued behind a delay kernel.
 
-The host queues everything while the device is held; then the device works without gaps. The kernel
-is torch's own ``torch.cuda._sleep`` and ends by itself, so code that waits for the device cannot
-hang: it waits as long as the hold, and that is how it is found out.
+The host queues the code's work while the delay kernel keeps the device busy; then the device works
+without gaps. The kernel is torch's own ``torch.cuda._sleep``, which ends by itself, so code that
+synchronises cannot hang: it waits until the delay ends, and is found out by that.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
 
-#: Seconds that a device is held at most.
+#: Seconds that a delay kernel runs at most.
 LONGEST = 1.0
-#: The hold is so much longer than the host needed last time: (a factor, and seconds more, in which
-#: the streams are marked).
+#: The delay is so much longer than the host needed last time: (a factor, and seconds more, in which
+#: events are recorded on the streams).
 _MARGIN = 1.5, 3e-3
 #: GPU seconds that a sample should have, and loops at most: a stream's queue holds some 1,000
 #: launches, and a host that finds it full waits.
@@ -32,7 +32,7 @@ RESOLUTION = 0.5e-6
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
 
-#: Seconds after which a device that had nothing to do has its clock up.
+#: Seconds after which a device that was idle has raised its clock.
 _CLOCK_UP = 0.05
 
 #: Cycles of ``torch.cuda._sleep`` in a second, by ordinal.
@@ -40,23 +40,23 @@ _rates: dict[int, float] = {}
 
 
 @dataclass(frozen=True)
-class Hold:
-    """A device, and how many seconds it is to be held."""
+class Delay:
+    """A device to keep busy by a delay kernel, and for how many seconds."""
 
     ordinal: int
     seconds: float
-    #: Seconds that the mark on a stream shows where there is nothing to do, by the stream's handle:
-    #: behind a hold every stream has its mark to pass, and that takes time too.
-    nothing: Mapping[int, float] = field(default_factory=dict)
+    #: Seconds from the start event to a stream's end event with no work between them, by the
+    #: stream's handle: behind a delay every stream has its events to process, which takes time too.
+    empty: Mapping[int, float] = field(default_factory=dict)
 
 
-def hold(which: Hold, stream: Any) -> None:
-    """Let everything that is queued on ``stream`` from now on wait so long."""
-    _spin(which.ordinal, stream, round(which.seconds * _rate(which.ordinal, stream)))
+def launch_delay(delay: Delay, stream: Any) -> None:
+    """Launch the delay kernel on ``stream``."""
+    _spin(delay.ordinal, stream, round(delay.seconds * _rate(delay.ordinal, stream)))
 
 
-def let_wait(ordinal: int, event: Any, stream: Any) -> None:
-    """Let the device's other streams wait for ``event``, which was recorded on ``stream``."""
+def make_other_streams_wait(ordinal: int, event: Any, stream: Any) -> None:
+    """Make the device's other streams wait for ``event``, which was recorded on ``stream``."""
     for other in torch_cuda.streams(ordinal):
         if other != stream:
             other.wait_event(event)
@@ -69,9 +69,9 @@ def _spin(ordinal: int, stream: Any, cycles: int) -> None:
 
 
 def _rate(ordinal: int, stream: Any) -> float:
-    """Cycles in a second, measured: the clock that counts them is not the same on every device."""
+    """Measure the cycles in a second: the clock that counts them differs between devices."""
     if ordinal not in _rates:
-        # A device at rest counts slowly, and a hold that was measured by that would end too soon.
+        # An idle device counts slowly, and a delay measured by that would end too soon.
         until = perf_counter() + _CLOCK_UP
         while perf_counter() < until:
             _spin_time(ordinal, stream, 1_000_000)
@@ -91,12 +91,13 @@ def _spin_time(ordinal: int, stream: Any, cycles: int) -> float:
     return max(float(start.elapsed_time(end)) / 1e3, 1e-9)
 
 
-class Probe:
-    """Decides how to take queued samples, and why there are none: no device is touched here.
+class QueuedSampling:
+    """Decides how to take queued samples, or why there are none. Uses no device.
 
-    As long as ``hold`` is not None, run ``loops`` loops behind that hold and hand over what came of
-    it with `take`. ``loop_time`` is what a loop took as run, ``host_time`` what it kept the host,
-    ``marks`` what a queued sample of nothing takes at most, ``nothing`` what it takes by stream.
+    As long as ``delay`` is not None, run ``loops`` loops behind that delay and report the sample
+    with `add`. ``loop_time`` is what a loop took as run, ``host_time`` its host time,
+    ``empty_time`` the most that an empty queued sample takes on the current stream, ``empty`` the
+    same for each stream.
     """
 
     def __init__(
@@ -105,72 +106,72 @@ class Probe:
         loop_time: float,
         host_time: float,
         loops: int,
-        marks: float = 0.0,
-        nothing: Mapping[int, float] | None = None,
+        empty_time: float = 0.0,
+        empty: Mapping[int, float] | None = None,
     ) -> None:
-        self._ordinal = ordinal
+        self.ordinal = ordinal
         self._host_time = host_time
-        self._marks = marks
-        self._nothing = nothing or {}
+        self._empty_time = empty_time
+        self._empty = empty or {}
         self._failures = 0
         #: GPU seconds per loop, with everything queued beforehand.
         self.samples: list[float] = []
-        #: GPU seconds per loop from the end of the hold, where the host had not queued everything
+        #: GPU seconds per loop from the end of the delay, where the host had not queued everything
         #: by then: at least what the GPU needs.
-        self.bounds: list[float] = []
-        #: Why there can be no queued samples.
-        self.refusal: str | None = None
-        self.hold: Hold | None = None
+        self.upper_bounds: list[float] = []
+        #: Why there are no queued samples.
+        self.unavailable: str | None = None
+        self.delay: Delay | None = None
         wanted = math.ceil(_WORTH_READING / max(loop_time, 1e-9))
         self._plan(max(1, min(wanted, loops, _MOST_LOOPS)))
 
-    def _plan(self, loops: int, patience: float = 1.0) -> None:
+    def _plan(self, loops: int, factor: float = 1.0) -> None:
         def needed() -> float:
-            return patience * (_MARGIN[0] * self._host_time * loops + _MARGIN[1])
+            return factor * (_MARGIN[0] * self._host_time * loops + _MARGIN[1])
 
         while loops > 1 and needed() > LONGEST:
             loops //= 2
         self.loops = loops
         if needed() <= LONGEST:
-            self.hold = Hold(self._ordinal, needed(), self._nothing)
+            self.delay = Delay(self.ordinal, needed(), self._empty)
         else:
-            self.refuse(TOO_LONG if self._failures == 0 else WAITS)
+            self.stop(TOO_LONG if self._failures == 0 else WAITS)
 
-    def take(self, gpu: float | None, *, held: bool) -> None:
-        """A sample: GPU seconds of all loops; ``held``: until the host had queued everything."""
+    def add(self, gpu: float | None, *, queued: bool) -> None:
+        """Add a sample: GPU seconds of all loops; ``queued`` if the delay outlasted the host."""
         if gpu is None:
-            self.refuse("there is no GPU time")
-        elif held:
+            self.stop("there is no GPU time")
+        elif queued:
             self.samples.append(gpu / self.loops)
             self._failures = 0
         else:
-            self.bounds.append(gpu / self.loops)
+            self.upper_bounds.append(gpu / self.loops)
             self._failures += 1
             self._after_failure()
 
     def _after_failure(self) -> None:
         if self._failures >= _ATTEMPTS:
-            self.refuse(WAITS)
-        elif not self.samples:  # else something held up the host for once
-            # Perhaps the host was slow, perhaps the queue was full.
+            self.stop(WAITS)
+        elif not self.samples:  # else the host was held up once
+            # The host may have been slow, or the queue full.
             tries = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0), (1, 27.0))
-            loops, patience = tries[self._failures - 1]
-            self._plan(max(1, loops), patience)
+            loops, factor = tries[self._failures - 1]
+            self._plan(max(1, loops), factor)
 
     @property
-    def shows_nothing(self) -> bool:
-        """Whether the samples show that the code gave the GPU nothing to do."""
+    def no_gpu_work(self) -> bool:
+        """Whether the samples show that the code launched no work on the GPU."""
         if not self.samples:
             return False
-        least = self._marks + 2 * RESOLUTION
+        least = self._empty_time + 2 * RESOLUTION
         return statistics.median(self.samples) * self.loops < least
 
-    def stop(self) -> None:
+    def time_is_over(self) -> None:
         """Take no more samples; if there are none, they took too long."""
-        self.refuse(WAITS if self._failures else TOO_LONG)
+        self.stop(WAITS if self._failures else TOO_LONG)
 
-    def refuse(self, why: str) -> None:
-        """Take no more samples; there are none because of ``why``."""
-        self.hold = None
+    def stop(self, reason: str) -> None:
+        """Take no more samples; if there are none, ``reason`` is why."""
+        self.delay = None
         if not self.samples:
-            self.refusal = why
+            self.unavailable = reason

@@ -1,7 +1,7 @@
-"""The automatic mode of the timer: how long every cell took, by hooks around the cells of a shell.
+"""The times of every cell of a shell, by hooks around the cells: ``%cudatime on``.
 
-Costs a cell that uses no GPU less than 0.3 ms, and nothing is waited for before a cell. At a cell's
-end its own GPU work is, so that the figure is its own and the next cell begins with an idle GPU.
+Costs a cell that uses no GPU less than 0.3 ms, and waits for nothing before a cell. At a cell's end
+its own GPU work is waited for, so that the time is its own and the next cell starts on an idle GPU.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gpumagic.cells.hooks import KEPT, CellHooks, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.system import text
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.passive_timer import Passing
-from gpumagic.timing.run import INTERRUPTED, Lap, summarize
+from gpumagic.timing.passive_timer import PassiveTimer
+from gpumagic.timing.run import INTERRUPTED, Run, summarize
 
 
-class _Begun(NamedTuple):
-    """What is known when a cell begins."""
+class _Started(NamedTuple):
+    """What is known when a cell starts."""
 
     source: str
     cpu: float
     started: float
 
 
-class _Idle(NamedTuple):
-    """A cell that nothing is told about. Most are: a `CellTiming` when somebody asks."""
+class _QuietCell(NamedTuple):
+    """A cell that gets no line. Most are such: a `CellTiming` is made when the log is read."""
 
     cell: int | None
     source: str
@@ -50,21 +50,24 @@ class _Idle(NamedTuple):
         )
 
 
-class EveryTiming:
-    """Times the cells of one shell. `on` and `off` are exact opposites.
+class CellTimer:
+    """Times the cells of one shell. `off` undoes `on` exactly.
 
-    ``tell`` is called after each cell that used the GPU or took longer than ``above`` seconds,
-    ``wanted`` with the source of each cell: False leaves it out.
+    ``show`` is called after each cell that used the GPU or took longer than ``above`` seconds,
+    ``includes`` with the source of each cell: False leaves it out.
     """
 
     def __init__(
-        self, shell: Any, tell: Callable[[CellTiming, str], None], wanted: Callable[[str], bool]
+        self,
+        shell: Any,
+        show: Callable[[CellTiming, str], None],
+        includes: Callable[[str], bool],
     ) -> None:
-        self._tell = tell
-        self._wanted = wanted
+        self._show = show
+        self._includes = includes
         self._hooks = CellHooks(shell, self._begin, self._end, self._failed)
-        self._passing = Passing()
-        self._cells: deque[CellTiming | _Idle] = deque(maxlen=KEPT)
+        self._timer = PassiveTimer()
+        self._cells: deque[CellTiming | _QuietCell] = deque(maxlen=KEPT)
         self._forgotten = 0
         self.above = 0.0
 
@@ -73,52 +76,52 @@ class EveryTiming:
         return self._hooks.attached
 
     def on(self, above: float) -> None:
-        """Begin with the next cell, or go on with another threshold."""
+        """Start with the next cell; if on already, set the threshold."""
         self.above = above
         self._hooks.attach()
 
     def off(self) -> None:
-        """Stop. The records stay."""
+        """Stop. The log stays."""
         self._hooks.detach()
 
     def log(self) -> TimingLog:
-        """The records until now."""
-        cells = (cell.timing() if isinstance(cell, _Idle) else cell for cell in self._cells)
+        """Return the cells timed so far."""
+        cells = (cell.timing() if isinstance(cell, _QuietCell) else cell for cell in self._cells)
         return TimingLog(tuple(cells), self._forgotten, self.watching)
 
     # --- the hooks ---------------------------------------------------------------------------
 
-    def _begin(self, info: Any) -> _Begun:
+    def _begin(self, info: Any) -> _Started:
         cpu = process_time()
-        self._passing.start()
-        return _Begun(info.raw_cell, cpu, perf_counter())
+        self._timer.start()
+        return _Started(info.raw_cell, cpu, perf_counter())
 
-    def _end(self, begun: _Begun, result: Any) -> None:
+    def _end(self, start: _Started, result: Any) -> None:
         stopped = perf_counter()
-        cpu = process_time() - begun.cpu
-        if not self._wanted(begun.source):
+        cpu = process_time() - start.cpu
+        if not self._includes(start.source):
             return
         try:
-            readings = self._passing.stop(begun.started, stopped)
-            note = self._passing.note
+            readings = self._timer.stop(start.started, stopped)
+            note = self._timer.note
         except KeyboardInterrupt:
-            # The cell is done, and the user has seen enough of the wait for the GPU.
+            # The cell is done: the interrupt ends only our wait for the GPU.
             readings, note = {}, INTERRUPTED
-        wall, source = stopped - begun.started, first_line(begun.source)
-        idle = _Idle(result.execution_count, source, wall, cpu, not result.success, note)
+        wall, source = stopped - start.started, first_line(start.source)
+        quiet = _QuietCell(result.execution_count, source, wall, cpu, not result.success, note)
         self._forgotten += len(self._cells) == KEPT
         worked = any(reading.worked for reading in readings.values())
         if not worked and wall <= self.above:
-            self._cells.append(idle)
+            self._cells.append(quiet)
             return
-        cell = idle.timing()
+        cell = quiet.timing()
         if worked:
-            cell = _with_gpu(cell, begun.started, readings)
+            cell = _with_gpu(cell, start.started, readings)
         self._cells.append(cell)
-        self._tell(cell, begun.source)
+        self._show(cell, start.source)
 
     def _failed(self, error: Exception) -> None:
-        """Our failure: one line, and the user's cells go on without us."""
+        """Print one line about a failure of ours; the hooks are off."""
         print(
             f"%cudatime: cells are timed no longer ({text.named(error)}); "
             "'%cudatime on' begins anew"
@@ -126,9 +129,9 @@ class EveryTiming:
 
 
 def _with_gpu(cell: CellTiming, started: float, readings: dict[int, Reading]) -> CellTiming:
-    """``cell`` with what the devices did, judged as the timer itself judges it."""
+    """Return ``cell`` with the GPU times, as `summarize` computes them for a run."""
     wall = max(reading.finished for reading in readings.values()) - started
-    timing = summarize([Lap(wall, cell.host, cell.cpu, 0.0, readings)])
+    timing = summarize([Run(wall, cell.host, cell.cpu, 0.0, readings)])
     return replace(
         cell,
         wall=wall,

@@ -1,4 +1,4 @@
-"""What a repetition is asked for: how often, how well, under which conditions."""
+"""How often to run, how precisely to measure, and under which conditions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from gpumagic.errors import SpecError
 
 #: Repeats when only the number of loops is given, as ``%timeit``'s.
 DEFAULT_REPEAT = 7
-#: Without a number of repeats: how well the median is to be known, and for how many seconds at
-#: most to measure.
+#: Without a number of repeats: the precision of the median at which to stop, and the seconds after
+#: which to stop anyway.
 DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How often to run, and under which conditions; None where that is left to us.
+    """How often to run, and under which conditions; None where the benchmark decides.
 
     Raises:
-        SpecError: a number that means nothing, or two that contradict each other.
+        SpecError: a number out of range, or two options that contradict each other.
     """
 
     loops: int | None = None
@@ -56,17 +56,17 @@ class Plan:
 
     @property
     def open_end(self) -> bool:
-        """Whether the repeats end by themselves, not by their number."""
+        """Whether precision or time ends the repeats, not their number."""
         if self.repeat is not None:
             return False
         return self.loops is None or not (self.precision is self.max_time is None)
 
     @property
     def repeats(self) -> int:
-        """Their number, where they do not end by themselves."""
+        """The number of repeats, where it ends them."""
         return DEFAULT_REPEAT if self.repeat is None else self.repeat
 
     @property
     def exact(self) -> bool:
-        """Whether the code runs as often as was said, and not once more."""
+        """Whether the code runs exactly as often as asked for."""
         return not self.open_end and self.warmup is not None

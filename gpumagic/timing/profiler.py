@@ -1,7 +1,7 @@
 """One run of some code under torch's profiler, and an NVTX range around it.
 
-torch's profiler hears of the GPU's work from CUPTI, which may be refused (a container without the
-permission, a virtual GPU) or taken (by a debugger, by a profiler around this process).
+torch's profiler gets the GPU's activity from CUPTI, which may be refused (a container without the
+permission, a virtual GPU) or in use (by a debugger, by a profiler around this process).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpumagic.timing.kernel_trace import RANGE, report
 
 
 def check_trace(path: str) -> Path:
-    """The file for a trace, as a path, before any code runs.
+    """Return the path of the file for a trace, checked before any code runs.
 
     Raises:
         SpecError: it cannot be written: its folder is not there, or something else is in its place.
@@ -35,10 +35,10 @@ def check_trace(path: str) -> Path:
 
 
 class Profiled:
-    """A context manager: its body runs under the profiler. Nothing here raises because of it.
+    """A context manager that runs its body under the profiler, and raises nothing because of it.
 
-    ``problem`` is set at once where profiling is of no use: then do not run the body again.
-    ``report`` is there after the body.
+    ``problem`` is set at once where profiling is impossible: then do not run the body again.
+    ``report`` is set after the body.
     """
 
     def __init__(self, trace: Path | None = None) -> None:
@@ -55,7 +55,7 @@ class Profiled:
         if graph_capture.under_way(torch_cuda.contexts()):
             return "no profile: a CUDA graph is being captured"
         if torch_cuda.profiling():  # a second one would end the first
-            return "no profile: torch's profiler is at work already"
+            return "no profile: torch's profiler is running already"
         return None
 
     def __enter__(self) -> Profiled:
@@ -120,7 +120,7 @@ class Profiled:
 
 
 def _on_a_device_in_use() -> AbstractContextManager[Any]:
-    """A scope for torch's profiler, which makes a context on the current device."""
+    """Return a scope for torch's profiler, which makes a context on the current device."""
     ordinals = torch_cuda.contexts()
     if not ordinals or torch_cuda.current_device() in ordinals:
         return nullcontext()
@@ -129,7 +129,7 @@ def _on_a_device_in_use() -> AbstractContextManager[Any]:
 
 
 class NvtxRange:
-    """A context manager: a range of that name for Nsight; ``problem`` says why there is none."""
+    """A context manager that pushes an NVTX range; ``problem`` says why there is none."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""One measured stretch of code, between two marks, and what several of them amount to."""
+"""One measured run of code: wall, host, CPU and GPU time; and the aggregate of several runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.quality import Quality
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
-from gpumagic.timing.event_timer import Bracket, Reading
-from gpumagic.timing.launch_overhead import Hold, Probe
+from gpumagic.timing.event_timer import EventTimer, Reading
+from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 
 try:
     import resource
@@ -26,22 +26,23 @@ INTERRUPTED = "interrupted while waiting for the GPU"
 
 
 @dataclass(frozen=True)
-class Lap:
-    """One measured stretch. Seconds."""
+class Run:
+    """The times of one run, in seconds."""
 
     wall: float
     host: float
     user: float
     system: float
     readings: dict[int, Reading]
-    notes: tuple[str, ...] = ()
+    #: Why there is no GPU time.
+    note: str | None = None
     #: torch's name of the devices' kind, and what to bear in mind about its times.
     backend: str = "cuda"
     remark: str | None = None
 
 
 def cpu_times() -> tuple[float, float]:
-    """CPU seconds of this process, user and system, all threads."""
+    """Return the CPU seconds of this process, user and system, all threads."""
     if resource is None:
         times = os.times()
         return times.user, times.system
@@ -50,130 +51,132 @@ def cpu_times() -> tuple[float, float]:
 
 
 class Stopwatch:
-    """Host clock, CPU clock and GPU events around a stretch of code; reusable."""
+    """Host clock, CPU clock and GPU events around a run; reusable."""
 
     def __init__(self) -> None:
-        self._bracket: Bracket | backends.EventPair = Bracket()
+        self._timer: EventTimer | backends.EventPair = EventTimer()
 
-    def start(self, hold: Hold | None = None) -> None:
-        """Start the clocks; the code's GPU work then waits as long as ``hold`` says."""
+    def start(self, delay: Delay | None = None) -> None:
+        """Start the clocks; the code's GPU work then queues behind ``delay``."""
         other = backends.active()
         if other is not None:
-            self._bracket = backends.EventPair(other)
-        self._bracket.prepare()
-        # A rehearsal warms the marks up, and tells what CPU time they take themselves.
-        self._mark_start()
-        self._mark_stop()
-        self._own = tuple(self._cpu_passed)
-        self._mark_start(hold)
+            self._timer = backends.EventPair(other)
+        self._timer.prepare()
+        # An empty run warms the calls up, and tells what CPU time they take themselves.
+        self._start_clocks()
+        self._stop_clocks()
+        self._own_cpu = self._cpu
+        self._start_clocks(delay)
 
-    def stop(self) -> Lap:
-        self._mark_stop()
-        readings = self._bracket.finish(self._started, self._stopped)
+    def stop(self) -> Run:
+        """Stop the clocks, wait for the GPU and return the times."""
+        self._stop_clocks()
+        readings = self._timer.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
-        return self._lap(finished, readings, self._bracket.notes)
+        note = self._timer.note
+        return self._run(finished, readings, None if note is None else f"no GPU time: {note}")
 
-    def give_up(self) -> Lap:
-        """What is known after an interrupted `stop`: the host's side, wall time until now."""
-        return self._lap(perf_counter(), {}, (INTERRUPTED,))
+    def give_up(self) -> Run:
+        """Return what is known after an interrupted `stop`: host time, and wall time until now."""
+        return self._run(perf_counter(), {}, INTERRUPTED)
 
-    def _lap(self, finished: float, readings: dict[int, Reading], notes: tuple[str, ...]) -> Lap:
-        user, system = self._cpu_passed
-        other = None if isinstance(self._bracket, Bracket) else self._bracket
-        return Lap(
+    def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
+        user, system = (now - own for now, own in zip(self._cpu, self._own_cpu, strict=True))
+        other = None if isinstance(self._timer, EventTimer) else self._timer
+        return Run(
             wall=finished - self._started,
             host=self._stopped - self._started,
-            user=max(user - self._own[0], 0.0),
-            system=max(system - self._own[1], 0.0),
+            user=max(user, 0.0),
+            system=max(system, 0.0),
             readings=readings,
-            notes=notes,
+            note=note,
             backend="cuda" if other is None else other.backend.kind,
             remark=None if other is None else other.remark,
         )
 
-    def _mark_start(self, hold: Hold | None = None) -> None:
+    def _start_clocks(self, delay: Delay | None = None) -> None:
         # The CPU clock takes a microsecond to read: outside the other two.
         self._cpu_start = cpu_times()
-        self._bracket.start(hold)
+        self._timer.start(delay)
         self._started = perf_counter()
 
-    def _mark_stop(self) -> None:
+    def _stop_clocks(self) -> None:
         self._stopped = perf_counter()
-        self._bracket.stop()
+        self._timer.stop()
         user, system = cpu_times()
-        self._cpu_passed = user - self._cpu_start[0], system - self._cpu_start[1]
+        self._cpu = user - self._cpu_start[0], system - self._cpu_start[1]
 
 
-# --- what laps amount to ---------------------------------------------------------------------
+# --- aggregates of runs ----------------------------------------------------------------------
 
 
 def summarize(
-    laps: Sequence[Lap],
+    runs: Sequence[Run],
     *,
     loops: int = 1,
     warmup: int = 0,
     compile_time: float = 0.0,
     partial: bool = False,
-    probe: Probe | None = None,
+    sampling: QueuedSampling | None = None,
     quality: Quality | None = None,
     compilations: Sequence[float] = (),
 ) -> CudaTiming:
-    """The laps, of ``loops`` loops each, as a result; ``probe`` has the queued samples."""
+    """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`."""
 
     def per_loop(values: Sequence[float]) -> Sample:
         return Sample(tuple(value / loops for value in values))
 
-    user = [lap.user for lap in laps]
-    system = [lap.system for lap in laps]
-    gpu = _gpu(laps, loops, probe)
+    user = [run.user for run in runs]
+    system = [run.system for run in runs]
+    gpu = _gpu(runs, loops, sampling)
     return CudaTiming(
         gpu=per_loop(gpu.seconds) if gpu.seconds else None,
-        wall=per_loop([lap.wall for lap in laps]),
+        wall=per_loop([run.wall for run in runs]),
         cpu=per_loop([u + s for u, s in zip(user, system, strict=True)]),
         per_device={ordinal: per_loop(values) for ordinal, values in gpu.devices.items()},
         loops=loops,
-        repeat=len(laps),
+        repeat=len(runs),
         warmup=warmup,
         compile_time=compile_time,
         bound=gpu.bound,
-        host=per_loop([lap.host for lap in laps]),
+        host=per_loop([run.host for run in runs]),
         cpu_user=per_loop(user),
         cpu_system=per_loop(system),
         partial=partial,
         gpu_at_most=gpu.at_most,
-        gpu_note=gpu.note if laps[-1].remark is None or gpu.note else laps[-1].remark,
-        backend=laps[-1].backend,
+        gpu_note=gpu.note if runs[-1].remark is None or gpu.note else runs[-1].remark,
+        backend=runs[-1].backend,
         bound_evidence=gpu.evidence,
-        **_queued(probe),
+        **_queued(sampling),
         quality=quality,
         compilations=tuple(compilations),
     )
 
 
-def _queued(probe: Probe | None) -> dict[str, Any]:
-    if probe is None or probe.shows_nothing:
+def _queued(sampling: QueuedSampling | None) -> dict[str, Any]:
+    if sampling is None or sampling.no_gpu_work:
         return {}
     return {
-        "queued": Sample(tuple(probe.samples)) if probe.samples else None,
-        "queued_note": probe.refusal,
+        "queued": Sample(tuple(sampling.samples)) if sampling.samples else None,
+        "queued_note": sampling.unavailable,
     }
 
 
-def timed(laps: Sequence[Lap]) -> Sequence[float]:
-    """The laps' GPU seconds, or wall seconds where there are none."""
-    return _gpu(laps).seconds or [lap.wall for lap in laps]
+def gpu_or_wall(runs: Sequence[Run]) -> Sequence[float]:
+    """Return the runs' GPU seconds, or wall seconds where there are none."""
+    return _gpu(runs).seconds or [run.wall for run in runs]
 
 
-def working(laps: Sequence[Lap]) -> tuple[int, ...]:
-    """The ordinals of the devices that did something in some lap."""
+def devices_used(runs: Sequence[Run]) -> tuple[int, ...]:
+    """Return the ordinals of the devices that showed work in a run."""
     return tuple(
-        sorted({i for lap in laps for i, reading in lap.readings.items() if reading.worked})
+        sorted({i for run in runs for i, reading in run.readings.items() if reading.worked})
     )
 
 
 @dataclass(frozen=True)
 class _Gpu:
-    """The GPU's side of some laps; seconds of all loops."""
+    """The GPU times of some runs; seconds of all loops."""
 
     seconds: Sequence[float] = ()
     devices: dict[int, list[float]] = field(default_factory=dict)
@@ -183,54 +186,54 @@ class _Gpu:
     note: str | None = None
 
 
-def _gpu(laps: Sequence[Lap], loops: int = 1, probe: Probe | None = None) -> _Gpu:
-    failures = [note for lap in laps for note in lap.notes]
+def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = None) -> _Gpu:
+    failures = [run.note for run in runs if run.note is not None]
     if failures:
         return _Gpu(note=failures[0])
-    if not any(lap.readings for lap in laps):
+    if not any(run.readings for run in runs):
         return _Gpu(note=f"no GPU time: {torch_cuda.no_gpu_reason()}")
-    worked = list(working(laps))
-    if not worked and probe is not None and probe.shows_nothing:
+    used = list(devices_used(runs))
+    if not used and sampling is not None and sampling.no_gpu_work:
         return _Gpu(note="no GPU time: the code gave the GPU nothing to do")
     note = None
-    if not worked:
+    if not used:
         current = torch_cuda.current_device()
-        if current not in laps[-1].readings:
+        if current not in runs[-1].readings:
             return _Gpu(note="no GPU time: no sign of GPU work was seen")
-        worked = [current]
-    if not working(laps) and not (probe and (probe.samples or probe.bounds)):
-        note = "no sign of GPU work was seen; the GPU time is that between two marks on its stream"
-    complete = [lap for lap in laps if all(_seconds(lap, i) is not None for i in worked)]
+        used = [current]
+    if not devices_used(runs) and not (sampling and (sampling.samples or sampling.upper_bounds)):
+        note = "no sign of GPU work was seen; the GPU time is that between two events on its stream"
+    complete = [run for run in runs if all(_seconds(run, i) is not None for i in used)]
     devices = {
         i: values
-        for i in worked
-        if (values := [s for lap in laps if (s := _seconds(lap, i)) is not None])
+        for i in used
+        if (values := [s for run in runs if (s := _seconds(run, i)) is not None])
     }
     if not complete:
-        begun = _begun(laps[0], worked)
+        first = _first_used(runs[0], used)
         return _Gpu(
-            devices=devices, note=f"{begun} inside this cell; run it again for the GPU time"
+            devices=devices, note=f"{first} inside this cell; run it again for the GPU time"
         )
-    if len(complete) < len(laps):
-        note = f"{_begun(laps[0], worked)} during the first repeat: it has no GPU time"
-        devices = {i: [lap.readings[i].seconds or 0.0 for lap in complete] for i in worked}
-    seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]
-    bound, evidence = judge(seconds, [lap.host for lap in complete], loops, probe)
+    if len(complete) < len(runs):
+        note = f"{_first_used(runs[0], used)} during the first repeat: it has no GPU time"
+        devices = {i: [run.readings[i].seconds or 0.0 for run in complete] for i in used}
+    seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]
+    bound, evidence = judge(seconds, [run.host for run in complete], loops, sampling)
     at_most = bound != "gpu"
     if at_most and note is None and bound is None:
         note = "at most: the GPU was done as soon as the code was, and may have waited in between"
     return _Gpu(seconds, devices, bound, evidence, at_most, note)
 
 
-def _begun(lap: Lap, worked: Sequence[int]) -> str:
-    """What had its beginning in a lap: CUDA, or its use on some devices."""
-    if all(_seconds(lap, i) is None for i in lap.readings):
+def _first_used(run: Run, used: Sequence[int]) -> str:
+    """Say what was first used in a run: CUDA, or some of the devices."""
+    if all(_seconds(run, i) is None for i in run.readings):
         return "CUDA was initialised"
-    first = [f"cuda:{i}" for i in worked if _seconds(lap, i) is None]
+    first = [f"cuda:{i}" for i in used if _seconds(run, i) is None]
     return f"{' and '.join(first)} {'was' if len(first) == 1 else 'were'} first used"
 
 
-def _seconds(lap: Lap, ordinal: int) -> float | None:
-    """A device's time in a lap; for one that was not in use before this lap, unknown."""
-    reading = lap.readings.get(ordinal)
+def _seconds(run: Run, ordinal: int) -> float | None:
+    """Return a device's time in a run; None if it was first used in this run."""
+    reading = run.readings.get(ordinal)
     return None if reading is None else reading.seconds

@@ -1,7 +1,7 @@
-"""When there are enough repeats, and what to say of those there are. Pure statistics.
+"""When to stop repeating, and the drift and the outliers of the repeats. Pure statistics.
 
-Nothing here assumes a distribution: times have long tails, and a median with an interval by ranks
-holds for any of them. Nothing is ever left out because it does not fit; it is named instead.
+Nothing here assumes a distribution: times have long tails, and the rank-based interval of a median
+is valid for any of them. No repeat is ever left out as an outlier; outliers are reported.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Sequence
 #: another chance to stop by luck, so there are few.
 FIRST_LOOK = 10
 NEXT_LOOK = 1.25
-#: Standard errors of a rank sum that chance reaches once in eighty times.
+#: Standard errors that a rank sum exceeds by chance once in eighty times.
 _UNLIKELY = 2.5
-#: The least difference, as a part of the median, that is worth a word.
+#: The least drift, and the least distance of an outlier, to report; as a part of the median.
 _NOTABLE_DRIFT = 0.02
 _NOTABLE_DISTANCE = 0.05
 #: The 97.5 % quantile of the normal distribution.
-_Z = 1.959964
+_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the median; None for fewer than 6 values.
+    """Return the 95 % confidence interval of the median; None for fewer than 6 values.
 
     By ranks: the median lies between the k-th smallest and the k-th largest value unless fewer than
-    k values are on one side of it, and how many are is binomial (David and Nagaraja, *Order
+    k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
     Statistics*, 7.1).
     """
     rank = _rank(len(values))
@@ -38,7 +38,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _rank(count: int) -> int:
-    """The largest k for which fewer than k of ``count`` coins show heads in 2.5 % at most."""
+    """Return the largest k for which P(fewer than k of ``count`` coins show heads) ≤ 2.5 %."""
     if count > 100:
         return math.floor((count - _Z * math.sqrt(count)) / 2)
     rank, chance = 0, 0.0
@@ -48,7 +48,7 @@ def _rank(count: int) -> int:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Half the width of `median_interval` as a part of the median; None where there is none."""
+    """Return half the width of `median_interval` as a part of the median; None without one."""
     interval = median_interval(values)
     median = statistics.median(values) if values else 0.0
     if interval is None or median <= 0:
@@ -57,14 +57,14 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def next_look(count: int) -> int:
-    """The number of repeats after which to look again."""
+    """Return the number of repeats after which to test again."""
     return max(FIRST_LOOK, math.ceil(count * NEXT_LOOK))
 
 
 def drift(values: Sequence[float]) -> float | None:
-    """How much longer the second half took than the first, as a part of it; None for no drift.
+    """Return how much longer the second half took than the first, as a part of it.
 
-    Only what is 2 % at least, and which chance alone would not show (a rank-sum test).
+    None unless it is 2 % at least, and significant by a rank-sum test.
     """
     middle = len(values) // 2
     first, second = values[:middle], values[middle:]
@@ -77,7 +77,7 @@ def drift(values: Sequence[float]) -> float | None:
 
 
 def _rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank sum of ``first``, in standard errors from what no difference would give."""
+    """Return the rank sum of ``first``, in standard errors from its mean if there is no drift."""
     ordered = sorted([*first, *second])
     places: dict[float, list[int]] = {}
     for place, value in enumerate(ordered, 1):
@@ -89,7 +89,7 @@ def _rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def outliers(values: Sequence[float]) -> tuple[float, ...]:
-    """The values far outside: three interquartile ranges beyond the quartiles, and 5 % at least."""
+    """Return the values three interquartile ranges beyond the quartiles, and 5 % at least."""
     if len(values) < 4:
         return ()
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")

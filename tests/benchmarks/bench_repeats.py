@@ -36,7 +36,7 @@ def _cycles(seconds: float) -> int:
 
 def _bound() -> Iterator[Row]:
     import gpumagic
-    from tests.timing import cells
+    from tests.timing import bottleneck_cells as cells
     from tests.virtual_gpu import World
 
     namespace = cells.namespace(_cycles(1))

@@ -111,8 +111,10 @@ def _peers(torch: Any) -> Iterator[Row]:
 
 def _small(torch: Any) -> Iterator[Row]:
     """A kernel of 20 µs in a loop: ours and hand-written events in turn, on the same machine."""
+    from gpumagic.cells.coroutines import run_sync
     from gpumagic.cells.timeit_loop import of_callable
-    from gpumagic.timing.benchmark import Repetition, run
+    from gpumagic.timing.benchmark import Benchmark
+    from gpumagic.timing.plan import Plan
 
     def kernel() -> None:
         _spin(torch, 20e-6)
@@ -121,9 +123,9 @@ def _small(torch: Any) -> Iterator[Row]:
     ours, by_hand, walls = [], [], []
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(REPEATS):
-        repetition = Repetition(LOOPS, 1, LOOPS)
-        run(loop, repetition)
-        result = repetition.result()
+        benchmark = Benchmark(loop, Plan(LOOPS, 1, LOOPS))
+        run_sync(benchmark.run())
+        result = benchmark.result()
         assert result is not None
         assert result.gpu is not None
         ours.append(result.gpu.median)

@@ -64,7 +64,7 @@ def test_a_warm_table_costs_little_more_than_nvml(torch: Any, figure: Figure) ->
 STREAMS = """
 import gpumagic, statistics, time, torch
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing.passive_timer import Passing
+from gpumagic.timing.passive_timer import PassiveTimer
 def used():
     return next(d.memory_used for d in gpumagic.devices(processes=False) if d.ordinal == 0)
 def seconds(code):
@@ -73,11 +73,11 @@ def seconds(code):
     return time.perf_counter() - begin
 def median(code):
     return statistics.median(seconds(code) for _ in range(200))
-def around_nothing():
-    passing.start()
+def around_empty_cell():
+    timer.start()
     begin = time.perf_counter()
-    passing.stop(begin, time.perf_counter())
-x, passing = torch.ones(2, device="cuda"), Passing()
+    timer.stop(begin, time.perf_counter())
+x, timer = torch.ones(2, device="cuda"), PassiveTimer()
 torch.cuda.synchronize()
 before = used()
 first = seconds(lambda: torch_cuda.streams(0))
@@ -94,21 +94,21 @@ def test_what_the_questions_about_streams_cost(
     fresh.run(STREAMS)
     figure("the first look at torch's streams: seconds, bytes", fresh.value("(first, taken)"))
     figure("busy_streams(0), seconds", fresh.value("median(lambda: torch_cuda.busy_streams(0))"))
-    figure("the marks around a cell of nothing, seconds", fresh.value("median(around_nothing)"))
+    figure("the events around an empty cell, seconds", fresh.value("median(around_empty_cell)"))
 
 
 def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     """Pairs of events with nothing in between; the same with all of torch's streams marked."""
-    stream, hold = torch_cuda.current_stream(0), launch_overhead.Hold(0, 20e-3)
+    stream, delay = torch_cuda.current_stream(0), launch_overhead.Delay(0, 20e-3)
     pairs, every = [], []
-    for _ in range(10):  # a queue holds some 1,000 marks
-        launch_overhead.hold(hold, stream)
+    for _ in range(10):  # a queue holds some 1,000 events
+        launch_overhead.launch_delay(delay, stream)
         events = [torch_cuda.timing_event(stream) for _ in range(200)]
         torch.cuda.synchronize()
         couples = zip(events[::2], events[1::2], strict=True)
         pairs += [first.elapsed_time(second) / 1e3 for first, second in couples]
     for _ in range(10):
-        launch_overhead.hold(hold, stream)
+        launch_overhead.launch_delay(delay, stream)
         start = torch_cuda.timing_event(stream)
         launch_overhead.let_wait(0, start, stream)
         ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]

@@ -10,14 +10,14 @@ import pytest
 import gpumagic
 from tests.hardware import work
 from tests.hardware.record import Figure
-from tests.timing import cells
+from tests.timing import bottleneck_cells as cells
 
 pytestmark = [pytest.mark.hardware, pytest.mark.usefixtures("torch", "warmed")]
 
 
 @pytest.fixture(scope="module")
 def cycles(torch: Any) -> float:
-    """Cycles of ``torch.cuda._sleep`` in a second, as the queued samples' own hold counts them."""
+    """Cycles of ``torch.cuda._sleep`` in a second, as delay kernels count them."""
     from gpumagic.cuda import torch_cuda
     from gpumagic.timing import launch_overhead
 
@@ -30,29 +30,31 @@ def namespace(torch: Any, cycles: float) -> cells.Namespace:
     return cells.namespace(cycles)
 
 
-def test_a_hold_is_as_long_as_it_should_be(torch: Any, cycles: float, figure: Figure) -> None:
+def test_a_delay_kernel_is_as_long_as_it_should_be(
+    torch: Any, cycles: float, figure: Figure
+) -> None:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
     torch.cuda._sleep(int(0.02 * cycles))
     end.record()
     end.synchronize()
-    figure("a hold of 20 ms, in ms", start.elapsed_time(end))
+    figure("a delay kernel of 20 ms, in ms", start.elapsed_time(end))
     assert 15 <= start.elapsed_time(end) <= 30
 
 
-def test_a_queued_sample_of_nothing(torch: Any, figure: Figure) -> None:
-    """What the marks themselves take: with a mark for every stream, perhaps more than a kernel."""
-    from gpumagic.timing.launch_overhead import Hold
+def test_an_empty_queued_sample(torch: Any, figure: Figure) -> None:
+    """What the events themselves take: with one on every stream, perhaps more than a kernel."""
+    from gpumagic.timing.launch_overhead import Delay
     from gpumagic.timing.run import Stopwatch
 
     watch, taken = Stopwatch(), []
     for _ in range(9):
-        watch.start(Hold(0, 10e-3))
+        watch.start(Delay(0, 10e-3))
         reading = watch.stop().readings[0]
-        taken.append((reading.seconds, reading.held))
-    figure("queued samples of nothing: seconds, held to the end", taken)
-    assert any(held for _, held in taken)
+        taken.append((reading.seconds, reading.queued))
+    figure("empty queued samples: seconds, queued in time", taken)
+    assert any(queued for _, queued in taken)
 
 
 @pytest.mark.parametrize("name", cells.ALL)

@@ -58,11 +58,11 @@ def test_inferred_an_event_behind_a_context_sees_every_stream(
     from gpumagic.cuda import driver
     from gpumagic.timing import context_event
 
-    if not context_event.Mark(0).known:
+    if not context_event.ContextEvent(0).known:
         figure("cuCtxRecordEvent", None)
         pytest.skip("the driver is older than CUDA 12.5")
     torch.cuda.synchronize()
-    assert not context_event.Mark(0).outlives(), "an idle device is at work"
+    assert not context_event.ContextEvent(0).is_busy(), "an idle device is busy"
     library, handle = driver.loaded_library(), ctypes.c_void_p()
     assert library is not None
     assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0

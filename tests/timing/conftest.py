@@ -1,52 +1,16 @@
-"""What the timing tests share: torch with contexts on cuda:0 and cuda:1, and work of known time."""
+"""What the timing tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.timing import cells
-
-pytest.register_assert_rewrite("tests.timing.conformance")
-
 
 @pytest.fixture
-def work(virtual_gpu: Any) -> Iterator[Any]:
-    """Functions that keep a device at work for so many seconds; contexts on cuda:0 and cuda:1.
+def namespace(gpu_work: Any) -> dict[str, Any]:
+    """A namespace for the cells of `bottleneck_cells`."""
+    from tests.timing import bottleneck_cells
+    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
-    All by the virtual clock, so that a measured time is the same on every machine: a launch takes
-    `cells.LAUNCH`, what a kernel takes is known, and Python between them takes nothing.
-    """
-    import threading
-
-    import sympy  # noqa: F401 - torch imports it at times, and it changes the warning filters
-    import torch
-
-    from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
-
-    for ordinal in (0, 1):
-        torch.empty(1, device=f"cuda:{ordinal}")
-
-    def sleep(seconds: float, device: int = 0) -> None:
-        with torch.cuda.device(device):
-            torch.cuda._sleep(int(seconds * SLEEP_CYCLES_PER_SECOND))
-
-    def on_side(seconds: float, device: int = 0, priority: int = 0) -> None:
-        with torch.cuda.stream(torch.cuda.Stream(device, priority=priority)):
-            sleep(seconds, device)
-
-    def from_thread(seconds: float) -> None:
-        thread = threading.Thread(target=on_side, args=(seconds,))
-        thread.start()
-        thread.join()
-
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
-    virtual_gpu.set_launch_cost(cells.LAUNCH)
-    with virtual_clock():
-        yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
-        torch.cuda.synchronize(0)
-        torch.cuda.synchronize(1)
+    return bottleneck_cells.namespace(SLEEP_CYCLES_PER_SECOND)

@@ -1,4 +1,4 @@
-"""The profiler's trace file."""
+"""The profiler around a run, and why there may be no profile. The virtual GPU has no CUPTI."""
 
 from __future__ import annotations
 
@@ -6,10 +6,71 @@ import json
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import SpecError
 from gpumagic.timing import profiler
+from gpumagic.timing.profiler import NvtxRange, Profiled, check_trace
+
+
+def test_a_run_is_profiled_and_its_trace_written(gpu_work: Any, tmp_path: Path) -> None:
+    profiled = Profiled(check_trace(str(tmp_path / "t.json")))
+    with profiled:
+        gpu_work.torch.ones(3) + 1
+    assert profiled.problem is None
+    assert profiled.report is not None
+    assert profiled.report.trace == str(tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "aten::add" in {event["name"] for event in events}
+
+
+def test_a_run_that_raises_has_no_report(gpu_work: Any) -> None:
+    profiled = Profiled()
+    with pytest.raises(ZeroDivisionError), profiled:
+        _ = 1 / 0
+    assert profiled.report is None
+    assert not torch_cuda.profiling(), "it is closed"
+
+
+def test_without_torch_there_is_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
+    assert Profiled().problem == "no profile: torch is not imported"
+    assert "torch is not imported" in str(NvtxRange("mine").problem)
+
+
+def test_a_second_profiler_is_refused(gpu_work: Any) -> None:
+    with gpu_work.torch.profiler.profile():
+        assert Profiled().problem == "no profile: torch's profiler is running already"
+
+
+def test_a_trace_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "t.json", tmp_path):
+        with pytest.raises(SpecError, match=r"^--trace: .*; name a file, for example trace.json"):
+            check_trace(str(path))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
+def test_no_other_user_can_read_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch replaces the file that it is given by one of its own mode."""
+    folders = []
+
+    def export(name: str) -> None:
+        path = Path(name)
+        folders.append((path.parent, stat.S_IMODE(path.parent.stat().st_mode)))
+        path.unlink(missing_ok=True)
+        path.write_text(json.dumps({"traceEvents": []}))
+
+    profiled = object.__new__(profiler.Profiled)
+    profiled._trace = None
+    profiled._profile = type("Profile", (), {"export_chrome_trace": staticmethod(export)})
+    monkeypatch.setattr(profiler, "report", len)
+    profiled._read()
+    ((folder, mode),) = folders
+    assert mode == 0o700
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")

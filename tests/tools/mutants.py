@@ -36,11 +36,11 @@ GRAMMAR = ("tests/gpu/test_grammar.py", "tests/gpu/test_mig.py")
 _CHOICE = "tests/gpu/test_choice.py::"  # a kernel each: only those that may tell
 ALREADY = (_CHOICE + "test_what_is_already_so_is_not_too_late",)
 BROKEN_OFF = (_CHOICE + "test_a_choice_whose_verification_is_broken_off_is_not_made",)
-BOUND = ("tests/timing/test_bound.py",)
-KNOWN = ("tests/timing/test_known_durations.py",)
-REPEATS = ("tests/timing/test_repeating.py",)
-COMPARING = ("tests/timing/test_comparing.py",)
-ENOUGH = ("tests/timing/test_enough.py",)
+BOUND = ("tests/timing/test_bottleneck.py",)
+KNOWN = ("tests/timing/test_event_timer.py",)
+REPEATS = ("tests/timing/test_benchmark.py",)
+COMPARING = ("tests/timing/test_comparison.py",)
+ENOUGH = ("tests/timing/test_stopping_rule.py",)
 PEAKS = ("tests/memory/test_peaks.py",)
 BLOCKS = ("tests/memory/test_blocks.py",)
 _REPORT = "tests/memory/test_report.py::"
@@ -102,16 +102,11 @@ MUTANTS = (
         _TIMING + "bottleneck.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND
     ),
     Mutant(_TIMING + "bottleneck.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
-    Mutant(
-        _TIMING + "bottleneck.py",
-        "if share < _MOSTLY_WAITING:",
-        "if share > _MOSTLY_WAITING:",
-        BOUND,
-    ),
+    Mutant(_TIMING + "bottleneck.py", "if share < _HOST_BOUND:", "if share > _HOST_BOUND:", BOUND),
     Mutant(
         _TIMING + "run.py",
-        "seconds = [max(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
-        "seconds = [sum(_seconds(lap, i) or 0.0 for i in worked) for lap in complete]",
+        "seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]",
+        "seconds = [sum(_seconds(run, i) or 0.0 for i in used) for run in complete]",
         KNOWN,
     ),
     Mutant(

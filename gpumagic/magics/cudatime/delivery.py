@@ -1,21 +1,24 @@
-"""Where a timing goes: on the screen, into a variable, among those kept, and back to the caller."""
+"""Deliver a timing: to the screen, to a variable, to the named results, and to the caller."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.magics.cudatime.named_results import keep
+from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.output import hand_over
 from gpumagic.results import CudaTiming
+from gpumagic.system import text
 
 
 class Delivery:
-    """The way of one ``%cudatime``'s result to the user."""
+    """Delivers the result of one ``%cudatime`` as its options say."""
 
     def __init__(self, magics: Any, options: argparse.Namespace) -> None:
-        self._magics = magics
+        self.magics = magics
         self.shell = magics.shell
         self.options = options
         #: None until there is a result.
@@ -23,19 +26,28 @@ class Delivery:
 
     @property
     def returned(self) -> CudaTiming | None:
-        """What the magic returns: the result if ``-o`` asks for it."""
+        """What the magic returns: the result with ``-o``."""
         return self.result if self.options.output else None
 
     def deliver(self, result: CudaTiming) -> None:
-        """Show ``result``, and keep it where the options say."""
+        """Show ``result``, and store it where the options say."""
         self.result = result
-        keep(self._magics, self.options.name, result)
+        named_results.store(self.magics, self.options.name, result)
         hand_over(self.shell, result, self.options)
 
     def add(self, **fields: Any) -> None:
-        """Put what was found out later into the result, wherever it is kept. Shows nothing."""
+        """Replace fields of the result wherever it is stored. Shows nothing."""
         assert self.result is not None
         self.result = replace(self.result, **fields)
-        keep(self._magics, self.options.name, self.result)
+        named_results.store(self.magics, self.options.name, self.result)
         if self.options.variable:
             self.shell.user_ns[self.options.variable] = self.result
+
+
+@contextmanager
+def print_failure(what: str = "the times") -> Iterator[None]:
+    """Print a failure of ours in one line: the code's value or exception must pass."""
+    try:
+        yield
+    except Exception as failure:
+        print(f"%cudatime: cannot show {what} ({text.named(failure)})")

@@ -7,24 +7,22 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cells.cancellation import awaited
+from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import repeat_options
-from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.cudatime.named_results import keep
+from gpumagic.magics.cudatime import named_results
+from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.progress import Progress
 from gpumagic.results import Compared, Comparison, CudaTiming
-from gpumagic.system import text
-from gpumagic.timing import default_device
-from gpumagic.timing.benchmark import Repetition, run_async
-from gpumagic.timing.benchmark import run as run_loop
+from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.comparison import compare
+from gpumagic.timing.default_device import default_device, parse
+from gpumagic.timing.plan import Plan
 
 
-def run(delivery: Delivery, loop: Loop, magics: Any) -> Any:
-    """Run ``loop`` on every device that ``--on`` names; a coroutine if it awaits.
+def run(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
+    """Run ``loop`` on every device that ``--on`` names; return a coroutine if it awaits.
 
     Raises:
         SpecError: the option does not name devices of this kernel.
@@ -33,65 +31,59 @@ def run(delivery: Delivery, loop: Loop, magics: Any) -> Any:
     options = delivery.options
     if options.kernels or options.trace is not None or options.nvtx is not None:
         raise SpecError("--kernels, --trace and --nvtx look at one device: leave --on out")
-    places = _Places(delivery, loop, magics)
-    if loop.is_async:
+    devices = parse(options.on)
+    scope = _DeviceComparison(delivery, devices, loop.compile_time)
 
-        async def go() -> Any:
-            __tracebackhide__ = True
-            with awaited(), places:
-                for scope, repetition in places:
-                    with scope:
-                        await run_async(loop, repetition)
-            return places.returned
+    async def run() -> Any:
+        __tracebackhide__ = True
+        with scope:
+            for device in devices:
+                benchmark = Benchmark(loop, plan, scope.progress)
+                with scope.on(device, benchmark):
+                    await benchmark.run()
+        return scope.returned
 
-        return go()
-    with places:
-        for scope, repetition in places:
-            with scope:
-                run_loop(loop, repetition)
-    return places.returned
+    return run_or_await(run, is_async=loop.is_async)
 
 
-class _Places(AbstractContextManager["_Places"]):
-    """One repetition a device; shows what is complete when it ends, also by an exception."""
+class _DeviceComparison(AbstractContextManager[None]):
+    """Collects a timing for each device; shows the complete ones at its end."""
 
-    def __init__(self, delivery: Delivery, loop: Loop, magics: Any) -> None:
+    def __init__(self, delivery: Delivery, devices: tuple[str, ...], compile_time: float) -> None:
         self._delivery = delivery
-        self._magics = magics
-        self._compile_time = loop.compile_time
-        self._names = default_device.parse(delivery.options.on)
+        self._devices = devices
+        self._compile_time = compile_time
         self._progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
         self._timings: dict[str, CudaTiming] = {}
+        self._done = 0
         self.returned: Any = None
 
-    def __iter__(self) -> Iterator[tuple[AbstractContextManager[None], Repetition]]:
-        for done, name in enumerate(self._names):
-
-            def progress(part: float, done: int = done) -> None:
-                self._progress.update((done + part) / len(self._names))
-
-            repetition = repeat_options.repetition(self._delivery.options, progress)
-            yield self._timed(name, repetition), repetition
+    def progress(self, part: float) -> None:
+        """Show that this part of the current device's repeats is done."""
+        self._progress.update((self._done + part) / len(self._devices))
 
     @contextmanager
-    def _timed(self, name: str, repetition: Repetition) -> Iterator[None]:
+    def on(self, device: str, benchmark: Benchmark) -> Iterator[None]:
+        """Run the block on a device, and store the benchmark's result at its end."""
         complete = False
         try:
-            with default_device.on(name):
+            with default_device(device):
                 yield
             complete = True
         finally:
-            with _told():
-                self._add(name, repetition.result(self._compile_time, partial=not complete))
+            self._done += 1
+            with print_failure():
+                self._store(device, benchmark.result(self._compile_time, partial=not complete))
 
-    def _add(self, name: str, result: CudaTiming | None) -> None:
+    def _store(self, device: str, result: CudaTiming | None) -> None:
         if result is not None:  # at least one repeat is complete
-            self._timings[name] = result
-            kept = self._delivery.options.name
-            keep(self._magics, None if kept is None else f"{kept} {name}", result)
+            self._timings[device] = result
+            name = self._delivery.options.name
+            name = None if name is None else f"{name} {device}"
+            named_results.store(self._delivery.magics, name, result)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with _told():
+        with print_failure():
             self._progress.close()
             self._report()
 
@@ -103,7 +95,7 @@ class _Places(AbstractContextManager["_Places"]):
             return
         first, timing = next(iter(self._timings.items()))
         result: CudaTiming | Comparison = timing
-        if len(self._names) > 1:
+        if len(self._devices) > 1:
             if len(self._timings) > 1:
                 result = compare(self._timings)
             else:
@@ -113,21 +105,12 @@ class _Places(AbstractContextManager["_Places"]):
         self.returned = hand_over(self._delivery.shell, result, options)
 
     def _missing(self) -> Iterator[str]:
-        """What the comparison is not of, because the run was stopped."""
-        for name in self._names:
-            timing = self._timings.get(name)
+        """Say what is missing because the run was stopped."""
+        for device in self._devices:
+            timing = self._timings.get(device)
             if timing is None:
-                yield f"stopped early: not one repeat is complete on {name}"
+                yield f"stopped early: not one repeat is complete on {device}"
             elif timing.partial:
                 asked = timing.quality and timing.quality.asked
                 of = f" of {asked:,}" if asked else ""
-                yield f"stopped early on {name}, after {timing.repeat:,}{of} repeats"
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """A failure of ours is one line: the code's exception must pass."""
-    try:
-        yield
-    except Exception as failure:
-        print(f"%cudatime: cannot show the times ({text.named(failure)})")
+                yield f"stopped early on {device}, after {timing.repeat:,}{of} repeats"

@@ -1,4 +1,4 @@
-"""``%%cudatime --name NAME`` and ``%cudatime --compare``: results kept, and shown side by side."""
+"""``%%cudatime --name NAME`` and ``%cudatime --compare``: named results, shown side by side."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from gpumagic.timing.comparison import compare
 
 
 def add_options(parser: Parser) -> None:
-    """``--name`` and ``--compare``."""
+    """Add ``--name`` and ``--compare``."""
     group = parser.add_argument_group("comparing")
-    group.add_argument(
-        "--name", metavar="NAME", type=_name, help="keep the result under that name, to compare"
-    )
+    group.add_argument("--name", metavar="NAME", type=_name, help="name the result, to compare it")
     group.add_argument(
         "--compare",
         action="store_true",
-        help="show the kept results side by side, the first as the baseline; names behind it "
+        help="show the named results side by side, the first as the baseline; names after it "
         "(one with a blank in quotes) choose some, and which is the first",
     )
 
@@ -35,67 +33,67 @@ def _name(word: str) -> str:
     return word
 
 
-def keep(magics: Any, name: str | None, result: CudaTiming) -> None:
-    """Keep ``result`` for `show_kept`; under a name that is taken, in its place."""
+def store(magics: Any, name: str | None, result: CudaTiming) -> None:
+    """Store ``result`` under a name, in place of an earlier one; without a name, do nothing."""
     if name is not None:
-        _kept(magics)[name] = result
+        _named(magics)[name] = result
 
 
-def _kept(magics: Any) -> dict[str, CudaTiming]:
-    if magics.kept_timings is None:
-        magics.kept_timings = {}
-    kept: dict[str, CudaTiming] = magics.kept_timings
-    return kept
+def _named(magics: Any) -> dict[str, CudaTiming]:
+    if magics.named_timings is None:
+        magics.named_timings = {}
+    named: dict[str, CudaTiming] = magics.named_timings
+    return named
 
 
-def show_kept(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) -> Any:
-    """Show the kept results, or those that ``words`` name, side by side.
+def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) -> Any:
+    """Show the named results, or those that ``words`` choose, side by side.
 
     Raises:
-        SpecError: nothing to compare, or a name under which nothing is kept.
+        SpecError: there is nothing to compare, or no result of a name.
     """
-    kept = _kept(magics)
-    names = _names(words) or list(kept)
+    named = _named(magics)
+    names = _names(words) or list(named)
     for name in names:
-        if name not in kept:
-            raise SpecError(f"%cudatime --compare: nothing is kept as {name!r}{_hint(name, kept)}")
+        if name not in named:
+            raise SpecError(f"%cudatime --compare: no result is named {name!r}{_hint(name, named)}")
     if len({*names}) < 2:
         raise SpecError(
-            f"%cudatime --compare: it takes two results, and {_list(kept)} kept; "
-            "%%cudatime --name NAME keeps one"
+            f"%cudatime --compare: it takes two named results, and there is {_list(named)}; "
+            "%%cudatime --name NAME names one"
         )
-    compared = compare({name: kept[name] for name in names})
+    compared = compare({name: named[name] for name in names})
     returned = hand_over(magics.shell, compared, options, silent=silent)
     if not (options.quiet or silent):
-        _show_picture(magics.shell, compared)
+        _show_plot(magics.shell, compared)
     return returned
 
 
 def _names(words: str) -> list[str]:
-    """Names between commas, or else between blanks: those that hold one stand in quotes."""
+    """Split names at commas, or else at blanks; a name that holds one is in quotes."""
     if "," not in words:
         return split(words)
     return [name for part in words.split(",") if (name := " ".join(split(part)))]
 
 
-def _list(kept: dict[str, CudaTiming]) -> str:
-    return f"only {_written(kept)} is" if kept else "none is"
+def _list(named: dict[str, CudaTiming]) -> str:
+    return f"only {_written(named)}" if named else "none"
 
 
-def _hint(name: str, kept: dict[str, CudaTiming]) -> str:
-    near = difflib.get_close_matches(name, kept, n=1)
+def _hint(name: str, named: dict[str, CudaTiming]) -> str:
+    near = difflib.get_close_matches(name, named, n=1)
     if near:
         return f"; did you mean {_written(near)}?"
-    return f"; there {'are' if len(kept) != 1 else 'is'} {_written(kept) or 'none'}"
+    return f"; there {'are' if len(named) != 1 else 'is'} {_written(named) or 'none'}"
 
 
 def _written(names: Iterable[str]) -> str:
-    """Names as they may be typed."""
+    """Return names as they may be typed."""
     return ", ".join(shlex.quote(name) for name in names)
 
 
-def _show_picture(shell: Any, compared: Comparison) -> None:
-    """The picture below the table, in a notebook that has matplotlib."""
+def _show_plot(shell: Any, compared: Comparison) -> None:
+    """Show the plot below the table, in a notebook that has matplotlib."""
     if not hasattr(shell, "kernel"):
         return
     from gpumagic.render import plots
@@ -105,4 +103,4 @@ def _show_picture(shell: Any, compared: Comparison) -> None:
 
         display(compared.plot())  # type: ignore[no-untyped-call]
     else:
-        print("with matplotlib there would be a picture too: pip install matplotlib")
+        print("There is no plot without matplotlib: pip install matplotlib")

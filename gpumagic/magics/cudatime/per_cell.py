@@ -1,4 +1,4 @@
-"""``%cudatime on``, ``off`` and ``log``: how long the cells of the session take."""
+"""``%cudatime on``, ``off`` and ``log``: the times of every cell of the session."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.results import CellTiming
 from gpumagic.results.base import as_text, plain
-from gpumagic.timing.per_cell import EveryTiming
+from gpumagic.timing.per_cell import CellTimer
 
 #: The verbs of ``%cudatime``, as `gpumagic.magics.verbs` wants them.
 VERBS = dict.fromkeys(("on", "off", "log"), "cudatime.per_cell")
 
-#: Seconds from which a cell without GPU work is worth a line, if nobody says otherwise.
+#: Seconds from which a cell without GPU work gets a line by default.
 ABOVE = 0.5
 
-_OURS = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
+_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
@@ -28,7 +28,7 @@ _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
 
 
 def parser(verb: str) -> Parser:
-    """The options of ``%cudatime VERB``."""
+    """Return the parser of the options of ``%cudatime VERB``."""
     made = Parser(f"%cudatime {verb}")
     if verb == "on":
         made.add_argument("--above", metavar="TIME", type=duration, default=ABOVE)
@@ -37,58 +37,58 @@ def parser(verb: str) -> Parser:
 
 
 def duration(word: str) -> float:
-    """Seconds from ``0.5s``, ``500ms``, ``2min`` or ``0.5``.
+    """Return seconds from ``0.5s``, ``500ms``, ``2min`` or ``0.5``.
 
     Raises:
         argparse.ArgumentTypeError: not a duration.
     """
     match = _DURATION.fullmatch(word)
-    if match is None or len(word) > 18:  # no clock counts so many digits
+    if match is None or len(word) > 18:
         raise argparse.ArgumentTypeError(f"{word!r} is not a time; write 0.5s, 500ms or 2min")
     return float(match[1]) * _UNITS[match[2]]
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     """Run the verb."""
-    every_timing = of(magics.shell)
+    timer = cell_timer(magics.shell)
     quiet = options.quiet or silent
     if verb == "log":
-        log = every_timing.log()
+        log = timer.log()
         metadata = {"gpumagic": {"cudatime_log": plain(log.cells)}}
         return hand_over(magics.shell, log, options, silent=silent, metadata=metadata)
     if verb == "on":
-        every_timing.on(options.above)
-        says = (
+        timer.on(options.above)
+        message = (
             "After every cell that used the GPU, or took longer than "
             f"{options.above:g} s, a line with its times; '%cudatime off' ends that."
         )
     else:
-        says = "No more lines after cells; '%cudatime log' sums up those of before."
-        if not every_timing.watching:
-            says = "It is off already."
-        every_timing.off()
+        message = "No more lines after cells; '%cudatime log' sums up those before."
+        if not timer.watching:
+            message = "It is off already."
+        timer.off()
     if not quiet:
-        print(says)
-    return hand_over(magics.shell, every_timing.log(), options, silent=True)
+        print(message)
+    return hand_over(magics.shell, timer.log(), options, silent=True)
 
 
-def of(shell: Any) -> EveryTiming:
-    """The automatic mode of a shell, made when first asked for."""
+def cell_timer(shell: Any) -> CellTimer:
+    """Return the timer of a shell's cells; make it when first needed."""
     extension = shell._gpumagic
-    found: EveryTiming | None = getattr(extension, "every_timing", None)
+    found: CellTimer | None = getattr(extension, "every_timing", None)
     if found is None:
-        found = EveryTiming(
+        found = CellTimer(
             shell,
-            tell=lambda cell, source: _tell(shell, cell, source),
-            wanted=lambda source: _OURS.fullmatch(source) is None,
+            show=lambda cell, source: _show(shell, cell, source),
+            includes=lambda source: _OWN.fullmatch(source) is None,
         )
         extension.every_timing = found
         extension.undo.append(found.off)
     return found
 
 
-def _tell(shell: Any, cell: CellTiming, source: str) -> None:
-    """One dim line below the cell; its figures ride along in the output's metadata.
+def _show(shell: Any, cell: CellTiming, source: str) -> None:
+    """Show one dim line below the cell, with its times in the output's metadata.
 
     Nothing for a cell that has shown its times itself, nor where quiet is the default.
     """

@@ -1,4 +1,4 @@
-"""The options of ``%cudatime`` for repeated runs, and what they amount to."""
+"""The options of ``%cudatime`` for repeated runs, and the plan made from them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Callable
 
 from gpumagic.magics.parsing import Parser, duration, share
-from gpumagic.timing.benchmark import Repetition
-from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 
 #: Each of these alone makes the run a repeated one.
-_ASKING = (
+_REPEATING = (
     "loops",
     "repeat",
     "warmup",
@@ -25,7 +24,7 @@ _ASKING = (
 
 
 def add_options(parser: Parser) -> None:
-    """The options, each of which makes the run a repeated one."""
+    """Add the options, each of which makes the run a repeated one."""
     group = parser.add_argument_group("repeated runs")
     add = group.add_argument
     add("-n", dest="loops", metavar="N", type=_at_least(1), help="loops in each repeat")
@@ -59,7 +58,7 @@ def _at_least(least: int) -> Callable[[str], int]:
     def number(word: str) -> int:
         if not word.isdecimal() or int(word[:19]) < least:
             raise argparse.ArgumentTypeError(f"{word!r} is not a number of {least} or more")
-        if len(word) > 18:  # in years nobody sees the end, and no float holds it
+        if len(word) > 18:  # takes years, and no float holds it
             raise argparse.ArgumentTypeError(f"{word[:20]!r} is too large a number")
         return int(word)
 
@@ -67,30 +66,29 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def is_wanted(options: argparse.Namespace) -> bool:
-    """Whether the run is to be a repeated one."""
+    """Whether an option asks for repeated runs."""
     # Not `in (None, False)`: the 0 of -w 0 is a number, and equal to False.
-    given = (getattr(options, name) for name in _ASKING)
+    given = (getattr(options, name) for name in _REPEATING)
     return any(value is not None and value is not False for value in given)
 
 
 def setup_code(options: argparse.Namespace, above: str) -> str:
-    """The setup: what ``-s`` says, and the code ``above`` the cell, on the magic's own line."""
+    """Return the setup: the code of ``-s``, and that ``above`` the cell, on the magic's line."""
     return "\n".join(code for code in (options.setup, above) if code)
 
 
-def repetition(options: argparse.Namespace, progress: Callable[[float], None]) -> Repetition:
-    """The repetition that the options ask for.
+def plan(options: argparse.Namespace) -> Plan:
+    """Return the plan that the options ask for.
 
     Raises:
         SpecError: they contradict each other.
     """
-    return Repetition(
+    return Plan(
         options.loops,
         options.repeat,
         options.warmup,
-        progress,
-        precision=options.precision,
-        max_time=options.max_time,
-        queued=options.queued,
-        cold=options.cold,
+        options.precision,
+        options.max_time,
+        options.queued,
+        options.cold,
     )

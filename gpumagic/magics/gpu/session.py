@@ -49,7 +49,7 @@ def save(shell: Any) -> dict[str, Any]:
         "timing": (timing.above,) if timing is not None and timing.watching else (),
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
-        "timings": extension.magics.kept_timings,
+        "timings": extension.magics.named_timings,
         "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
     }
 
@@ -86,7 +86,10 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
     if shell.InteractiveTB.mode != found["exceptions"]:  # %xmode
         shell.InteractiveTB.set_mode(mode=found["exceptions"])
     modes: dict[str, tuple[Any, Callable[[], Any]]] = {
-        "%cudatime on": (found["timing"], lambda: timing_cells.of(shell).on(*found["timing"])),
+        "%cudatime on": (
+            found["timing"],
+            lambda: timing_cells.cell_timer(shell).on(*found["timing"]),
+        ),
         "%gpumem on": (found["memory"], per_cell.of(shell).on),
         "%gpumem record": (
             found["history"],
@@ -99,7 +102,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
                 begin()
         except GpuMagicError as error:  # there is no GPU any more
             notes.append(f"Not on again: {mode} ({error}).")
-    shell._gpumagic.magics.kept_timings = found["timings"]
+    shell._gpumagic.magics.named_timings = found["timings"]
     missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
     missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
     if missing:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.timing.conformance import BETTER, CASES, CHECKS, MAGICS, RAISES, outcomes
+from tests.magics.cudatime.conformance import BETTER, CASES, CHECKS, MAGICS, RAISES, outcomes
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -42,10 +42,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_known_duration(name: str, work: Any) -> None:
+def test_known_duration(name: str, gpu_work: Any) -> None:
     code, true = CASES[name]
     with gpumagic.cudatime() as timed:
-        code(work)
+        code(gpu_work)
     assert {*timed.per_device} == {*true}
     for ordinal, seconds in true.items():
         # The work is queued some time after the start, at most when the host is done.
@@ -59,16 +59,16 @@ def test_known_duration(name: str, work: Any) -> None:
 
 
 @pytest.fixture(params=[1, 0], ids=["non-blocking", "blocking"])
-def foreign(work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[float], None]]:
+def foreign(gpu_work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[float], None]]:
     """``foreign(seconds)``: work on a stream of another library's, made without torch."""
     runtime = ctypes.CDLL(None)  # the one that torch uses
     handle = ctypes.c_void_p()
     assert runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), request.param) == 0
-    stream = work.torch.cuda.ExternalStream(handle.value, device="cuda:0")
+    stream = gpu_work.torch.cuda.ExternalStream(handle.value, device="cuda:0")
 
     def sleep(seconds: float) -> None:
-        with work.torch.cuda.stream(stream):
-            work.sleep(seconds)
+        with gpu_work.torch.cuda.stream(stream):
+            gpu_work.sleep(seconds)
 
     yield sleep
     stream.synchronize()
@@ -77,12 +77,12 @@ def foreign(work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[flo
 
 @pytest.mark.parametrize("own", [0.0, 0.4])
 @pytest.mark.parametrize("true", [0.0002, 0.008, 0.05])
-def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, work: Any) -> None:
-    """It outlives all that torch knows of: only a mark behind the whole device shows it."""
+def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, gpu_work: Any) -> None:
+    """It outlasts all that torch knows of: only an event behind the whole context shows it."""
     with gpumagic.cudatime() as timed:
         foreign(true)
         if own:
-            work.on_side(own * true)  # the default stream would wait for a blocking one
+            gpu_work.on_side(own * true)  # the default stream would wait for a blocking one
     assert {*timed.per_device} == {0}
     assert 0.98 * true <= timed.gpu.median <= 1.02 * true + timed.host.median
     assert timed.wall.median >= timed.gpu.median
@@ -91,15 +91,15 @@ def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, work
     assert timed.gpu_note is None
 
 
-def test_a_stream_that_is_not_torchs_and_is_done_first(foreign: Any, work: Any) -> None:
+def test_a_stream_that_is_not_torchs_and_finishes_first(foreign: Any, gpu_work: Any) -> None:
     with gpumagic.cudatime() as timed:
         foreign(0.02)
-        work.on_side(0.05)
+        gpu_work.on_side(0.05)
     assert 0.98 * 0.05 <= timed.gpu.median <= 1.02 * 0.05 + timed.host.median
 
 
 @pytest.mark.parametrize("foreign", [1], indirect=True)
-def test_a_stream_that_is_not_torchs_repeated(foreign: Any, work: Any) -> None:
+def test_a_stream_that_is_not_torchs_repeated(foreign: Any, gpu_work: Any) -> None:
     timing = gpumagic.cudatime(lambda: foreign(0.008), n=1, r=5, queued=True)
     assert 0.98 * 0.008 <= timing.gpu.best <= timing.gpu.worst <= 1.02 * 0.008 + timing.host.worst
     assert timing.bound == "gpu"
@@ -108,9 +108,9 @@ def test_a_stream_that_is_not_torchs_repeated(foreign: Any, work: Any) -> None:
 
 
 def test_a_stream_that_is_not_torchs_where_the_driver_is_older(
-    foreign: Any, work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+    foreign: Any, gpu_work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the event behind everything: by the CPU time that the wait for the device takes."""
+    """Without an event behind all work: by the CPU time that the wait for the device takes."""
     virtual_gpu.fault("cuCtxRecordEvent", 801)
     monkeypatch.setattr(
         context_event, "thread_time", time.perf_counter
@@ -120,11 +120,11 @@ def test_a_stream_that_is_not_torchs_where_the_driver_is_older(
     assert 0.98 * 0.008 <= timed.gpu.median <= 1.02 * 0.008 + timed.host.median
 
 
-def test_a_short_side_stream_where_the_driver_is_older(work: Any, virtual_gpu: Any) -> None:
-    """Streams of torch's have marks of their own, however short their work is."""
+def test_a_short_side_stream_where_the_driver_is_older(gpu_work: Any, virtual_gpu: Any) -> None:
+    """torch's streams have events of their own, however short their work is."""
     virtual_gpu.fault("cuCtxRecordEvent", 801)
     with gpumagic.cudatime() as timed:
-        work.on_side(0.001)
+        gpu_work.on_side(0.001)
     assert 0.98 * 0.001 <= timed.gpu.median <= 1.02 * 0.001 + timed.host.median
     assert timed.per_device[0].median == timed.gpu.median
 
@@ -133,20 +133,20 @@ def test_a_short_side_stream_where_the_driver_is_older(work: Any, virtual_gpu: A
 @pytest.mark.parametrize(
     "slow", ["cudaDeviceSynchronize", "cudaEventRecord", "cudaEventQuery", "cudaStreamQuery"]
 )
-def test_a_busy_machine_is_no_work_of_a_device(
-    slow: str, older: bool, work: Any, virtual_gpu: Any
+def test_a_busy_host_is_no_gpu_work(
+    slow: str, older: bool, gpu_work: Any, virtual_gpu: Any
 ) -> None:
-    """Whatever call holds the host up: a device that had nothing to do has no GPU time."""
+    """Whichever call is slow: an idle device has no GPU time."""
     if older:
         virtual_gpu.fault("cuCtxRecordEvent", 801)
     with gpumagic.cudatime() as timed:
-        work.sleep(0.005)
+        gpu_work.sleep(0.005)
         virtual_gpu.slow(slow, 0.02)
     assert {*timed.per_device} == {0}
     assert timed.bound != "host"
 
 
-def test_beside_a_busy_loop_an_idle_device_has_no_time(work: Any) -> None:
+def test_beside_a_busy_loop_an_idle_device_has_no_time(gpu_work: Any) -> None:
     """A thread and a process that compute take this thread's lock and its processor."""
     loop = [sys.executable, "-c", "while True: pass"]
     done = threading.Event()
@@ -161,7 +161,7 @@ def test_beside_a_busy_loop_an_idle_device_has_no_time(work: Any) -> None:
             thread.start()
             for _ in range(3):
                 with gpumagic.cudatime() as timed:
-                    work.sleep(0.05)
+                    gpu_work.sleep(0.05)
                 assert {*timed.per_device} == {0}
         finally:
             done.set()
@@ -169,16 +169,16 @@ def test_beside_a_busy_loop_an_idle_device_has_no_time(work: Any) -> None:
             thread.join()
 
 
-def test_what_was_queued_before_does_not_count(work: Any) -> None:
-    work.sleep(0.05)
+def test_what_was_queued_before_does_not_count(gpu_work: Any) -> None:
+    gpu_work.sleep(0.05)
     with gpumagic.cudatime() as timed:
-        work.sleep(0.01)
+        gpu_work.sleep(0.01)
     assert timed.gpu.median <= 0.0102 + timed.host.median
 
 
-def test_an_idle_gpu_is_reported_as_at_most(work: Any) -> None:
+def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:
     with gpumagic.cudatime() as timed:
-        work.torch.empty(1, device="cuda")
+        gpu_work.torch.empty(1, device="cuda")
         time.sleep(0.02)
     assert timed.gpu_at_most
     assert timed.bound is None
@@ -188,28 +188,28 @@ def test_an_idle_gpu_is_reported_as_at_most(work: Any) -> None:
     assert "≤" in str(timed.result)
 
 
-def test_code_that_waits_itself_is_not_called_host_bound(work: Any) -> None:
-    """The GPU is idle when it returns, but was not all the time: nobody knows."""
+def test_code_that_waits_itself_is_not_called_host_bound(gpu_work: Any) -> None:
+    """The GPU is idle when it returns, but was not all the time: unknown."""
     with gpumagic.cudatime() as timed:
-        work.sleep(0.02)
-        work.torch.cuda.synchronize()
+        gpu_work.sleep(0.02)
+        gpu_work.torch.cuda.synchronize()
     assert timed.bound is None
     assert timed.gpu_at_most
     assert timed.gpu.median >= 0.98 * 0.02
 
 
-def test_no_sign_of_work_is_said(work: Any) -> None:
+def test_no_sign_of_work_is_reported(gpu_work: Any) -> None:
     with gpumagic.cudatime() as timed:
         sum(range(1000))
     assert timed.gpu_at_most
     assert "no sign of GPU work" in timed.gpu_note
 
 
-def test_nothing_is_synchronised_while_a_graph_is_captured(work: Any) -> None:
-    torch = work.torch
+def test_nothing_is_synchronised_while_a_graph_is_captured(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), gpumagic.cudatime() as timed:
-        work.sleep(0.001)
+        gpu_work.sleep(0.001)
     assert timed.gpu is None
     assert "captured" in timed.gpu_note
     with gpumagic.cudatime() as timed:
@@ -217,25 +217,25 @@ def test_nothing_is_synchronised_while_a_graph_is_captured(work: Any) -> None:
     assert timed.gpu.median >= 0.98 * 0.001
 
 
-def test_nested(work: Any) -> None:
+def test_nested(gpu_work: Any) -> None:
     with gpumagic.cudatime() as outer:
-        work.sleep(0.02)
+        gpu_work.sleep(0.02)
         with gpumagic.cudatime() as inner:
-            work.sleep(0.01)
+            gpu_work.sleep(0.01)
     assert inner.gpu.median <= 0.0102 + inner.host.median
     assert outer.gpu.median >= 0.98 * 0.03
 
 
-def test_no_context_is_made(work: Any) -> None:
-    has_context = work.torch._C._cuda_hasPrimaryContext
+def test_no_context_is_made(gpu_work: Any) -> None:
+    has_context = gpu_work.torch._C._cuda_hasPrimaryContext
     before = [has_context(i) for i in range(4)]
     with gpumagic.cudatime():
-        work.sleep(0.001)
-    gpumagic.cudatime(lambda: work.sleep(0.001), n=1, r=2)
+        gpu_work.sleep(0.001)
+    gpumagic.cudatime(lambda: gpu_work.sleep(0.001), n=1, r=2)
     assert [has_context(i) for i in range(4)] == before
 
 
-def test_a_device_that_cannot_be_waited_for(work: Any, virtual_gpu: Any) -> None:
+def test_a_device_that_cannot_be_waited_for(gpu_work: Any, virtual_gpu: Any) -> None:
     """The block's own work is not harmed, and one line says what is missing."""
     with gpumagic.cudatime() as timed:
         virtual_gpu.fault("cudaDeviceSynchronize", 719)
@@ -248,8 +248,8 @@ def test_a_device_that_cannot_be_waited_for(work: Any, virtual_gpu: Any) -> None
     assert timed.wall.median > 0
 
 
-def test_repeated(work: Any) -> None:
-    timing = gpumagic.cudatime(lambda: work.sleep(0.002), n=5, r=3, w=2)
+def test_repeated(gpu_work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: gpu_work.sleep(0.002), n=5, r=3, w=2)
     assert (timing.loops, timing.repeat, timing.warmup) == (5, 3, 2)
     assert len(timing.gpu.all) == len(timing.wall.all) == 3
     assert timing.gpu.best >= 0.98 * 0.002
@@ -259,17 +259,17 @@ def test_repeated(work: Any) -> None:
     assert timing.all_runs == [5 * value for value in timing.gpu.all]
 
 
-def test_repeats_do_not_overlap(work: Any) -> None:
-    timing = gpumagic.cudatime(lambda: work.on_side(0.01), n=1, r=3, w=0)
+def test_repeats_do_not_overlap(gpu_work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: gpu_work.on_side(0.01), n=1, r=3, w=0)
     assert timing.gpu.worst <= 0.0102 + timing.host.worst
 
 
-def test_a_device_that_is_first_used_inside_is_named(work: Any) -> None:
-    if work.torch._C._cuda_hasPrimaryContext(3):
+def test_a_device_that_is_first_used_inside_is_named(gpu_work: Any) -> None:
+    if gpu_work.torch._C._cuda_hasPrimaryContext(3):
         pytest.skip("an earlier test has used it")
     with gpumagic.cudatime() as timed:
-        work.sleep(0.002)
-        work.sleep(0.002, device=3)
+        gpu_work.sleep(0.002)
+        gpu_work.sleep(0.002, device=3)
     assert timed.gpu is None
     assert timed.gpu_note == "cuda:3 was first used inside this cell; run it again for the GPU time"
     assert list(timed.per_device) == [0]

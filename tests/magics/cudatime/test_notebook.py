@@ -50,7 +50,7 @@ def test_a_notebook(kernel: Any) -> None:
     assert "cuda:0" in reply.text
     assert k.run("0.98 * 0.3 <= t.gpu.median <= t.wall.median").value == "True"
 
-    # the same on another device, and none on one that nobody uses
+    # the same on another device, and none on one that is not used
     reply = k.run(f"%%cudatime -v t\nwith torch.cuda.device(1): {SLEEP}")
     assert "inside this cell" in reply.text
     assert k.run("t.gpu").value is None
@@ -119,7 +119,7 @@ def test_interrupts(kernel: Any) -> None:
     k.run("torch.cuda.synchronize()")  # what is left of it would be waited for first
     k.run(
         "from gpumagic.timing import event_timer\nreal = event_timer.wait_for\n"
-        "event_timer.wait_for = lambda mark: (print('waits', flush=True), real(mark))"
+        "event_timer.wait_for = lambda event: (print('waits', flush=True), real(event))"
     )
     long = f"torch.cuda._sleep({600 * SLEEP_CYCLES_PER_SECOND})"
     message = k.submit(f"%%cudatime -v seen\n{long}")
@@ -129,7 +129,7 @@ def test_interrupts(kernel: Any) -> None:
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "interrupted while waiting for the GPU" in reply.text
     assert "Host" in reply.text
-    assert "bracket.py" not in "\n".join(reply.error["traceback"])
+    assert "event_timer.py" not in "\n".join(reply.error["traceback"])
     _ready(k)
     assert k.run("seen.partial and seen.gpu is None").value == "True"
     assert k.run("0 < seen.host.median < seen.wall.median < 600").value == "True"

@@ -1,4 +1,4 @@
-"""A CUDA graph that the user is capturing is no affair of the timer's, and is left whole."""
+"""A CUDA graph that the user is capturing meanwhile is left whole by the timers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import gpumagic
 from gpumagic.cuda import graph_capture
-from gpumagic.timing.passive_timer import CAPTURE, Passing
+from gpumagic.timing.event_timer import CAPTURE
+from gpumagic.timing.passive_timer import PassiveTimer
 
 
 @contextmanager
@@ -42,49 +43,49 @@ def capture_elsewhere(torch: Any) -> Iterator[Any]:
     torch.cuda.synchronize()
 
 
-def test_another_threads_capture_survives_the_timer(work: Any) -> None:
-    torch = work.torch
+def test_another_threads_capture_survives_the_timer(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     torch.cuda.synchronize()
     with capture_elsewhere(torch):
         with gpumagic.cudatime() as timed:
-            work.sleep(0.001)
-        repeated = gpumagic.cudatime(lambda: work.sleep(0.001), n=1, r=2, cold=True)
+            gpu_work.sleep(0.001)
+        repeated = gpumagic.cudatime(lambda: gpu_work.sleep(0.001), n=1, r=2, cold=True)
     assert timed.gpu is None
     assert "captured" in timed.gpu_note
     assert timed.wall.median > 0
     assert repeated.gpu is None
 
 
-def test_a_capture_that_begins_meanwhile_survives(work: Any) -> None:
-    captured = capture_elsewhere(work.torch)
+def test_a_capture_that_begins_meanwhile_survives(gpu_work: Any) -> None:
+    captured = capture_elsewhere(gpu_work.torch)
     with gpumagic.cudatime() as timed:
-        work.torch.cuda.synchronize()
+        gpu_work.torch.cuda.synchronize()
         captured.__enter__()
     captured.__exit__(None, None, None)
     assert timed.gpu is None
 
 
-def around_a_cell(cell: Callable[[], object]) -> Passing:
-    passing = Passing()
+def around_a_cell(cell: Callable[[], object]) -> PassiveTimer:
+    timer = PassiveTimer()
     for _ in range(2):  # the first makes what it needs
-        passing.start()
+        timer.start()
         cell()
-        passing.stop(0.0, 1.0)
-    return passing
+        timer.stop(0.0, 1.0)
+    return timer
 
 
-def test_another_threads_capture_survives_the_automatic_mode(work: Any) -> None:
+def test_another_threads_capture_survives_the_automatic_mode(gpu_work: Any) -> None:
     around_a_cell(lambda: None)
-    with capture_elsewhere(work.torch):
+    with capture_elsewhere(gpu_work.torch):
         idle = around_a_cell(lambda: None)
-        busy = around_a_cell(lambda: work.sleep(0.001))
-        other_device = around_a_cell(lambda: work.sleep(0.001, device=1))
+        busy = around_a_cell(lambda: gpu_work.sleep(0.001))
+        other_device = around_a_cell(lambda: gpu_work.sleep(0.001, device=1))
     assert [idle.note, busy.note, other_device.note] == [CAPTURE, CAPTURE, CAPTURE]
-    assert around_a_cell(lambda: work.sleep(0.001)).note is None
+    assert around_a_cell(lambda: gpu_work.sleep(0.001)).note is None
 
 
-def test_a_capture_in_a_stream_context_that_was_left(work: Any) -> None:
-    torch = work.torch
+def test_a_capture_in_a_stream_context_that_was_left(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         graph.capture_begin()

@@ -70,6 +70,16 @@ def test_the_interval_of_the_inverse_is_the_inverse() -> None:
     assert high < max(ours) / min(theirs)
 
 
+@pytest.mark.parametrize("count", [20, 60])
+def test_more_confidence_is_a_wider_interval(count: int) -> None:
+    """Also above the number of pairs where the exact computation ends."""
+    chance = random.Random(11)
+    rows = [[chance.gauss(1, 0.1) for _ in range(count)] for _ in range(2)]
+    low, high = ratio_interval(rows[0], rows[1], 0.5) or (0, 0)
+    lower, higher = ratio_interval(rows[0], rows[1], 0.99) or (0, 0)
+    assert lower < low < high < higher
+
+
 def test_too_few_cannot_tell() -> None:
     assert ratio_interval([1.0] * 3, [2.0] * 3) is None
     assert ratio_interval([1.0], [2.0] * 30) is None

@@ -1,0 +1,69 @@
+"""Run code that may await, written once as coroutines: with an event loop or without one.
+
+Where nothing awaits, a coroutine is driven to its end by one ``send``, as IPython's pseudo-sync
+runner does (`IPython.core.async_helpers`); where something does, the caller awaits it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from gpumagic.cells.cancellation import awaited
+
+_T = TypeVar("_T")
+
+
+def run_or_await(function: Callable[[], Coroutine[Any, Any, _T]], *, is_async: bool) -> Any:
+    """Run the coroutine function and return its value; if it awaits, a coroutine for the caller.
+
+    That one is cancelled with the cell that awaits it (`gpumagic.cells.cancellation`).
+    """
+    __tracebackhide__ = True
+    return _run_in_cell(function) if is_async else run_sync(function())
+
+
+async def _run_in_cell(function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    __tracebackhide__ = True
+    with awaited():
+        return await function()
+
+
+def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that awaits nothing, and return its value.
+
+    An exception passes untouched, also a ``StopIteration``, which Python turns into a
+    ``RuntimeError`` where it leaves a coroutine.
+
+    Raises:
+        RuntimeError: the coroutine awaited something that needs an event loop.
+    """
+    __tracebackhide__ = True
+    try:
+        coroutine.send(None)
+    except StopIteration as returned:
+        value: _T = returned.value
+        return value
+    except RuntimeError as error:
+        stop = _stop_iteration(error)
+        if stop is None:
+            raise
+    else:
+        coroutine.close()
+        raise RuntimeError("the coroutine awaits, but is run without an event loop")
+    raise stop
+
+
+def _stop_iteration(error: RuntimeError) -> StopIteration | None:
+    """Return the ``StopIteration`` that became ``error`` when it left a coroutine of gpumagic.
+
+    The outermost frame that it has passed is that coroutine's; in one of the user's own coroutines
+    it would be theirs.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, StopIteration) or cause.__traceback__ is None:
+        return None
+    frame = cause.__traceback__.tb_frame
+    ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "gpumagic"
+    return cause if ours and frame.f_code.co_flags & inspect.CO_COROUTINE else None

@@ -1,0 +1,140 @@
+"""Run compiled code for ``%cudatime``: once, repeatedly or on several devices; show the result."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpumagic.cells.compile import CompiledCell
+from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cells.timeit_loop import Loop
+from gpumagic.magics.cudatime.delivery import Delivery, print_failure
+from gpumagic.magics.cudatime.profiling import OnceMore, nvtx_range
+from gpumagic.magics.progress import Progress
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.plan import Plan
+from gpumagic.timing.run import Stopwatch, summarize
+
+
+def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any:
+    """Run and time the code, and return what the magic returns; a coroutine if the code awaits.
+
+    Raises:
+        SpecError: the options do not fit.
+    """
+    __tracebackhide__ = True
+    if isinstance(code, CompiledCell):
+        return _run_once(delivery, code)
+    assert plan is not None
+    if delivery.options.on is not None:
+        from gpumagic.magics.cudatime import device_comparison
+
+        return device_comparison.run(delivery, code, plan)
+    return _run_repeatedly(delivery, code, plan)
+
+
+def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
+    __tracebackhide__ = True
+    once_more = OnceMore(delivery)
+    scope = _SingleRun(delivery, cell.compile_time)
+
+    async def run() -> Any:
+        __tracebackhide__ = True
+        value = await cell.run(scope)
+        value = await once_more.run(cell.run, value)
+        if not delivery.options.output:
+            return value
+        if value is not None:
+            from IPython.display import display
+
+            display(value)  # type: ignore[no-untyped-call]
+        return delivery.result
+
+    return run_or_await(run, is_async=cell.is_async)
+
+
+def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
+    __tracebackhide__ = True
+    once_more = OnceMore(delivery)
+    progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
+    benchmark = Benchmark(loop, plan, progress.update)
+    scope = _RepeatedRuns(delivery, benchmark, progress, loop.compile_time)
+
+    async def run() -> Any:
+        __tracebackhide__ = True
+        with scope:
+            await benchmark.run()
+        await once_more.run(lambda profiler: loop.run(1, profiler), None)
+        return delivery.returned
+
+    return run_or_await(run, is_async=loop.is_async)
+
+
+class _SingleRun(AbstractContextManager[None]):
+    """Times a block and delivers the result at its end, also after an exception."""
+
+    def __init__(self, delivery: Delivery, compile_time: float) -> None:
+        self._delivery = delivery
+        self._compile_time = compile_time
+        self._range = nvtx_range(delivery.options)
+        self._stopwatch = Stopwatch()
+
+    def __enter__(self) -> None:
+        __tracebackhide__ = True
+        self._range.__enter__()
+        try:
+            self._stopwatch.start()
+        except KeyboardInterrupt as interrupt:
+            self._range.__exit__(None, None, None)
+            if not self._delivery.options.quiet:
+                print("%cudatime: interrupted while waiting for earlier GPU work; nothing was run")
+            raise interrupt.with_traceback(None) from None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True
+        interrupt: KeyboardInterrupt | None = None
+        try:
+            with print_failure():
+                try:
+                    run = self._stopwatch.stop()
+                except KeyboardInterrupt as error:
+                    interrupt, run = error, self._stopwatch.give_up()
+                partial = kind is not None or interrupt is not None
+                result = summarize([run], compile_time=self._compile_time, partial=partial)
+                self._delivery.deliver(result)
+        finally:
+            self._range.__exit__(None, None, None)
+        if interrupt is not None:
+            raise interrupt.with_traceback(None)  # where we waited says nothing of the cell
+
+
+class _RepeatedRuns(AbstractContextManager[None]):
+    """Delivers the complete repeats when the block ends, also after an exception."""
+
+    def __init__(
+        self, delivery: Delivery, benchmark: Benchmark, progress: Progress, compile_time: float
+    ) -> None:
+        self._delivery = delivery
+        self._benchmark = benchmark
+        self._progress = progress
+        self._compile_time = compile_time
+        self._range = nvtx_range(delivery.options)
+
+    def __enter__(self) -> None:
+        self._range.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        __tracebackhide__ = True
+        try:
+            with print_failure():
+                self._progress.close()
+                self._report(partial=kind is not None)
+        finally:
+            self._range.__exit__(None, None, None)
+
+    def _report(self, *, partial: bool) -> None:
+        result = self._benchmark.result(self._compile_time, partial=partial)
+        if result is not None:
+            self._delivery.deliver(result)
+        elif not self._delivery.options.quiet:
+            print("%cudatime: stopped before the first repeat was complete")

@@ -1,0 +1,144 @@
+"""``%%cudatime`` with options of repeated runs: setup, names, errors, what is shown."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("-n 1 -r 3 -w 0", "1 of 3 repeats, 1 loop each, stopped early"),
+        ("-n 1 --max-time 9s -w 0", "1 repeat, 1 loop each, stopped early"),
+    ],
+)
+def test_stopped_after_one_repeat(options: str, says: str, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["once"] = iter([1])
+    ran = run_cell(f"%%cudatime {options}\nnext(once)", raising=False)
+    assert isinstance(ran.error, StopIteration)
+    assert says in ran.text
+
+
+def test_setup_is_run_before_each_repeat_and_not_timed(ip: Any, run_cell: Any, clock: None) -> None:
+    ip.user_ns["made"] = made = []
+    source = (
+        "%%cudatime -n 2 -r 3 -w 1 -o -q import time; time.sleep(0.02); made.append(1); k = 7\n"
+        "made.append(k)"
+    )
+    timing = run_cell(source).value
+    assert timing.wall.best < 0.01, "half of what the setup would add to each"
+    assert made == [1, 7] + [1, 7, 7] * 3
+    assert "k" not in ip.user_ns
+
+
+def test_setup_by_option_and_by_line_together(ip: Any, run_cell: Any) -> None:
+    ip.user_ns["got"] = got = []
+    run_cell("%%cudatime -s 'a = 1; b = 2' -n 1 -r 1 -w 0 -q c = a + b\ngot.append((a, b, c))")
+    assert got == [(1, 2, 3)]
+    run_cell('%cudatime -n 1 -r 1 -w 0 -q -s "a = 5" got.append(a)')
+    assert got[-1] == 5
+
+
+def test_setup_sees_a_functions_locals_and_magics(ip: Any, run_cell: Any) -> None:
+    ip.user_ns["got"] = got = []
+    source = (
+        "def f():\n    local = 3\n"
+        "    get_ipython().run_line_magic('cudatime', "
+        "'-q -n 1 -r 1 -w 0 -s \"k = local\" got.append(k)')\nf()"
+    )
+    run_cell(source)
+    assert got == [3]
+
+
+def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
+    ran = run_cell("%%cudatime -n 1 k = 1 / 0\nk + 1", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "----> 1 %%cudatime -n 1 k = 1 / 0" in ran.stdout + ran.stderr
+    ran = run_cell("%%cudatime -n 1 k = (\nk + 1", raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    ran = run_cell("%%cudatime -n 1 return\nk + 1", raising=False)
+    assert isinstance(ran.error, SyntaxError)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%cudatime --precision 1 1", "'1' is not a share; write 1% or 0.01"),
+        ("%cudatime --max-time soon 1", "'soon' is not a time"),
+        ("%cudatime -r 3 --precision 1% 1", "leave nothing for --precision"),
+        ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
+        ("%cudatime -s 'x = 1 y", "no closing quotation"),
+        ("%cudatime --on mars 1", "'mars' is not a device"),
+        ("%cudatime --on cuda:9 1", "there is no cuda:9: this kernel sees cuda:0"),
+        ("%cudatime --on mps 1", "there is no mps"),
+        ("%cudatime --on cpu,cpu 1", "cpu is named twice"),
+        ("%cudatime --on cpu,cuda --kernels 1", "leave --on out"),
+        ("%%cudatime x = 1\ny = 2", "with --repeat it is setup"),
+    ],
+)
+def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
+    error = run_cell(line, raising=False).error
+    assert type(error) is UsageError
+    assert says in str(error)
+    assert "\n" not in str(error)
+
+
+def test_options_reach_the_benchmark(gpu_work: Any, ip: Any, run_cell: Any) -> None:
+    ip.user_ns["torch"] = gpu_work.torch
+    code = f"torch.cuda._sleep({SLEEP_CYCLES_PER_SECOND // 1000})"
+    timing = run_cell(f"%cudatime -o -q --repeat --precision 20% --queued --cold {code}").value
+    assert timing.quality.stopped_by == "precision"
+    assert timing.queued.median == pytest.approx(1e-3, rel=0.02)
+    assert timing.quality.flushed
+    timing = run_cell(f"%cudatime -o -q --max-time 50ms {code}").value
+    assert timing.quality.stopped_by == "max-time"
+
+
+def test_no_warm_up_alone_is_a_repeated_run(run_cell: Any) -> None:
+    timing = run_cell("%cudatime -o -q -w 0 sum(range(100_000))").value
+    assert timing.repeat > 1
+    assert timing.warmup == 0
+
+
+def test_repeated_leaves_nothing_behind(ip: Any, run_cell: Any) -> None:
+    before = {*ip.user_ns}
+    ran = run_cell("%%cudatime -n 3 -r 2 -w 1\nmade = 1\nmade + 1")
+    assert ran.value is None
+    assert {n for n in {*ip.user_ns} - before if not n.startswith("_")} == set()
+    assert "2 repeats, 3 loops each" in ran.text
+
+
+def test_the_collector_is_off_while_repeating(ip: Any, run_cell: Any) -> None:
+    ip.user_ns["seen"] = seen = []
+    run_cell("%cudatime -q -n 1 -r 2 -w 1 seen.append(__import__('gc').isenabled())")
+    assert seen == [False] * 3
+    assert gc.isenabled()
+
+
+def test_repeated_sees_a_functions_locals(ip: Any, run_cell: Any) -> None:
+    source = (
+        "def f():\n    local = 3\n"
+        "    get_ipython().run_line_magic('cudatime', '-q -n 1 -r 1 -w 1 got.append(local)')\nf()"
+    )
+    ip.user_ns["got"] = got = []
+    run_cell(source)
+    assert got == [3, 3]
+    assert "local" not in ip.user_ns
+
+
+@pytest.mark.parametrize("body", ["return 1", "yield 1", "a = (", "from string import *"])
+def test_repeated_refuses_what_does_not_compile(body: str, run_cell: Any) -> None:
+    assert isinstance(run_cell(f"%%cudatime -n 1\n{body}", raising=False).error, SyntaxError)
+
+
+def test_repeated_shows_what_is_complete_when_it_raises(ip: Any, run_cell: Any) -> None:
+    ip.user_ns["left"] = [1, 2, 3]
+    ran = run_cell("%cudatime -n 1 -w 0 -r 9 left.pop()", raising=False)
+    assert isinstance(ran.error, IndexError)
+    assert "3 of 9 repeats, 1 loop each, stopped early" in ran.text

@@ -1,0 +1,68 @@
+"""``gpumagic.cudatime``: strings, blocks and decorated functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.results import CudaTiming
+
+
+def test_a_string(recwarn: pytest.WarningsRecorder) -> None:
+    namespace: dict[str, Any] = {"runs": []}
+    result = gpumagic.cudatime("runs.append(1)", n=2, r=3, w=1, globals=namespace)
+    assert len(namespace["runs"]) == 7
+    assert (result.loops, result.repeat, result.warmup) == (2, 3, 1)
+    assert gpumagic.cudatime("test_a_string", n=1, r=1).loops == 1, "the caller's names are seen"
+    with pytest.raises(SyntaxError):
+        gpumagic.cudatime("return 1", n=1)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(gpumagic.SpecError, match="n is 0, but must be 1 or more"):
+        gpumagic.cudatime(lambda: None, n=0)
+    with pytest.raises(gpumagic.SpecError, match="need something to run"):
+        gpumagic.cudatime(n=3)
+    with pytest.raises(TypeError, match="not int"):
+        gpumagic.cudatime(3)  # type: ignore[call-overload]
+
+
+def test_a_block() -> None:
+    timed = gpumagic.cudatime()
+    with pytest.raises(RuntimeError, match="not ended"):
+        _ = timed.wall
+    with timed as inside:
+        assert inside is timed
+    assert isinstance(timed.result, CudaTiming)
+    assert timed.wall is timed.result.wall
+
+
+def test_a_block_that_raises() -> None:
+    timed = gpumagic.cudatime()
+    with pytest.raises(ZeroDivisionError), timed:
+        _ = 1 / 0
+    assert timed.result.partial
+
+
+def test_a_decorator(capsys: pytest.CaptureFixture[str]) -> None:
+    @gpumagic.cudatime
+    def twice(x: int) -> int:
+        """Doubles."""
+        return 2 * x
+
+    assert twice(4) == 8
+    assert twice.__name__ == "twice"
+    assert isinstance(twice.timing, CudaTiming)  # type: ignore[attr-defined]
+    assert "twice:\n" in (out := capsys.readouterr().out)
+    assert "Wall" in out
+
+    @gpumagic.cudatime(quiet=True)
+    def fails() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - raised above
+        fails()
+    assert fails.timing.partial  # type: ignore[attr-defined]
+    assert capsys.readouterr().out == ""

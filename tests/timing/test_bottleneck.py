@@ -1,0 +1,64 @@
+"""What limits a cell: twenty of which it is known, and cells of which it cannot be told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.timing.bottleneck import judge
+from gpumagic.timing.launch_overhead import QueuedSampling
+from tests.timing import bottleneck_cells as cells
+
+MANY = {"precision": 0.05, "max_time": 0.3}
+
+
+@pytest.mark.parametrize("name", cells.ALL)
+def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
+    code, limit = cells.ALL[name]
+    timing = gpumagic.cudatime(code, globals=namespace, **MANY)
+    assert timing.bound == limit, timing
+    assert timing.bound_evidence
+    assert timing.gpu_at_most == (limit == "host")
+    assert {"gpu": "GPU-bound", "host": "host-bound"}[limit] in str(timing)
+
+
+def test_the_verdict_is_of_one_loop() -> None:
+    """Runs of ten loops, 1 s each; the queued samples are of one loop."""
+    sampling = QueuedSampling(0, 0.1, 0.1, 1)
+    sampling.samples = [0.095] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "gpu"
+    sampling.samples = [0.05] * 5
+    assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "host"
+
+
+def test_there_are_twenty() -> None:
+    assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
+
+
+def test_the_number_of_runs_is_kept_where_it_is_given(namespace: dict[str, Any]) -> None:
+    """The warm-up serves as the queued samples then."""
+    namespace["runs"] = runs = []
+    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=8, globals=namespace)
+    assert len(runs) == 8 + 3 * 4
+    assert timing.warmup == 8
+    assert timing.bound == "host"
+
+
+def test_without_warm_up_only_the_runs_themselves_tell(namespace: dict[str, Any]) -> None:
+    namespace["runs"] = runs = []
+    timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=0, globals=namespace)
+    assert len(runs) == 12
+    assert timing.bound is None
+    assert timing.queued is None
+    timing = gpumagic.cudatime("sleep(2e-3)", n=3, r=4, w=0, globals=namespace)
+    assert timing.bound == "gpu"
+
+
+def test_no_gpu_work_is_said(gpu_work: Any) -> None:
+    timing = gpumagic.cudatime(lambda: time.sleep(1e-4), **MANY)
+    assert timing.gpu is None
+    assert "nothing to do" in timing.gpu_note
+    assert timing.bound is None

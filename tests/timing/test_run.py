@@ -1,0 +1,65 @@
+"""Aggregates of runs, and their text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpumagic.results import CellTiming, CudaTiming, Sample
+from gpumagic.timing.run import Run, summarize
+
+
+def timing(**fields: Any) -> CudaTiming:
+    one = Sample((0.0123,))
+    return CudaTiming(**{"gpu": one, "wall": one, "cpu": one, **fields})
+
+
+def test_a_single_run_in_text() -> None:
+    shown = str(
+        timing(
+            gpu=Sample((0.05,)),
+            wall=Sample((0.0502,)),
+            cpu=Sample((2e-5,)),
+            cpu_user=Sample((1.5e-5,)),
+            cpu_system=Sample((5e-6,)),
+            host=Sample((3e-5,)),
+            per_device={0: Sample((0.05,))},
+        )
+    )
+    assert shown.splitlines() == [
+        "GPU   50.0 ms  cuda:0",
+        "Wall  50.2 ms",
+        "CPU   20.0 µs  user 15.0 µs, sys 5.00 µs",
+        "Host  30.0 µs  until the code returned",
+    ]
+
+
+def test_several_devices_in_text() -> None:
+    shown = str(timing(per_device={0: Sample((0.0123,)), 3: Sample((0.005,))}))
+    assert "  cuda:0  12.3 ms" in shown
+    assert "  cuda:3  5.00 ms" in shown
+
+
+def test_no_gpu_in_text() -> None:
+    lines = str(timing(gpu=None, gpu_note="no GPU time: torch is not imported")).splitlines()
+    assert lines[0].split() == ["GPU", "–"]
+    assert lines[-1] == "no GPU time: torch is not imported"
+
+
+def test_repeats_in_text() -> None:
+    sample = Sample((0.001, 0.002, 0.003, 0.004))
+    lines = str(timing(gpu=sample, wall=sample, loops=10, repeat=4)).splitlines()
+    assert lines[0].split() == ["per", "loop", "median", "IQR", "min", "max", "mean", "±", "std"]
+    assert lines[2].split()[:9] == ["GPU", "2.50", "ms", "1.50", "ms", "1.00", "ms", "4.00", "ms"]
+    assert "4 repeats, 10 loops each" in lines
+
+
+def test_cpu_time_that_the_clock_cannot_tell_from_nothing() -> None:
+    """Neither "0 s" nor "0.00 ns": what is known is that it is less than the clock counts."""
+    assert str(CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.0)) == "wall 500 ms · CPU < 1 µs"
+    for cpu in (0.0, 3e-18):
+        run = Run(wall=0.5, host=0.5, user=cpu, system=0.0, readings={})
+        assert "< 1 µs  user < 1 µs, sys < 1 µs" in str(summarize([run]))
+        repeated = " ".join(str(summarize([run] * 3, loops=100)).split())
+        assert f"CPU {'< 10 ns ' * 5}± < 10 ns" in repeated
+    run = Run(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
+    assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(summarize([run]))
