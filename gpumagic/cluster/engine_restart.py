@@ -27,7 +27,7 @@ from gpumagic.restart import (
     shutdown,
     state_file,
 )
-from gpumagic.selection import environment as choice
+from gpumagic.selection import environment as selected
 from gpumagic.system import child_process
 
 #: Whether this process image follows another one, and has not yet answered for it.
@@ -52,7 +52,7 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
     kernel = shell.kernel
     nanny = getattr(app, "nanny_pipe", None)
     state = {
-        "payload": {"started_with": choice.started_with()},
+        "payload": {"started_with": selected.started_with()},
         "files": [],
         "id": app.id,
         "ident": app.ident,
@@ -158,7 +158,7 @@ def main() -> None:
         sys.exit("gpumagic: no engine was handed on to this process")
     global _follows
     _follows = True
-    choice.start_from(state["payload"]["started_with"])
+    selected.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
 

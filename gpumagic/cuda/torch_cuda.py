@@ -5,13 +5,9 @@ Nothing here initialises CUDA or makes a context unless its docstring says so.
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -309,43 +305,6 @@ def nvtx() -> Any:
     """``torch.cuda.nvtx``; None where torch has none."""
     torch = cast(Any, loaded())
     return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
-
-
-#: The one reason that passes: CUDA may be used yet.
-NOT_IN_USE = "CUDA is not in use in this process"
-
-
-def no_gpu_reason() -> str:
-    """Why this process has no GPU time to report, in a few words. Initialises nothing."""
-    torch = loaded()
-    if torch is None:
-        return "torch is not imported"
-    if not built_with_cuda():
-        return "this torch is built without CUDA"
-    if initialized():
-        return "no GPU has been used in this process"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
-        return f"no GPU is visible: CUDA_VISIBLE_DEVICES={hidden.strip()}"
-    driver = import_module("gpumagic.cuda.driver")
-    if not driver.installed():
-        return "there is no NVIDIA driver"
-    if driver.state().uuids == ():
-        return "there is no GPU that CUDA can use"
-    if _counted_by_nvml(torch) == 0:
-        return "this machine has no GPU"
-    return NOT_IN_USE
-
-
-@cache
-def _counted_by_nvml(torch: Any) -> int:
-    """The machine's devices as torch itself counts them without CUDA; -1 where it cannot."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return int(torch.cuda._raw_device_count_nvml())
-        except (AttributeError, OSError):  # NVML's library is not there, or knows less
-            return -1
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def gather() -> Facts:
     state = driver.state()
     table = devices.devices(processes=False)
     build, start = _torch(state)
-    closed, culprit = gate.current(), init_trace.culprit()
+    closed, culprit = gate.current(), init_trace.location()
     nvml_error, nvml_code = _nvml()
     return Facts(
         build=build,

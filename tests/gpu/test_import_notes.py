@@ -9,14 +9,14 @@ from pathlib import Path
 #: Needs nothing but the standard library, so that any Python can run it: `PYTHON FILE FOLDER`.
 SCRIPT = """
 import builtins, importlib._bootstrap, sys, threading
-from gpumagic.cuda.import_trace import ImportNotes
+from gpumagic.cuda.import_trace import ImportTrace
 
 kept = importlib._bootstrap._module_locks
 before = builtins.__import__, list(sys.meta_path), list(sys.path_hooks)
 noted = []
-notes = ImportNotes(lambda: noted.append("+"), noted.append)
-notes.attach()
-assert notes.attached, "this Python keeps no locks of its imports where they are looked for"
+trace = ImportTrace(lambda: noted.append("+"), noted.append)
+trace.attach()
+assert trace.attached, "this Python keeps no locks of its imports where they are looked for"
 
 def after(*expected):
     assert noted == list(expected), (noted, expected)
@@ -54,7 +54,7 @@ thread.start()
 thread.join()
 after("+", "+", "noted_inner", "noted_outer")
 
-notes.detach()
+trace.detach()
 assert type(importlib._bootstrap._module_locks) is type(kept) is dict
 assert (builtins.__import__, sys.meta_path, sys.path_hooks) == before
 forget()

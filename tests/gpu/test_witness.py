@@ -19,7 +19,7 @@ from tests.support.kernels import Kernel
 from tests.support.shells import Ran, registered
 
 
-def culprit(kernel: Kernel) -> str:
+def location(kernel: Kernel) -> str:
     """What ``%gpu off`` says of the culprit, in a kernel in which it is too late."""
     return kernel.run("%gpu off").stderr
 
@@ -47,7 +47,7 @@ def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, says: 
     fresh = kernel()
     fresh.run("1 + 1")
     number = fresh.run(cell).execution_count
-    assert says.format(n=number) in culprit(fresh)
+    assert says.format(n=number) in location(fresh)
 
 
 def test_the_package_is_named(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_package_is_named(kernel: Callable[..., Kernel], tmp_path: Path) -> 
     (tmp_path / "innocent.py").write_text("import greedy\n")
     fresh.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     number = fresh.run("import innocent").execution_count
-    said = culprit(fresh)
+    said = location(fresh)
     assert f"while cell [{number}] ran `import innocent` (line 1), by the import of greedy" in said
 
 
@@ -66,7 +66,7 @@ def test_before_the_extension_was_loaded_is_said_so(kernel: Callable[..., Kernel
     late = kernel(load=False)
     late.run("import torch; torch.cuda.init()")
     late.run("%load_ext gpumagic")
-    assert "CUDA had been initialised before gpumagic was loaded" in culprit(late)
+    assert "CUDA had been initialised before gpumagic was loaded" in location(late)
 
 
 HOOKS = (
@@ -108,7 +108,7 @@ class Driver:
 @pytest.fixture
 def watched(
     ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[init_trace.Witness]:
+) -> Iterator[init_trace.InitTrace]:
     """A witness of the shell, and packages that initialise its driver; ``init`` does it, too."""
     driver = Driver()
     (tmp_path / "greedy.py").write_text("import builtins\nbuiltins.test_init()\n")
@@ -119,7 +119,7 @@ def watched(
     monkeypatch.setattr(builtins, "test_init", driver.init, raising=False)
     ip.user_ns["init"] = driver.init
     before = registered(ip)
-    watching = init_trace.Witness(ip)
+    watching = init_trace.InitTrace(ip)
     watching._driver = driver
     watching.attach()
     yield watching
@@ -160,23 +160,23 @@ def watched(
     ],
 )
 def test_exactly_who(
-    watched: init_trace.Witness, run_cell: Callable[..., Ran], cell: str, says: str
+    watched: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, says: str
 ) -> None:
     run_cell("1 + 1")
     run_cell(cell, raising=False)
-    assert str(watched.culprit).endswith(says) or f"{says} (line" in str(watched.culprit)
+    assert str(watched.location).endswith(says) or f"{says} (line" in str(watched.location)
 
 
-def test_between_two_cells(watched: init_trace.Witness, run_cell: Callable[..., Ran]) -> None:
+def test_between_two_cells(watched: init_trace.InitTrace, run_cell: Callable[..., Ran]) -> None:
     """By a thread, or by a widget."""
     run_cell("import innocent_not", raising=False)
     watched._driver.init()
     run_cell("1 + 1")
-    assert str(watched.culprit).endswith("between two cells, after cell [1] had ended")
+    assert str(watched.location).endswith("between two cells, after cell [1] had ended")
 
 
 def test_the_question_within_the_statement_itself(
-    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def ask() -> None:
         watched._driver.init()
@@ -184,11 +184,11 @@ def test_the_question_within_the_statement_itself(
 
     ip.user_ns["ask"] = ask
     run_cell("1 + 1\nask()")
-    assert str(watched.culprit).endswith("ran `ask()` (line 2)")
+    assert str(watched.location).endswith("ran `ask()` (line 2)")
 
 
 def test_nothing_of_the_users_is_kept(
-    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     """A silent request ends without a word: its result, and the objects in it, go all the same."""
     result = ip.run_cell("object()", silent=True, store_history=False)
@@ -201,18 +201,18 @@ def test_nothing_of_the_users_is_kept(
 
 
 def test_a_defect_of_ours_costs_only_the_answer(
-    watched: init_trace.Witness, ip: Any, run_cell: Callable[..., Ran]
+    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def broken() -> bool:
         raise OSError("no answer")
 
     watched._driver.is_initialized = broken
     assert run_cell("40 + 2").value == 42
-    assert watched._noted_run is None
+    assert watched._traced_run is None
 
 
 def test_nothing_of_ours_is_on_the_stack(
-    watched: init_trace.Witness, run_cell: Callable[..., Ran], tmp_path: Path
+    watched: init_trace.InitTrace, run_cell: Callable[..., Ran], tmp_path: Path
 ) -> None:
     (tmp_path / "failing.py").write_text(
         "import inspect\nSTACK = [f.filename for f in inspect.stack()]\nimport no_such_package\n"
