@@ -14,7 +14,7 @@ import pytest
 _TOGETHER = (
     "tests/cluster/",  # the engines
     "tests/keep/test_cases.py",  # all cases are kept by one process, and brought back by another
-    "tests/gpu/test_choice.py::test_bad",  # a kernel
+    "tests/magics/gpu/test_option_conflicts.py",  # a kernel
 )
 
 

@@ -192,3 +192,15 @@ def test_the_current_device_after_a_gate_under_which_cuda_has_started(
         0,
         0,
     )
+
+
+def test_the_current_device_after_a_gate_for_one_cell(kernel: Callable[..., Kernel]) -> None:
+    """The gate before it is closed again, and makes its device current when CUDA starts."""
+    k = kernel()
+    k.run("import torch")
+    k.run("%gpu 1 --soft -q")
+    k.run("%%gpu 2 --soft -q\nx = 1")
+    assert k.value("torch.empty(1, device='cuda').device.index") == 1
+    refused(k, "torch.empty(1, device='cuda:2')")
+    k.run("%gpu on -q")
+    assert k.value("torch.cuda.current_device()") == 0

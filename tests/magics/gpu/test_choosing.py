@@ -1,32 +1,15 @@
-"""What becomes of a choice: each case in a fresh kernel, with real torch on the virtual GPU."""
+"""``%gpu SPEC``: what a choice leads to, in fresh kernels with real torch on the virtual GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.magics.gpu.choices import COUNTING, SEES, TENSOR, choose
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, Scenario
-
-#: What this process really sees, asked of torch and of the C environment's reader, the driver.
-SEES = "(torch.cuda.is_available(), torch.cuda.device_count())"
-TENSOR = "import torch; x = torch.empty(1, device='cuda')"
-
-
-@pytest.fixture
-def fresh(kernel: Callable[..., Kernel]) -> Kernel:
-    return kernel()
-
-
-def choose(kernel: Kernel, spec: str, **expected: Any) -> dict[str, Any]:
-    """``%gpu SPEC`` in the kernel; its result as data, compared with what is expected."""
-    reply = kernel.run(f"selection = %gpu {spec} -o")
-    result: dict[str, Any] = kernel.value("selection.to_dict()")
-    for name, value in expected.items():
-        assert result[name] == value, (name, result)
-    return {**result, "shown": reply.text, "stderr": reply.stderr}
 
 
 def test_off_before_torch_is_imported(fresh: Kernel) -> None:
@@ -194,14 +177,6 @@ def test_a_choice_whose_verification_is_broken_off_is_not_made(fresh: Kernel, ce
     assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
-#: Counts how often a copy of the process is asked, which costs seconds on a real machine.
-COUNTING = """
-import gpumagic.cuda.probe as _runtime
-def _counted(_ask=_runtime.in_fork): _asked.append(1); return _ask()
-_asked, _runtime.in_fork = [], _counted
-"""
-
-
 def test_a_failure_while_all_was_hidden_is_in_the_table(kernel: Callable[..., Kernel]) -> None:
     trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
     trapped.run("import os, torch; assert not torch.cuda.is_available()")
@@ -275,189 +250,6 @@ def test_what_the_driver_does_not_tell_is_not_guessed(kernel: Callable[..., Kern
     choose(job, "off", status="applied")
     result = choose(job, "reset", status="applied", devices=[], devices_known=False)
     assert "applied: what this kernel sees is not known" in result["shown"]
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        *("9", "0,0", "1-", "GPU-zz", "GPU-", "GPU-aa", "offf", "0,off", "-1,0", "0-100000"),
-        *("auto 0", "auto 3", "auto,1", "0 --idel", "0 -v for"),
-    ],
-)
-def test_bad_specs_change_nothing(bad: Kernel, spec: str) -> None:
-    before = bad.value("dict(__import__('os').environ)")
-    reply = bad.run(f"%gpu {spec}", raising=False)
-    assert reply.status == "error"
-    assert reply.stderr.startswith("UsageError: ")
-    assert reply.stderr.count("\n") == 1
-    assert bad.value("dict(__import__('os').environ)") == before
-
-
-@pytest.fixture(scope="module")
-def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """One kernel for all bad specs: they change nothing."""
-    from tests.support.kernels import python_environment
-    from tests.virtual_gpu import environment
-
-    folder = tmp_path_factory.mktemp("kernel")
-    uuids = [f"GPU-aa000000-0000-0000-0000-00000000000{index}" for index in range(2)]
-    scenario = Scenario(devices=[GPU(uuid=uuid) for uuid in uuids])
-    shared = Kernel(python_environment(environment(scenario)), folder)
-    try:
-        shared.run("%load_ext gpumagic")
-        yield shared
-    finally:
-        shared.close()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("--restart", "--soft", "--force", "--save", "--keep x", "--every 3", "--for 3"),
-        *("ps --restart", "watch --for 0 --soft", "watch --for 0 --restart", "doctor -p"),
-        *("doctor --every 3", "off --every 1", "off --for 1", "off --force", "off -p"),
-        *("off --keep x", "off --soft --restart", "auto --soft --wait 3"),
-    ],
-)
-def test_no_option_is_passed_over_in_silence(bad: Kernel, line: str) -> None:
-    before = bad.value("dict(__import__('os').environ)")
-    reply = bad.run(f"%gpu {line}", raising=False)
-    assert reply.stderr.startswith("UsageError: -"), reply.shown
-    assert reply.stderr.count("\n") == 1
-    assert bad.value("dict(__import__('os').environ)") == before
-
-
-@pytest.mark.parametrize(
-    "options", ["--restart", "--save", "--keep x", "--force", "-p", "--every 3", "--soft --restart"]
-)
-def test_nor_in_a_cell(bad: Kernel, options: str) -> None:
-    reply = bad.run(f"%%gpu off {options}\nran = True", raising=False)
-    assert reply.stderr.startswith("UsageError: -"), reply.shown
-    assert bad.value("'ran' in globals()") is False
-
-
-def test_the_nearest_option_is_named(bad: Kernel) -> None:
-    reply = bad.run("%gpu 0 --idel", raising=False)
-    assert "unknown option --idel; did you mean --idle? Try %gpu?" in reply.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
-        ("%gpu 0 -v class", "'class' is not a variable name"),
-    ],
-)
-def test_a_mistake_is_named(bad: Kernel, line: str, says: str) -> None:
-    assert says in bad.run(line, raising=False).stderr
-
-
-def test_an_option_goes_before_a_bad_default(kernel: Callable[..., Kernel]) -> None:
-    fresh = kernel()
-    fresh.run("%config GpuMagic.max_util = 'abc'")
-    reply = fresh.run("%gpu auto", raising=False)
-    assert "%config GpuMagic: 'abc' is not a percentage" in reply.stderr
-    fresh.run("%gpu auto --max-util 10 -q")
-
-
-# --- one cell ------------------------------------------------------------------------------------
-
-
-def test_one_cell_under_a_choice(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu 1\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
-    assert reply.value == "'GPU-'"
-    assert "applied: this kernel sees 1 GPU" in reply.text
-    assert fresh.value("'CUDA_VISIBLE_DEVICES' in os.environ") is False
-
-
-def test_the_choice_is_put_back_when_the_cell_raises(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu off\nimport os\n\n1 / 0", raising=False)
-    assert reply.error is not None
-    assert reply.error["ename"] == "ZeroDivisionError"
-    assert "line 4" in reply.shown
-    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
-
-
-def test_one_cell_that_awaits(fresh: Kernel) -> None:
-    body = "import asyncio, os\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
-    cell = "%%gpu off\n" + body
-    assert fresh.run(cell).value == "'-1'"
-    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
-
-
-def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
-    assert reply.value is None
-    assert "its choice of GPUs has become permanent" in reply.stdout
-    assert fresh.value("torch.cuda.device_count()") == 1
-    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
-
-
-def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
-    backward = "%%gpu off\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()"
-    reply = fresh.run(backward)
-    assert "failed, and remembers that: this kernel sees no GPU any more" in reply.stdout
-    assert "%gpu on --restart" in reply.stdout
-    assert "CUDA has failed in this process" in fresh.run("%gpu").text
-    with pytest.raises(AssertionError, match="RuntimeError"):
-        fresh.run(TENSOR)
-    assert fresh.run(backward).stdout == ""  # said once
-
-
-def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh: Kernel) -> None:
-    fresh.run(
-        "import os, torch\n"
-        "def no_fork(): raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
-        "os.fork = no_fork"
-    )
-    assert fresh.run("%%gpu off\n6 * 7").value == "42"
-    result = choose(fresh, "1", status="too-late")
-    assert "It could not be verified" in result["stderr"]
-
-
-def test_a_gate_for_one_cell_hides_nothing(fresh: Kernel) -> None:
-    fresh.run("import torch\n" + COUNTING)
-    fresh.run("%%gpu off --soft\nx = 1")
-    assert fresh.value("len(_asked)") == 0
-    choose(fresh, "1", status="applied")
-
-
-def test_short_cells_do_not_wait_for_that_question(fresh: Kernel) -> None:
-    """A copy of the process takes long to answer: once, and then not next to so short a cell."""
-    fresh.run(
-        "import torch\nfrom gpumagic.cuda import probe\nasked, in_fork = [], probe.in_fork\n"
-        "probe.in_fork = lambda: asked.append(1) or in_fork()"
-    )
-    for _ in range(3):
-        fresh.run("%%gpu off\nx = 1")
-    assert fresh.value("len(asked)") == 1
-    fresh.run("%gpu")
-    assert fresh.value("len(asked)") == 2
-    fresh.run("%gpu")
-    assert fresh.value("len(asked)") == 2
-
-
-def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh: Kernel) -> None:
-    assert fresh.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
-    assert "sees all 4 GPUs" in fresh.run("%gpu").text
-    fresh.run(TENSOR)
-
-
-def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu off\n1 +", raising=False)
-    assert reply.error is not None
-    assert reply.error["ename"] == "SyntaxError"
-    assert "applied" not in reply.shown
-    assert "line 2" in reply.shown
-    assert "gpumagic" not in reply.shown  # as for any cell: the line, and no traceback
-
-
-def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
-    fresh.run("%%gpu off -v chosen -q\n41 + 1")
-    assert fresh.value("chosen.status") == "applied"
-    reply = fresh.run("%%gpu 0 -o\n41 + 1")
-    assert "<Selection '0': applied, 1 visible>" in reply.shown
-    assert "42" in reply.shown
 
 
 INTERRUPTED = """

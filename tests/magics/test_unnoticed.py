@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import nvml_check
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import Scenario
 
@@ -118,19 +116,3 @@ def test_no_warning_of_torchs_where_nvml_cannot_be_initialised(
     fresh = kernel(Scenario(devices=0, faults={"nvmlInit*": 9, "cuInit": 100}, files=not_loaded))
     assert fresh.run("import torch\ntorch.cuda.is_available()").stderr == ""
     assert fresh.value(f"__import__('os').environ.get({VARIABLE!r})") is None
-
-
-@pytest.mark.parametrize("users", [None, "1", "0"])
-def test_the_variable_goes_when_it_protects_nothing(
-    monkeypatch: pytest.MonkeyPatch, users: str | None
-) -> None:
-    """And a user's own stays, whatever we know."""
-    monkeypatch.delenv(VARIABLE, raising=False)
-    if users is not None:
-        monkeypatch.setenv(VARIABLE, users)
-    nvml_check.withdraw()
-    nvml_check.set_variable()
-    assert os.environ[VARIABLE] == (users or "1")
-    nvml_check.withdraw()
-    assert os.environ.get(VARIABLE) == users
-    assert not nvml_check.is_ours()

@@ -59,9 +59,9 @@ def test_another_instance_of_the_same_gpu_is_too_late(job: Kernel) -> None:
     assert job.value(SEEN) == [(0, SECOND, 10 * GIB)]
     job.run(f"selection = %gpu {SECOND} -o -q")
     assert job.value("selection.status") == "applied"
-    assert job.value("__import__('gpumagic').driver.state().uuids") == (SECOND,)
-    job.run("import gpumagic.memory.oom as oom")
-    assert job.value("oom._listed(oom.inventory.devices(), 0).memory_total") == 10 * GIB
+    job.run("from gpumagic.cuda import driver\nimport gpumagic.memory.oom as oom")
+    assert job.value("driver.state().uuids") == (SECOND,)
+    assert job.value("oom._listed(oom.devices.devices(), 0).memory_total") == 10 * GIB
 
 
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:
@@ -135,6 +135,7 @@ def test_any_question_about_mig_may_fail_in_any_way(kernel: Callable[..., Kernel
 
 
 def test_the_driver_lists_an_instance_by_its_own_uuid(kernel: Callable[..., Kernel]) -> None:
-    listed = kernel(DIVIDED).value("__import__('gpumagic').driver.list_in_child()[0].uuid")
-    assert listed == FIRST
+    divided = kernel(DIVIDED)
+    divided.run("from gpumagic.cuda import driver")
+    assert divided.value("driver.list_in_child()[0].uuid") == FIRST
     assert {each.uuid[:4] for each in driver.list_in_child()} == {"GPU-"}

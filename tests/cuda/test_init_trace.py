@@ -1,4 +1,4 @@
-"""Who initialised CUDA: named by statement, line, cell and package."""
+"""Where CUDA was initialised: the statement, line, cell and package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.shells import Ran, registered
 
 
 def location(kernel: Kernel) -> str:
-    """What ``%gpu off`` says of the culprit, in a kernel in which it is too late."""
+    """Return what ``%gpu off`` says where it is too late: also where CUDA was initialised."""
     return kernel.run("%gpu off").stderr
 
 
@@ -90,7 +90,7 @@ def test_the_hooks_go_once_cuda_is_initialised(kernel: Callable[..., Kernel]) ->
 BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
 
 
-class Driver:
+class FakeDriver:
     """Stands in for `cuda.driver`: initialised when a test says so, whatever others did."""
 
     def __init__(self) -> None:
@@ -106,11 +106,11 @@ class Driver:
 
 
 @pytest.fixture
-def watched(
+def trace(
     ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[init_trace.InitTrace]:
-    """A witness of the shell, and packages that initialise its driver; ``init`` does it, too."""
-    driver = Driver()
+    """A trace of the shell, and packages that initialise its driver; ``init`` does it, too."""
+    driver = FakeDriver()
     (tmp_path / "greedy.py").write_text("import builtins\nbuiltins.test_init()\n")
     (tmp_path / "innocent.py").write_text("import greedy\nimport greedy_not\n")
     (tmp_path / "greedy_not.py").write_text("")
@@ -119,13 +119,13 @@ def watched(
     monkeypatch.setattr(builtins, "test_init", driver.init, raising=False)
     ip.user_ns["init"] = driver.init
     before = registered(ip)
-    watching = init_trace.InitTrace(ip)
-    watching._driver = driver
-    watching.attach()
-    yield watching
-    watching.detach()
+    attached = init_trace.InitTrace(ip)
+    attached._driver = driver
+    attached.attach()
+    yield attached
+    attached.detach()
     assert registered(ip) == before
-    assert type(BOOTSTRAP._module_locks) is not type(watching._imports._locks)
+    assert type(BOOTSTRAP._module_locks) is not type(attached._imports._locks)
     for name in ("greedy", "innocent", "greedy_not", "failing"):
         sys.modules.pop(name, None)
 
@@ -159,36 +159,36 @@ def watched(
         *("around-inner", "then-fails"),
     ],
 )
-def test_exactly_who(
-    watched: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, says: str
+def test_the_exact_location(
+    trace: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, says: str
 ) -> None:
     run_cell("1 + 1")
     run_cell(cell, raising=False)
-    assert str(watched.location).endswith(says) or f"{says} (line" in str(watched.location)
+    assert str(trace.location).endswith(says) or f"{says} (line" in str(trace.location)
 
 
-def test_between_two_cells(watched: init_trace.InitTrace, run_cell: Callable[..., Ran]) -> None:
+def test_between_two_cells(trace: init_trace.InitTrace, run_cell: Callable[..., Ran]) -> None:
     """By a thread, or by a widget."""
     run_cell("import innocent_not", raising=False)
-    watched._driver.init()
+    trace._driver.init()
     run_cell("1 + 1")
-    assert str(watched.location).endswith("between two cells, after cell [1] had ended")
+    assert str(trace.location).endswith("between two cells, after cell [1] had ended")
 
 
 def test_the_question_within_the_statement_itself(
-    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
+    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def ask() -> None:
-        watched._driver.init()
-        watched.look()
+        trace._driver.init()
+        trace.look()
 
     ip.user_ns["ask"] = ask
     run_cell("1 + 1\nask()")
-    assert str(watched.location).endswith("ran `ask()` (line 2)")
+    assert str(trace.location).endswith("ran `ask()` (line 2)")
 
 
 def test_nothing_of_the_users_is_kept(
-    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
+    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     """A silent request ends without a word: its result, and the objects in it, go all the same."""
     result = ip.run_cell("object()", silent=True, store_history=False)
@@ -201,18 +201,18 @@ def test_nothing_of_the_users_is_kept(
 
 
 def test_a_defect_of_ours_costs_only_the_answer(
-    watched: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
+    trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def broken() -> bool:
         raise OSError("no answer")
 
-    watched._driver.is_initialized = broken
+    trace._driver.is_initialized = broken
     assert run_cell("40 + 2").value == 42
-    assert watched._traced_run is None
+    assert trace._traced_run is None
 
 
 def test_nothing_of_ours_is_on_the_stack(
-    watched: init_trace.InitTrace, run_cell: Callable[..., Ran], tmp_path: Path
+    trace: init_trace.InitTrace, run_cell: Callable[..., Ran], tmp_path: Path
 ) -> None:
     (tmp_path / "failing.py").write_text(
         "import inspect\nSTACK = [f.filename for f in inspect.stack()]\nimport no_such_package\n"
