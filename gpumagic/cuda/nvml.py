@@ -1,4 +1,4 @@
-"""The only import of pynvml: one session, and every call's error turned into an absent field.
+"""The only import of pynvml: one session; a call that fails leaves its field out.
 
 NVML starts no CUDA and makes no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists every device
 that the container mounts, in PCI order, and may refuse any single field on any machine.
@@ -12,13 +12,13 @@ from typing import Any
 from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
-#: Errors after which nothing more can be asked of a device, and what is said of it.
+#: Errors after which a device cannot be read any more, and their texts.
 _GONE = {
     15: "the GPU is lost: it needs a reset, or the machine a reboot",
     16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
 }
-#: Why NVML says that a clock is lower than it could be (nvml.h, nvmlClocksEventReason…), apart from
-#: reasons that are no trouble: an idle GPU, a clock that somebody set.
+#: Reasons of NVML for a reduced clock (nvml.h, nvmlClocksEventReason…), apart from the harmless
+#: ones: an idle GPU, a clock that was set.
 _HELD_DOWN = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -27,7 +27,7 @@ _HELD_DOWN = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
-#: No kernel module answers. CUDA cannot start then, whatever else may be wrong.
+#: The kernel module does not answer. CUDA cannot start then, whatever else may be wrong.
 NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
     9: NOT_LOADED,
@@ -37,11 +37,11 @@ _REASONS = {
 
 
 class _LostError(Exception):
-    """The device fell off the bus while it was asked, or waits for a reset."""
+    """The device was lost while it was read, or needs a reset."""
 
 
 class _Handle:
-    """A device's handle and what never changes about it."""
+    """What does not change about a device."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -51,7 +51,7 @@ class _Handle:
 
 
 class Session:
-    """NVML, initialised; its calls' results as the fields of `results.Device`."""
+    """An initialised NVML, which reads the fields of `results.Device`."""
 
     def __init__(self) -> None:
         try:
@@ -86,7 +86,7 @@ class Session:
         self._ask(self._nvml.nvmlShutdown)
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The call's answer, or None where there is none."""
+        """Return the call's result; None where it fails."""
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
@@ -97,7 +97,7 @@ class Session:
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
 
     def read(self) -> list[dict[str, Any]]:
-        """Every device's fields, in nvidia-smi's order.
+        """Return every device's fields, in nvidia-smi's order.
 
         Raises:
             DeviceError: NVML cannot say how many devices there are.
@@ -109,7 +109,7 @@ class Session:
         return [self._device(index) for index in range(count)]
 
     def held_down(self, uuid: str) -> tuple[str, ...]:
-        """Why a device's clock is held down right now; empty also where NVML does not tell."""
+        """Return why a device's clock is reduced now; empty also where NVML does not tell."""
         nvml = self._nvml
         try:
             handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -132,7 +132,7 @@ class Session:
             fields.update(about.fixed)
             self._measure(handle, about, fields)
         except _LostError as error:
-            # What was read before the loss may be stale; the identity is not.
+            # What was read before the loss may be stale, except for the identity.
             identity = ("index", "uuid", "name", "compute_capability")
             fields = {key: fields[key] for key in identity if key in fields}
             fields["error"] = str(error)
@@ -178,7 +178,7 @@ class Session:
             fields["mig"] = self._mig(handle, about)
 
     def _memory(self, handle: Any) -> Any:
-        """Version 2, which does not count the driver's own reserve as used; else version 1."""
+        """Return version 2 of the figures, which does not count the driver's reserve; else 1."""
         nvml = self._nvml
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         return self._ask(nvml.nvmlDeviceGetMemoryInfo, handle) if memory is None else memory
@@ -236,7 +236,7 @@ _session: Session | None = None
 
 
 def session() -> Session:
-    """The process's NVML session, started when it is first asked for and kept: starting is slow.
+    """Return this process's NVML session; the first call starts it, which is slow.
 
     Raises:
         DeviceError: NVML is missing or does not start; the reason in one line.
@@ -251,7 +251,7 @@ def session() -> Session:
 
 
 def close() -> None:
-    """End the session, if there is one."""
+    """Close the session, if there is one."""
     global _session
     if _session is not None:
         _session.close()

@@ -120,7 +120,7 @@ def parser() -> Parser:
         "--min-free", type=size, metavar="SIZE", help="at least this much free memory (20GiB)"
     )
     auto.add_argument(
-        "--max-util", type=percentage, metavar="PERCENT", help="at most this utilised"
+        "--max-util", type=percentage, metavar="PERCENT", help="at most this utilisation"
     )
     auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
     auto.add_argument(

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import GpuMagicWarning
-from gpumagic.magics.gpu import cluster, command
+from gpumagic.cuda.visible_devices import MASK
+from gpumagic.errors import GpuMagicWarning, RestartError
+from gpumagic.magics.gpu import cluster, command, restarting
 from gpumagic.results import DeviceTable, Diagnosis, Selection
-from gpumagic.selection import spec
+from gpumagic.selection import apply, environment, gate, spec
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +66,28 @@ def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str)
 
 def test_verbs_of_clusters_are_others() -> None:
     assert not {*cluster.VERBS} & command._VERBS.keys()
+
+
+@pytest.mark.parametrize("failure", [RestartError("refused"), KeyboardInterrupt()], ids=repr)
+def test_a_restart_that_fails_restores_the_whole_choice(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """Also the gate that ``on`` has lifted by then."""
+
+    def choose(*given: Any, **options: Any) -> Selection:
+        environment.write({MASK: "-1"})
+        return Selection("on", {}, "too-late", message="Too late.")
+
+    def begin(*given: Any, **options: Any) -> None:
+        assert gate.current() is None
+        raise failure
+
+    monkeypatch.setattr(apply, "choose", choose)
+    monkeypatch.setattr(restarting, "begin", begin)
+    run_cell("%gpu off --soft -q")
+    closed, before = gate.current(), environment.now()
+    assert closed is not None
+    ran = run_cell("%gpu on --restart", raising=False)
+    assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
+    assert gate.current() is closed
+    assert environment.now() == before
