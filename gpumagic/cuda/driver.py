@@ -208,7 +208,7 @@ def list_in_child(
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     answer = found[-1] if found else {}
     if "devices" not in answer:
-        reason = answer.get("error") or child_process.reason(done.stderr) or "no reason given"
+        reason = answer.get("error") or child_process.last_error(done.stderr) or "no reason given"
         raise DeviceError(f"no CUDA driver: {reason}")
     return tuple(
         ListedDevice(**{**each, "compute_capability": tuple(each["compute_capability"])})

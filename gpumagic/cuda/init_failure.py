@@ -42,10 +42,10 @@ def cause() -> str:
     if state.hidden and state.reason is None:
         return (
             "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "
-            "failed, and remembers that"
+            "failed, and does not start again in this process"
         )
     reason = f" ({state.reason})" if state.reason else ""
-    return f"CUDA has failed to start{reason}, and remembers that"
+    return f"CUDA has failed to start{reason}, and does not start again in this process"
 
 
 def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:

@@ -80,7 +80,7 @@ def gather() -> Facts:
     state = driver.state()
     table = devices.devices(processes=False)
     build, start = _torch(state)
-    closed, culprit = gate.current(), init_trace.location()
+    closed, location = gate.current(), init_trace.location()
     nvml_error, nvml_code = _nvml()
     return Facts(
         build=build,
@@ -104,7 +104,7 @@ def gather() -> Facts:
         environment_at_start=choice.environment_at_start(),
         environment_at_init=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
-        initialized_at=None if culprit is None else str(culprit),
+        initialized_at=None if location is None else str(location),
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),

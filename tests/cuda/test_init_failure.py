@@ -95,7 +95,7 @@ def test_no_answer_is_asked_for_again_under_other_variables(
     [
         (True, None, "CUDA was asked for while all GPUs were hidden"),
         (True, "CUDA initialization: Error 803: no", "CUDA has failed to start (Error 803: no)"),
-        (False, None, "CUDA has failed to start, and remembers that"),
+        (False, None, "CUDA has failed to start, and does not start again in this process"),
     ],
 )
 def test_the_cause(copy: Copy, hidden: bool, said: str | None, text: str) -> None:

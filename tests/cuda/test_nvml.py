@@ -28,7 +28,8 @@ def test_a_device_as_nvml_measures_it(virtual_gpu: Any) -> None:
     reading = readings[1]
     assert (reading["utilization"], reading["temperature"], reading["power"]) == (33, 55, 250.0)
     assert reading["memory_used"] + reading["memory_free"] <= reading["memory_total"]
-    assert [(p.pid, p.memory) for p in reading["processes"]] == [(4242, 3 * GIB)]
+    # Beside it there may be this process, by another test.
+    assert [p.memory for p in reading["processes"] if p.pid == 4242] == [3 * GIB]
     assert reading["mig"] == ()
     assert "error" not in reading
 

@@ -130,7 +130,7 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
     choose(fresh, "off", status="applied")
     fresh.run("torch.ones(2, requires_grad=True).sum().backward()")
     result = choose(fresh, "on", status="too-late", devices=[])
-    assert "failed, and remembers that" in result["stderr"]
+    assert "failed, and does not start again in this process" in result["stderr"]
     # NVML, which knows nothing of that, is not asked any more.
     assert fresh.value("torch.cuda.is_available()") is False
 

@@ -43,7 +43,7 @@ def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh: Kernel) 
 def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
     backward = "%%gpu off\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()"
     reply = fresh.run(backward)
-    assert "failed, and remembers that: this kernel sees no GPU any more" in reply.stdout
+    assert "start again in this process: this kernel sees no GPU any more" in reply.stdout
     assert "%gpu on --restart" in reply.stdout
     assert "CUDA has failed in this process" in fresh.run("%gpu").text
     with pytest.raises(AssertionError, match="RuntimeError"):
