@@ -105,13 +105,13 @@ def _change(
         return environment.started_with()
     devices.check(table)
     if spec.kind == "auto":
-        mine = allowed(table)
-        if table.devices and not mine:
+        usable = allowed(table)
+        if table.devices and not usable:
             raise DeviceError(
                 f"which MIG instance this kernel was given is not known ({MASK}="
                 f"{environment.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
-        chosen = pick(mine, spec.count, wants, can_wait=can_wait)
+        chosen = pick(usable, spec.count, wants, can_wait=can_wait)
     else:
         chosen = resolve(spec, table)
     return {MASK: ",".join(chosen)}
@@ -128,9 +128,9 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
         DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
     """
     start = {name: value for name, value in environment.started_with().items() if value is not None}
-    anything = [replace(device, instance=None) for device in table]
+    everything = [replace(device, instance=None) for device in table]
     if MASK not in start:
-        return anything
+        return everything
     named = visible_devices.named(start, table)
     if start[MASK].startswith("MIG-"):
         return named or ()
@@ -142,7 +142,7 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
                 "CUDA's own order, which the driver does not tell; name a GPU, for example: %gpu 0"
             )
         named = [device for device in table if device.index in visible]
-    return named or anything
+    return named or everything
 
 
 def _view(variables: Mapping[str, str], table: DeviceTable) -> View:
@@ -178,9 +178,9 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
     started = time.monotonic()
     while True:
         table = devices.devices(processes=False)
-        mine = candidates(allowed(table), spec.count)
-        fitting = len(freest(mine, wants))
-        possible = sum(may_fit_later(device, wants) for device in mine)
+        usable = candidates(allowed(table), spec.count)
+        fitting = len(freest(usable, wants))
+        possible = sum(may_fit_later(device, wants) for device in usable)
         waited = time.monotonic() - started
         if fitting >= spec.count or possible < spec.count or waited >= limit:
             return table
@@ -209,8 +209,8 @@ def _write(spec: Spec, change: Mapping[str, str | None], table: DeviceTable) -> 
     """Write the variables and verify the choice; undo it if that, which may take long, is ended."""
     before = STATE.snapshot()
     init_failure.note_hiding(before.environment, table)
-    environment.write(change)
     try:
+        environment.write(change)
         init_failure.note_hiding(environment.now(), table)
         return _verify(spec, before.environment, table)
     except BaseException:
@@ -233,7 +233,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     seen = _devices(wanted, table) if known else ()
     if state.initialized:
         seen, known = _visible(table), True
-        if _frozen_differs(wanted, seen, state, table):
+        if _shows_others(wanted, seen, state, table):
             status, message = "too-late", _too_late(spec, state, seen)
     elif state.initialized is None:
         status = "too-late"
@@ -282,7 +282,7 @@ def _visible(table: DeviceTable) -> tuple[Device, ...]:
     return tuple(d.as_seen() for d in sorted(shown, key=lambda device: device.ordinal or 0))
 
 
-def _frozen_differs(
+def _shows_others(
     wanted: View,
     seen: Sequence[Device],
     state: driver.DriverState,
@@ -314,15 +314,15 @@ def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> 
     if seen:
         shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
     return (
-        f"Too late for '{spec.text}' in this process: {_frozen_by()}, and it still sees {shows}. "
-        f"To change that: {_remedy(spec)}"
+        f"Too late for '{spec.text}' in this process: {_initialized_by()}, and it still sees "
+        f"{shows}. To change that: {_remedy(spec)}"
     )
 
 
 _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 
-def _frozen_by() -> str:
+def _initialized_by() -> str:
     """Return what has initialised CUDA, and where, as far as is known."""
     location = init_trace.location()
     return _library() if location is None else f"{_library()} ({location})"

@@ -77,7 +77,7 @@ def test_what_the_initialised_driver_shows_is_compared(
     seen = [by_uuid[uuid] for uuid in uuids or () if uuid in by_uuid]
     state = DriverState(loaded=True, initialized=True, uuids=uuids)
     wanted = View(indexes, frozenset(visible))
-    assert apply._frozen_differs(wanted, seen, state, DeviceTable(EQUAL)) is differs
+    assert apply._shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
 
 
 @pytest.mark.parametrize(("shown", "differs"), [("MIG-1a", True), ("MIG-2b", False)])
@@ -85,4 +85,4 @@ def test_another_instance_of_a_gpu_differs(shown: str, differs: bool) -> None:
     state = DriverState(loaded=True, initialized=True, uuids=(shown,))
     wanted = View((0,), frozenset({0}), {0: "MIG-2b"})
     table = DeviceTable(DIVIDED)
-    assert apply._frozen_differs(wanted, DIVIDED[:1], state, table) is differs
+    assert apply._shows_others(wanted, DIVIDED[:1], state, table) is differs
