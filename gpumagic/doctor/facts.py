@@ -16,8 +16,7 @@ from gpumagic.doctor import system
 from gpumagic.doctor.system import Toolkit
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
-from gpumagic.selection import cpu_threads, gate
-from gpumagic.selection import environment as choice
+from gpumagic.selection import cpu_threads, environment, gate
 from gpumagic.selection.cpu_threads import Cores
 
 #: The packages that provide, or once provided, a module named pynvml.
@@ -101,7 +100,7 @@ def gather() -> Facts:
         container=system.container(),
         wsl=system.wsl(),
         environment=dict(os.environ),
-        environment_at_start=choice.environment_at_start(),
+        environment_at_start=environment.environment_at_start(),
         environment_at_init=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
         initialized_at=None if location is None else str(location),

@@ -47,7 +47,7 @@ def test_nothing_is_asked_without_a_reason(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("table", [HIDDEN, INITIALIZED], ids=["hidden", "initialised"])
-def test_nor_where_no_failure_could_show(copy: Copy, table: DeviceTable) -> None:
+def test_nothing_is_asked_where_a_failure_could_not_show(copy: Copy, table: DeviceTable) -> None:
     init_failure.suspect(hidden=True)
     assert not init_failure.has_failed(table)
     assert copy.asked == 0

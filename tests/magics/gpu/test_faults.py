@@ -134,7 +134,7 @@ def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel
     assert "lost" not in damaged.run("%gpu 0,2").text
 
 
-def test_nor_one_that_is_lost_after_it_was_listed(
+def test_a_device_that_is_lost_after_it_was_listed_is_not_chosen(
     virtual_gpu: Any, run_cell: Callable[..., Any]
 ) -> None:
     uuid = gpumagic.devices()[2].uuid

@@ -63,7 +63,7 @@ def test_no_option_is_passed_over_in_silence(shared_kernel: Kernel, line: str) -
 @pytest.mark.parametrize(
     "options", ["--restart", "--save", "--keep x", "--force", "-p", "--every 3", "--soft --restart"]
 )
-def test_nor_in_a_cell(shared_kernel: Kernel, options: str) -> None:
+def test_options_without_effect_on_one_cell(shared_kernel: Kernel, options: str) -> None:
     reply = shared_kernel.run(f"%%gpu off {options}\nran = True", raising=False)
     assert reply.stderr.startswith("UsageError: -"), reply.shown
     assert shared_kernel.value("'ran' in globals()") is False
