@@ -58,12 +58,20 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     once_more = OnceMore(delivery)
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
     benchmark = Benchmark(loop, plan, progress.update)
-    scope = _RepeatedRuns(delivery, benchmark, progress, loop.compile_time)
+    nvtx = nvtx_range(delivery.options)
 
     async def run() -> Any:
         __tracebackhide__ = True
-        with scope:
-            await benchmark.run()
+        complete = False
+        try:
+            with nvtx:
+                await benchmark.run()
+            complete = True
+        finally:
+            with print_failure():
+                progress.close()
+                result = benchmark.result(loop.compile_time, partial=not complete)
+                delivery.deliver_repeats(result)
         await once_more.run(lambda profiler: loop.run(1, profiler), None)
         return delivery.returned
 
@@ -106,35 +114,3 @@ class _SingleRun(AbstractContextManager[None]):
             self._range.__exit__(None, None, None)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # where we waited says nothing of the cell
-
-
-class _RepeatedRuns(AbstractContextManager[None]):
-    """Delivers the complete repeats when the block ends, also after an exception."""
-
-    def __init__(
-        self, delivery: Delivery, benchmark: Benchmark, progress: Progress, compile_time: float
-    ) -> None:
-        self._delivery = delivery
-        self._benchmark = benchmark
-        self._progress = progress
-        self._compile_time = compile_time
-        self._range = nvtx_range(delivery.options)
-
-    def __enter__(self) -> None:
-        self._range.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        __tracebackhide__ = True
-        try:
-            with print_failure():
-                self._progress.close()
-                self._report(partial=kind is not None)
-        finally:
-            self._range.__exit__(None, None, None)
-
-    def _report(self, *, partial: bool) -> None:
-        result = self._benchmark.result(self._compile_time, partial=partial)
-        if result is not None:
-            self._delivery.deliver(result)
-        elif not self._delivery.options.quiet:
-            print("%cudatime: stopped before the first repeat was complete")
