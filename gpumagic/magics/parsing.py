@@ -19,7 +19,7 @@ from gpumagic.magics.help import formatted
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that raises `SpecError` and never exits or prints."""
+    """An ``ArgumentParser`` that raises `SpecError`, and neither exits nor prints."""
 
     def __init__(self, magic: str, **options: Any) -> None:
         super().__init__(
