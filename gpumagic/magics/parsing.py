@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             SpecError: the words do not fit.
         """
-        # Intermixed: options may also stand between a verb and its arguments.
+        # Intermixed: options may come between a verb and its arguments, too.
         known, rest = self.parse_known_intermixed_args(self._with_values(words))
         if rest:
             word = rest[0]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import difflib
 import keyword
 import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, cast
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import split
+from gpumagic.magics.parsing import Parser, split
 
 #: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
 #: ``run(verb, magics, options, silent)``.
@@ -27,6 +28,16 @@ _OPERATOR = re.compile(
     r"[=(\[{,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
     r"|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
+
+
+class VerbModule(Protocol):
+    """A module that runs verbs of a magic."""
+
+    def parser(self, verb: str) -> Parser:
+        """Return the parser of a verb's options."""
+
+    def run(self, verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+        """Run a verb and return its result."""
 
 
 def take_verb(
@@ -67,7 +78,7 @@ def run_verb(
         SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    module = import_module(f"gpumagic.magics.{verbs[verb]}")
+    module = cast(VerbModule, import_module(f"gpumagic.magics.{verbs[verb]}"))
     options = module.parser(verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import signature
+
 import pytest
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime import per_cell
 from gpumagic.magics.verbs import VERBS, check_name, take_verb
 
 
@@ -52,3 +56,12 @@ def test_a_misspelt_verb_is_refused() -> None:
 )
 def test_other_statements_are_not_refused(statement: str, known: dict[str, int]) -> None:
     check_name("%gpumem", statement, VERBS, {}, known)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [*VERBS.items(), *per_cell.VERBS.items()], ids=lambda word: word
+)
+def test_every_verb_has_a_module_that_runs_it(verb: str, name: str) -> None:
+    module = import_module(f"gpumagic.magics.{name}")
+    assert {"-o", "-v", "-q"} <= {*module.parser(verb).option_strings()}
+    assert [*signature(module.run).parameters] == ["verb", "magics", "options", "silent"]
