@@ -140,6 +140,8 @@ class Extension:
         self.undo: list[Callable[[], None]] = []
         #: The cells that run, one within the other, with the allocator's counters as they began.
         self.running: list[tuple[Any, Any]] = []
+        #: The id of the result that was shown last, and the execution count then.
+        self.last_shown: tuple[int, int] | None = None
 
     def load(self) -> None:
         shell = self.shell
@@ -243,7 +245,6 @@ class Extension:
         shell.magics_manager.registry.pop(GpuMagic.__name__, None)
         if self.magics in shell.configurables:
             shell.configurables.remove(self.magics)
-        shell.__dict__.pop("_gpumagic_shown", None)
 
 
 def _lift_gate() -> None:

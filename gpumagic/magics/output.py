@@ -1,4 +1,4 @@
-"""How a magic hands over its result: on the screen, as a return value, in a variable."""
+"""Show the result of a magic, return it, and store it in a variable."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _Live = TypeVar("_Live", bound="LiveDisplay")
 
 
 def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
-    """Display ``result`` now: HTML and text in a notebook, text in a terminal.
+    """Display ``result``: HTML and text in a notebook, text in a terminal.
 
-    ``metadata`` goes into the output's, for readers of the notebook file.
+    ``metadata`` is the output's, for readers of the notebook file.
     """
     from IPython.display import display
 
     cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
-    # With -o the same object comes back as Out[n]; a second table below the first helps nobody.
-    shell._gpumagic_shown = (id(result), shell.execution_count)
+    # With -o the same object is Out[n], too: `format_result` does not show it a second time.
+    shell._gpumagic.last_shown = (id(result), shell.execution_count)
 
 
 def hand_over(
@@ -44,22 +44,22 @@ def hand_over(
 
 
 def format_result(shell: Any, result: Result) -> Any:
-    """The display formatter of results: one line for one that was shown a moment ago."""
-    if getattr(shell, "_gpumagic_shown", None) == (id(result), shell.execution_count):
+    """Return what IPython displays of a result: one line if its cell has already shown it."""
+    if shell._gpumagic.last_shown == (id(result), shell.execution_count):
         return {"text/plain": repr(result)}
     return result._repr_mimebundle_()
 
 
 class LiveDisplay:
-    """One place on the screen whose content is replaced; removed at the end unless kept."""
+    """An output whose content is replaced; it is removed at the end unless `keep` is called."""
 
     def __init__(self, shell: Any, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        # Only a notebook can replace what it shows; in a terminal the cursor goes back up.
+        # A notebook replaces an output; in a terminal the cursor is moved up.
         self._notebook = hasattr(shell, "kernel")
         self._handle: Any = None
         self._lines = 0
-        self._kept = False
+        self._remains = False
 
     def __enter__(self: _Live) -> _Live:
         return self
@@ -73,8 +73,8 @@ class LiveDisplay:
         self._update(result._repr_mimebundle_())
 
     def keep(self) -> None:
-        """Leave on the screen what stands there."""
-        self._kept = True
+        """Leave the content on the screen at the end."""
+        self._remains = True
 
     def _update(self, bundle: dict[str, str]) -> None:
         if self._quiet:
@@ -102,7 +102,7 @@ class LiveDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._kept:
+        if self._remains:
             return
         self._erase()
         if self._handle is not None:

@@ -10,8 +10,9 @@ from typing import Any
 from gpumagic.cluster import connection, process_group, rpc, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.magics.argument_types import count, duration
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, duration
+from gpumagic.magics.parsing import Parser
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
 from gpumagic.selection.spec import Wants
@@ -26,7 +27,11 @@ def add_options(options: Parser) -> None:
     group = options.add_argument_group("cluster (needs ipyparallel)")
     add_targets(group)
     group.add_argument(
-        "--per-engine", type=_count, metavar="K", default=1, help="pin: K GPUs each (default: 1)"
+        "--per-engine",
+        type=count(most=10**9 - 1, of="GPUs"),
+        metavar="K",
+        default=1,
+        help="pin: K GPUs each (default: 1)",
     )
     group.add_argument(
         "--share", action="store_true", help="pin: engines of a host may have the same GPU"
@@ -59,12 +64,6 @@ def add_targets(group: Any) -> None:
         metavar="ENGINES",
         help="only these engines: 2, 0,3, 0:4 (default: all of them)",
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
-    return int(text)
 
 
 #: What an option that is only for this kernel, or only for one verb, is called.

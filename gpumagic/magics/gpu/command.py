@@ -8,16 +8,10 @@ from functools import cache
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
 from gpumagic.magics.gpu import choosing, cluster, device_table, option_conflicts, single_cell
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import (
-    Parser,
-    add_result_options,
-    percentage,
-    size,
-    split,
-    take_semicolon,
-)
+from gpumagic.magics.parsing import Parser, add_result_options, split, take_semicolon
 from gpumagic.results import Result
 from gpumagic.selection.spec import parse
 
@@ -81,7 +75,7 @@ def parser() -> Parser:
     )
     options.add_argument(
         "--threads",
-        type=_count,
+        type=count(most=10**9 - 1, of="threads"),
         metavar="N",
         help="let torch compute with N CPU threads; %%gpu on and reset take that back",
     )
@@ -124,14 +118,21 @@ def parser() -> Parser:
     )
     auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
     auto.add_argument(
-        "--wait", type=_seconds, metavar="SECONDS", default=0.0, help="wait for such GPUs"
+        "--wait", type=duration_or_zero, metavar="SECONDS", default=0.0, help="wait for such GPUs"
     )
     watch = options.add_argument_group("watch")
     watch.add_argument(
-        "--every", type=_seconds, metavar="SECONDS", help="between two updates (default: 1)"
+        "--every",
+        type=duration_or_zero,
+        metavar="SECONDS",
+        help="between two updates (default: 1)",
     )
     watch.add_argument(
-        "--for", dest="duration", type=_seconds, metavar="SECONDS", help="stop after this time"
+        "--for",
+        dest="duration",
+        type=duration_or_zero,
+        metavar="SECONDS",
+        help="stop after this time",
     )
     cluster.add_options(options)
     add_result_options(options)
@@ -141,22 +142,6 @@ def parser() -> Parser:
 def help_text() -> str:
     """Return what ``%gpu?`` shows."""
     return parser().format_help()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import percentage, size
+from gpumagic.magics.argument_types import percentage, size
 from gpumagic.selection.spec import Wants
 
 
