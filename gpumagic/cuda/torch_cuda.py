@@ -315,6 +315,28 @@ def nvtx() -> Any:
 NOT_IN_USE = "CUDA is not in use in this process"
 
 
+def flop_counter() -> Any:
+    """Return the module `torch.utils.flop_counter`.
+
+    Raises:
+        DeviceError: this torch has none.
+    """
+    require()
+    try:
+        import torch.utils.flop_counter
+    except ImportError as error:
+        raise DeviceError(f"this torch counts no FLOPs ({text.reason(error)})") from None
+    return torch.utils.flop_counter
+
+
+def dispatch_mode() -> Any:
+    """Return the class `torch.utils._python_dispatch.TorchDispatchMode`."""
+    require()
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
 def no_gpu_reason() -> str:
     """Why this process has no GPU time to report, in a few words. Initialises nothing."""
     torch = loaded()

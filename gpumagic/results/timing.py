@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, data_frame
+from gpumagic.results.conditions import Conditions
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.quality import Quality
 from gpumagic.system.text import plural
@@ -123,6 +125,8 @@ class CudaTiming(Result):
     #: The kernels of one more run under the profiler; None without ``--kernels``.
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
+    #: The machine and the versions; None for a result that was put together otherwise.
+    conditions: Conditions | None = None
 
     def _blocks(self) -> list[Block]:
         ended_by_itself = self.quality is not None and self.quality.stopped_by is not None
@@ -175,6 +179,16 @@ class CudaTiming(Result):
         if len(rows) > 1:
             timeline.legend(frameon=False)
         return plot
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        from gpumagic.results.stored import save
+
+        return save(self, path)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
