@@ -9,11 +9,8 @@ from pathlib import Path
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
-<<<<<<< HEAD
-from gpumagic.system.text import plural
-=======
 from gpumagic.results.conditions import Conditions
->>>>>>> 64c4aae (Results are saved, loaded and compared with stored ones; energy by NVML's counter; FLOPs by torch's)
+from gpumagic.system.text import plural
 
 #: From this part of a device's memory in use, the free memory is coloured.
 _WARN, _BAD = 0.90, 0.97
