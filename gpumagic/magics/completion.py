@@ -195,11 +195,13 @@ def _words(
 
 
 def _devices(fragment: str, session: Session) -> Iterator[Offer]:
-    before, comma, _ = fragment.rpartition(",")
+    """Yield indexes, or UUIDs once one has begun; none twice in a list."""
+    before, comma, last = fragment.rpartition(",")
+    named = before.split(",")
     for index, uuid in session.devices:
-        yield Offer(f"{before}{comma}{index}", "GPU")
-        if uuid is not None:
-            yield Offer(f"{before}{comma}{uuid}", "GPU")
+        device = str(index) if not last or last.isdecimal() else uuid
+        if device is not None and device not in named:
+            yield Offer(f"{before}{comma}{device}", "GPU")
 
 
 def _variables(session: Session) -> Iterator[Offer]:
