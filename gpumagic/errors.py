@@ -42,6 +42,10 @@ class DependencyError(GpuMagicError, ImportError):
 class RegressionError(GpuMagicError, AssertionError):
     """The code is slower, or needs more memory, than the stored result allows."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the traceback would be ours alone."""
+        return [f"RegressionError: {self}"]
+
 
 class GpuMagicWarning(UserWarning):
     """A request did not, or may not, take effect."""

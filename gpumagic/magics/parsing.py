@@ -254,6 +254,18 @@ def duration(text: str) -> float:
     return found
 
 
+def excess(text: str) -> float:
+    """Return what is allowed above a baseline, as a part of it, from ``10%`` or ``10`` percent.
+
+    Raises:
+        argparse.ArgumentTypeError: no percentage of 0 or more.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%?\s*", text)
+    if match is None or float(match[1]) > 1e6:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")
+    return float(match[1]) / 100
+
+
 def share(text: str) -> float:
     """A part of a whole from ``1%`` or ``0.01``: above 0 and below 1.
 

@@ -13,7 +13,7 @@ from gpumagic.results.base import plain
 from gpumagic.results.deserialize import from_plain
 from gpumagic.results.memory import MemoryDelta
 from gpumagic.results.timing import CudaTiming
-from gpumagic.system.paths import of_new_file, written
+from gpumagic.system.paths import output_path, user_path
 from gpumagic.system.text import harmless
 
 #: Written into each file; a reader of another number refuses.
@@ -29,7 +29,7 @@ def save(result: CudaTiming | MemoryDelta, path: str | Path) -> Path:
     Raises:
         SpecError: the path cannot be that of a file, or the file cannot be written.
     """
-    target = of_new_file(path)
+    target = output_path(path)
     content = {
         "gpumagic": VERSION,
         "kind": type(result).__name__,
@@ -71,7 +71,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     Raises:
         SpecError: there is no such file, or it holds no result.
     """
-    source = written(path)
+    source = user_path(path)
     try:
         if source.exists() and not source.is_file():
             raise SpecError(f"{_shown(path)} is no regular file")

@@ -17,8 +17,8 @@ def counted(run: Any) -> Flops:
     return counter.found
 
 
-def test_a_matrix_product_and_its_backward_pass(work: Any) -> None:
-    torch = work.torch
+def test_a_matrix_product_and_its_backward_pass(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     a = torch.empty(64, 128, device="cuda:0", dtype=torch.bfloat16, requires_grad=True)
     b = torch.empty(128, 32, device="cuda:0", dtype=torch.bfloat16)
     assert counted(lambda: a @ b) == Flops(2 * 64 * 128 * 32, "bfloat16")
@@ -26,8 +26,8 @@ def test_a_matrix_product_and_its_backward_pass(work: Any) -> None:
     assert counted(lambda: a + 1) == Flops(0, None), "what the counter does not count has no dtype"
 
 
-def test_several_dtypes_have_no_peak(work: Any) -> None:
-    torch = work.torch
+def test_several_dtypes_have_no_peak(gpu_work: Any) -> None:
+    torch = gpu_work.torch
     half, single = (torch.empty(8, 8, device="cuda:0", dtype=d) for d in (torch.half, torch.float))
     found = counted(lambda: (half @ half, single @ single))
     assert found.dtype is None
@@ -50,8 +50,8 @@ def test_dense_peaks(device: str, dtype: str, expected: float | None) -> None:
     assert peak(device, dtype) == pytest.approx(expected)
 
 
-def test_the_share_of_a_card(work: Any) -> None:
-    flops, matmul = Flops(495 * 10**12, "float32"), work.torch.backends.cuda.matmul
+def test_the_share_of_a_card(gpu_work: Any) -> None:
+    flops, matmul = Flops(495 * 10**12, "float32"), gpu_work.torch.backends.cuda.matmul
     assert share_of_peak(flops, 10.0, "NVIDIA H200") == pytest.approx(495 / 670)
     matmul.allow_tf32 = True
     try:

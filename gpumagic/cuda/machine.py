@@ -25,7 +25,7 @@ _DRIVER = "/proc/driver/nvidia/version"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)*")
 
 
-def current(ordinals: Iterable[int]) -> Conditions:
+def conditions(ordinals: Iterable[int]) -> Conditions:
     """Return the conditions of a measurement that has just ended on these devices."""
     used = sorted(ordinals)
     torch: Any = torch_cuda.loaded()
