@@ -122,6 +122,40 @@ class Session:
             return ()
         return tuple(why for bit, why in _HELD_DOWN.items() if (bits or 0) & bit)
 
+    def identities(self) -> list[tuple[int, str | None]]:
+        """Return index and UUID of the devices that have been read; asks NVML nothing."""
+        return [(index, about.fixed.get("uuid")) for index, (_, about) in self._handles.items()]
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return a device's current SM clock in MHz; None where NVML does not tell."""
+        nvml = self._nvml
+        return self._number(uuid, nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
+
+    def energy(self, uuid: str) -> int | None:
+        """Return the energy that a device has used since the driver was loaded, in millijoules.
+
+        None where NVML does not tell (before Volta; MIG instances).
+        """
+        return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+
+    def pids(self, uuid: str) -> list[int] | None:
+        """Return the processes on a device, as NVML numbers them; None where it does not tell."""
+        try:
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+            found = None if handle is None else self._processes(handle)
+        except _LostError:
+            return None
+        return None if found is None else [process.pid for process in found]
+
+    def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
+        """Return what a call answers of a device; None where it does not."""
+        try:
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+            found = None if handle is None else self._ask(call, handle, *arguments)
+        except _LostError:
+            return None
+        return None if found is None else int(found)
+
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"index": index}
         known = self._handles.get(index)
@@ -247,6 +281,11 @@ def session() -> Session:
             _session = Session()
         except _LostError as error:  # a lost device fails even calls that name no device
             raise DeviceError(f"NVML answers: {error}") from error
+    return _session
+
+
+def opened() -> Session | None:
+    """Return the session if it is open."""
     return _session
 
 

@@ -307,6 +307,28 @@ def nvtx() -> Any:
     return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
 
 
+def flop_counter() -> Any:
+    """Return the module `torch.utils.flop_counter`.
+
+    Raises:
+        DeviceError: this torch has none.
+    """
+    require()
+    try:
+        import torch.utils.flop_counter
+    except ImportError as error:
+        raise DeviceError(f"this torch counts no FLOPs ({text.reason(error)})") from None
+    return torch.utils.flop_counter
+
+
+def dispatch_mode() -> Any:
+    """Return the class `torch.utils._python_dispatch.TorchDispatchMode`."""
+    require()
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
 @contextmanager
 def chosen(which: _Device) -> Iterator[None]:
     """Make `device` return ``which`` within the scope."""

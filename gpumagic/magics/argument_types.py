@@ -58,6 +58,14 @@ def percentage(text: str) -> float:
     return value
 
 
+def excess(text: str) -> float:
+    """Return what is allowed above a baseline, as a part of it, from ``10%`` or ``10`` percent."""
+    match = _SHARE.fullmatch(text)
+    if match is None or float(match[1]) > 1e6:
+        raise ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")
+    return float(match[1]) / 100
+
+
 def share(text: str) -> float:
     """Return a fraction above 0 and below 1 from ``1%`` or ``0.01``."""
     match = _SHARE.fullmatch(text)

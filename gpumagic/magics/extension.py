@@ -67,7 +67,7 @@ class GpuMagic(Magics):
     def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
         """Call a magic's module; turn gpumagic's own errors into one line."""
         __tracebackhide__ = True
-        from gpumagic.errors import GpuMagicError
+        from gpumagic.errors import GpuMagicError, RegressionError
 
         try:
             magic = import_module(f"gpumagic.magics.{name}.command")
@@ -76,7 +76,7 @@ class GpuMagic(Magics):
         try:
             return magic.run(self, line, cell, local_ns)
         except GpuMagicError as error:
-            if self._came_from_user(error):
+            if isinstance(error, RegressionError) or self._came_from_user(error):
                 raise
             from gpumagic.system.text import harmless_lines
 

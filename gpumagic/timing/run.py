@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from gpumagic.cuda import gpu_absence, torch_cuda
+from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
+from gpumagic.results.compilation import Compilation
 from gpumagic.results.quality import Quality
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
@@ -120,6 +121,7 @@ def summarize(
     sampling: QueuedSampling | None = None,
     quality: Quality | None = None,
     compilations: Sequence[float] = (),
+    compiled: Sequence[Compilation] = (),
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`."""
 
@@ -150,6 +152,8 @@ def summarize(
         **_queued(sampling),
         quality=quality,
         compilations=tuple(compilations),
+        compiled=tuple(compiled),
+        conditions=machine.conditions(gpu.devices),
     )
 
 

@@ -30,6 +30,8 @@ def run(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     options = delivery.options
     if options.kernels or options.trace is not None or options.nvtx is not None:
         raise SpecError("--kernels, --trace and --nvtx look at one device: leave --on out")
+    if options.flops or options.energy or options.save or options.against:
+        raise SpecError("--flops, --energy, --save, --against are for one result: leave --on out")
     devices = parse(options.on)
     progress = Progress(delivery.shell, enabled=not options.quiet)
     timings: dict[str, CudaTiming] = {}

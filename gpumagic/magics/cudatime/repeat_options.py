@@ -20,6 +20,7 @@ _REPEATING = (
     "queued",
     "cold",
     "on",
+    "energy",
 )
 
 
