@@ -219,7 +219,7 @@ class _Request:
             if now - checked > _CHECK_PERIOD:  # no message tells that the controller is gone
                 failed_checks = 0 if self._cluster.answers() else failed_checks + 1
                 if failed_checks >= _FAILED_CHECKS:
-                    raise DeviceError(self._cluster.silence)
+                    raise DeviceError(self._cluster.no_answer)
                 checked = time.monotonic()
 
     def _expected(self) -> dict[int, Any]:
