@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import signal
@@ -98,6 +99,29 @@ def test_a_busy_engine_is_not_waited_for(
         assert timing.failed == {1: "no answer within 4 s: it is busy, or has lost its connection"}
         with pytest.raises(UsageError, match="no engine can run the cell; engine 1: no answer"):
             run(two_engines, "%%cudatime --cluster -t 1\nran = True")
+    assert two_engines.value(1, "'ran' in globals()") is False
+
+
+def test_an_interrupt_before_an_engine_has_begun(
+    two_engines: Cluster, run: Run, busy_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is withdrawn, and what the engine runs for others goes on."""
+    run(two_engines, "%cudatime --cluster -q 1")
+    wait, waits = concurrent.futures.wait, []
+
+    def interrupted(futures: Any, timeout: float) -> Any:
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(futures, 60)  # the engine confirms, however slow the machine
+
+    with busy_engine(two_engines, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr("gpumagic.cluster.cell_run.concurrent.futures.wait", interrupted)
+            cell = "%%cudatime --cluster -t 1 -v timing\nran = True"
+            ran = run(two_engines, cell, raising=False)
+        assert isinstance(ran.error, KeyboardInterrupt)
+        assert run(two_engines, "timing").value.failed == {1: "it was interrupted before it began"}
     assert two_engines.value(1, "'ran' in globals()") is False
 
 

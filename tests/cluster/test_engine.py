@@ -21,7 +21,7 @@ from tests.support.shells import Ran
 def request_cell(
     ip: InteractiveShell, run_cell: Callable[..., Ran]
 ) -> Iterator[Callable[..., tuple[Ran, list[Any]]]]:
-    """``request_cell(line, cell, awaits=False, …)``: run a client's cell; return the payload too."""
+    """``request_cell(line, cell, awaits=False, …)``: run a client's cell, and the payload."""
 
     def request_cell(line: str, cell: str | None, **changes: Any) -> tuple[Ran, list[Any]]:
         values = {"version": __version__, "client": "me", "run": 1, "ungrouped": True}

@@ -184,7 +184,7 @@ def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engine.QUESTIONS, "device_table", lambda: (HERE, DeviceTable(), (), ()))
+    monkeypatch.setitem(engine.FUNCTIONS, "device_table", lambda: (HERE, DeviceTable(), (), ()))
     kind, content = engine.answer(__version__, "device_table", {}, 10**6)
     assert kind == "ok"
     assert json.loads(content)[0]["host"] == "host"
