@@ -49,7 +49,7 @@ class CellPlan:
 
     @property
     def awaits(self) -> bool:
-        """Return whether the code awaits at its top level, so that it needs the engine's event loop."""
+        """Return whether the code awaits at its top level, and so needs the event loop."""
         if not re.search(r"\b(await|async)\b", self.code):
             return False
         from IPython.core.inputtransformer2 import TransformerManager

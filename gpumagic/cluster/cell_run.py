@@ -266,7 +266,7 @@ class _Request:
         return refused if outcome.exception is None else []
 
     def _store_reply(self, engine: int, payload: tuple[Any, ...]) -> bool:
-        """Store an engine's result; False if it has refused, since it has joined a process group."""
+        """Store an engine's result; False if it refuses, being in a process group now."""
         places = _places[self._client]
         if payload[:1] == (IN_GROUP,):
             places.pop(_uuid(self._client, engine), None)
