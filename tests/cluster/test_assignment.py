@@ -1,16 +1,23 @@
-"""Which engine gets which device: pure."""
+"""Which engine gets which device, from the device tables alone."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 
 import pytest
 
-from gpumagic.cluster import assignment, distributed
-from gpumagic.cluster.connection import targets
-from gpumagic.errors import DeviceError, SpecError
-from gpumagic.render.units import spans
-from gpumagic.results import ClusterTable, Device, DeviceTable, EngineDevices, MigInstance
+from gpumagic.cluster import assignment
+from gpumagic.errors import DeviceError
+from gpumagic.results import (
+    ClusterTable,
+    Device,
+    DeviceTable,
+    EngineDevices,
+    MigInstance,
+)
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
 
 
 def machine(*free: int, host: str = "a", error: str | None = None) -> DeviceTable:
@@ -51,7 +58,7 @@ def test_too_few() -> None:
         "a has 2 GPUs and 3 engines: --share lets engines share them, -t pins 2 of the engines"
     )
     assert assignment.by_rank(found, share=True) == {0: "GPU-a0", 1: "GPU-a1", 2: "GPU-a0"}
-    with pytest.raises(DeviceError, match="nobody can have 3"):
+    with pytest.raises(DeviceError, match="no engine can have 3"):
         assignment.by_rank(found, 3, share=True)
 
 
@@ -75,7 +82,7 @@ def test_mig_instances_are_devices() -> None:
     devices = DeviceTable((Device(0, uuid="GPU-a0", mig=parts), Device(1, uuid="GPU-a1")))
     found = table({"a": (devices, [0, 1, 2])})
     assert assignment.by_rank(found) == {0: "MIG-1", 1: "MIG-2", 2: "GPU-a1"}
-    with pytest.raises(DeviceError, match="has 1 GPU and 3 engines for 2 each: nobody can have 2"):
+    with pytest.raises(DeviceError, match="1 GPU and 3 engines for 2 each: no engine can have 2"):
         assignment.by_rank(found, 2)
     divided = DeviceTable((Device(0, uuid="GPU-a0", mig=parts),))
     with pytest.raises(DeviceError, match="a has only MIG instances: an engine can have one"):
@@ -93,22 +100,22 @@ def test_each_gets_of_what_it_was_given() -> None:
     of_tasks = given(("GPU-a1",), ("GPU-a0",), devices=machine(5, 9))
     assert assignment.by_rank(of_tasks) == {0: "GPU-a1", 1: "GPU-a0"}
     assert assignment.by_rank(of_tasks, share=True) == {0: "GPU-a1", 1: "GPU-a0"}
-    assert assignment.freest(of_tasks, 2) == {0: "GPU-a1", 1: "GPU-a0"}
+    assert assignment.most_free(of_tasks, 2) == {0: "GPU-a1", 1: "GPU-a0"}
     partly = given(("GPU-a0", "GPU-a1"), ("GPU-a0",), devices=machine(9, 5))
     assert assignment.by_rank(partly) == {0: "GPU-a1", 1: "GPU-a0"}
-    assert assignment.freest(partly, 2) == {0: "GPU-a1", 1: "GPU-a0"}
+    assert assignment.most_free(partly, 2) == {0: "GPU-a1", 1: "GPU-a0"}
     both_one = given(("GPU-a0",), ("GPU-a0",), ("GPU-a1", "GPU-a2"), devices=machine(1, 1, 1))
     with pytest.raises(DeviceError, match="a has 3 GPUs, but an engine was given too few of them"):
         assignment.by_rank(both_one)
     with pytest.raises(DeviceError, match="which is enough for 2"):
-        assignment.freest(both_one, 3)
+        assignment.most_free(both_one, 3)
 
 
 def test_an_instance_that_an_engine_was_not_given_is_not_its() -> None:
     parts = (MigInstance("M1", memory_total=10, memory_used=0), MigInstance("M2"))
     devices = DeviceTable((Device(0, uuid="GPU-a0", mig=parts),))
     assert assignment.by_rank(given(("M2",), devices=devices)) == {0: "M2"}
-    assert assignment.freest(given(("M2",), ("M1",), devices=devices), 1) == {1: "M1"}
+    assert assignment.most_free(given(("M2",), ("M1",), devices=devices), 1) == {1: "M1"}
 
 
 def test_what_others_have_taken() -> None:
@@ -134,74 +141,18 @@ def test_a_lost_device_is_given_to_nobody() -> None:
 
 def test_the_freest_of_all_hosts() -> None:
     found = table({"a": (machine(5, 9), [0, 1]), "b": (machine(7, 8, 6, host="b"), [2, 3])})
-    assert assignment.freest(found, 1) == {0: "GPU-a1"}
-    assert assignment.freest(found, 3) == {0: "GPU-a1", 2: "GPU-b1", 3: "GPU-b0"}
+    assert assignment.most_free(found, 1) == {0: "GPU-a1"}
+    assert assignment.most_free(found, 3) == {0: "GPU-a1", 2: "GPU-b1", 3: "GPU-b0"}
     # b has no third engine for its next device, so the next is one of a's.
-    assert assignment.freest(found, 4)[1] == "GPU-a0"
+    assert assignment.most_free(found, 4)[1] == "GPU-a0"
     with pytest.raises(DeviceError) as raised:
-        assignment.freest(found, 5)
+        assignment.most_free(found, 5)
     expected = "auto 5: the cluster has 5 GPUs and 4 engines, which is enough for 4"
     assert str(raised.value) == expected
 
 
 def test_one_machine_under_two_names_has_each_device_once() -> None:
     found = table({"a": (machine(9, 5), [0]), "b": (machine(9, 5), [1])})
-    assert assignment.freest(found, 2) == {0: "GPU-a0", 1: "GPU-a1"}
+    assert assignment.most_free(found, 2) == {0: "GPU-a0", 1: "GPU-a1"}
     with pytest.raises(DeviceError, match="the cluster has 2 GPUs and 2 engines"):
-        assignment.freest(found, 3)
-
-
-def test_ranks_by_engine_and_host() -> None:
-    planned = distributed.plan({4: "a", 0: "b", 2: "a"})
-    assert {engine: (p["rank"], p["local_rank"]) for engine, p in planned.items()} == {
-        0: (0, 0),
-        2: (1, 0),
-        4: (2, 1),
-    }
-    assert {p["world_size"] for p in planned.values()} == {3}
-    assert [planned[e]["local_world_size"] for e in (0, 2, 4)] == [1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("text", "chosen"),
-    [
-        (None, [0, 1, 5]),
-        ("all", [0, 1, 5]),
-        ("5", [5]),
-        ("1,0", [1, 0]),
-        ("0:2", [0, 1]),
-        ("-1:", [5]),
-        ("::2,1", [0, 5, 1]),
-        ("0,0", [0]),
-    ],
-)
-def test_targets(text: str | None, chosen: list[int]) -> None:
-    assert targets(text, [0, 1, 5]) == chosen
-
-
-@pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:", "-:", ":-"])
-def test_targets_that_are_none(text: str) -> None:
-    with pytest.raises(SpecError, match=r"^-t "):
-        targets(text, [0, 1, 5])
-
-
-def test_spans() -> None:
-    assert spans([7, 0, 1, 2]) == "0–2, 7"
-    assert spans([]) == ""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a question to Linux")
-def test_the_interface_of_an_address() -> None:
-    assert distributed._interface(distributed._own_address("127.0.0.1")) == "lo"
-    assert distributed._interface("192.0.2.1") is None
-    assert distributed._interface(None) is None
-
-
-def test_addresses_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert distributed._address(()) == "127.0.0.1"
-    # A name that stands for loopback, as hosts files often have it, leads nobody here.
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
-    with pytest.raises(DeviceError, match="knows no address by which localhost could reach it"):
-        distributed._address(("localhost",))
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [(0, 0, 0, "", ("10.1.2.3", 0))])
-    assert distributed._address(("localhost",)) == "10.1.2.3"
+        assignment.most_free(found, 3)
