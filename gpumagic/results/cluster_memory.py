@@ -1,4 +1,4 @@
-"""What a cell did to GPU memory on the engines of a cluster."""
+"""The change of GPU memory by a cell on the engines of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumagic.system.text import plural
 
 @dataclass(frozen=True)
 class EngineMemory(EngineResult):
-    """What a cell did to the GPU memory of one engine."""
+    """The change of one engine's GPU memory by a cell."""
 
     delta: MemoryDelta | None = None
 
@@ -29,7 +29,7 @@ class EngineMemory(EngineResult):
 
 @dataclass(frozen=True)
 class ClusterMemory(Result):
-    """What a cell did to GPU memory on every engine. Bytes, exact."""
+    """The change of GPU memory by a cell on every engine. Bytes, exact."""
 
     engines: tuple[EngineMemory, ...] = ()
     #: From sending the cell until the last engine's answer, by the client's clock; seconds.

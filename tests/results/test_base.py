@@ -70,12 +70,8 @@ def test_every_module_is_tested_in_its_place() -> None:
     """A new result is one file, and a test of it."""
     tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     modules = {module.name for module in pkgutil.iter_modules(results.__path__)}
-    # All that is cluster's is one subject; the quality of repeats is shown with their times.
-    shared = {name for name in modules if name.startswith("cluster_")} | {
-        "process_group",
-        "quality",
-    }
-    assert modules - shared <= tested
+    # The quality of repeats is shown with their times.
+    assert modules - {"quality"} <= tested
 
 
 def test_a_data_frame() -> None:
