@@ -13,11 +13,11 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib import import_module
 from types import CodeType
 from typing import Any, NamedTuple
 
+from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import nvml_check
 from gpumagic.cuda.import_trace import ImportNotes
 
@@ -63,8 +63,10 @@ class _Running(NamedTuple):
 class Witness:
     """Watches one shell. `attach` and `detach` are exact opposites."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
+        self._hooks = hooks
+        self._hook = CellHook(self._cell_ended, self._failed, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         self._noted_run: Callable[..., Any] | None = None
@@ -97,7 +99,7 @@ class Witness:
             return run_code(code, result, **options)
 
         self._noted_run = self._shell.run_code = noted_run
-        self._shell.events.register("post_run_cell", self._cell_ended)
+        self._hooks.add(self._hook)
 
     def detach(self) -> None:
         """Stop watching and put back what was replaced."""
@@ -108,8 +110,7 @@ class Witness:
             return
         if self._shell.__dict__.get("run_code") is noted:
             del self._shell.run_code
-        with suppress(ValueError):  # somebody has emptied the list
-            self._shell.events.unregister("post_run_cell", self._cell_ended)
+        self._hooks.remove(self._hook)
 
     def look(self) -> None:
         """Ask the driver; if it is up, what ran since the last question has initialised CUDA."""
@@ -149,15 +150,26 @@ class Witness:
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
         self._package, self._settled = None, False
 
-    def _cell_ended(self, result: Any) -> None:
+    def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
             return  # the cell that has loaded us, and nothing else
         self.look()
-        if result is None:  # cancelled, and all that it ran
-            self._running.clear()
-            return
         self._leave(result)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
+
+    def _cancelled(self) -> None:
+        if self._driver is not None:
+            self.look()
+        self._running.clear()
+
+    def _failed(self, error: Exception) -> None:
+        self.detach()
+        from gpumagic.system import text
+
+        print(
+            f"gpumagic: what initialises CUDA is noted no longer ({text.named(error)})",
+            file=sys.stderr,
+        )
 
     def _leave(self, result: Any) -> None:
         """Forget the statement of this cell, and those of cells that ended without a word."""
@@ -177,11 +189,11 @@ class Witness:
 _witness: Witness | None = None
 
 
-def attach(shell: Any) -> None:
-    """Watch ``shell`` until CUDA is initialised."""
+def attach(shell: Any, hooks: CellHooks) -> None:
+    """Watch ``shell``, with its ``hooks``, until CUDA is initialised."""
     global _witness
     detach()
-    _witness = Witness(shell)
+    _witness = Witness(shell, hooks)
     _witness.attach()
 
 

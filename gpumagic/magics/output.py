@@ -7,6 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from gpumagic.magics.extension import find
 from gpumagic.results import Result
 
 _Live = TypeVar("_Live", bound="LiveDisplay")
@@ -20,8 +21,10 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
     from IPython.display import display
 
     cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
-    # With -o the same object comes back as Out[n]; a second table below the first helps nobody.
-    shell._gpumagic_shown = (id(result), shell.execution_count)
+    extension = find(shell)
+    if extension is not None:
+        # With -o the same object comes back as Out[n], where a second table would help nobody.
+        extension.note_displayed(result)
 
 
 def hand_over(
@@ -41,13 +44,6 @@ def hand_over(
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None
-
-
-def format_result(shell: Any, result: Result) -> Any:
-    """The display formatter of results: one line for one that was shown a moment ago."""
-    if getattr(shell, "_gpumagic_shown", None) == (id(result), shell.execution_count):
-        return {"text/plain": repr(result)}
-    return result._repr_mimebundle_()
 
 
 class LiveDisplay:

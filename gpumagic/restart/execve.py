@@ -18,13 +18,6 @@ from gpumagic.cuda.processes import command_name
 from gpumagic.restart import signals
 from gpumagic.restart.connections import socket_of
 
-
-def is_fork(shell: Any) -> bool:
-    """Whether this process is a forked copy of the one that loaded gpumagic."""
-    extension = getattr(shell, "_gpumagic", None)
-    return extension is not None and bool(extension.pid != os.getpid())
-
-
 # --- what would be lost --------------------------------------------------------------------------
 
 #: Helpers of Python and torch that end by themselves when their master does.

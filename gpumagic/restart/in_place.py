@@ -48,8 +48,6 @@ def check(shell: Any, *, force: bool = False) -> None:
             "Windows cannot replace a running process: restart the kernel (Kernel > Restart), and "
             "run this line without --restart in its first cell"
         )
-    if execve.is_fork(shell):
-        raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
     app = _app(shell)
     if app is None:
         raise RestartError(

@@ -233,7 +233,7 @@ def _go_on(app: Any) -> None:
     try:
         _find_gpumagic()
         app.shell.extension_manager.load_extension("gpumagic")
-        app.shell._gpumagic.resume(state)
+        app.shell.magics_manager.registry["GpuMagic"].resume(state)
     except BaseException as error:
         failed(app.shell, state, error)
 
@@ -328,7 +328,7 @@ def _check(what: str) -> None:
     """In a child of the old process: import what the new process imports, and print the version."""
     importlib.import_module("ipykernel.ipkernel" if what == "kernel" else "IPython.terminal.ipapp")
     _find_gpumagic()
-    for name in ("magics.extension", "magics.gpu.restarting", "restart.resuming"):
+    for name in ("magics.loading", "magics.gpu.restarting", "restart.resuming"):
         importlib.import_module(f"gpumagic.{name}")
     print(sys.modules["gpumagic"].__version__)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.hooks import first_line
+from gpumagic.cells.hooks import CellHooks, first_line
 from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
@@ -309,7 +309,7 @@ def test_the_users_counters_are_what_they_would_have_been(
     del _
     clear(torch)
     told: list[CellMemory] = []
-    every_cell = EveryCell(ip, told.append)
+    every_cell = EveryCell(CellHooks(ip), told.append)
     every_cell.on()
 
     def cell(aside: random.Random) -> None:
@@ -346,7 +346,7 @@ def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
             course.append(torch.cuda.memory_allocated())
 
     ip.user_ns["work"] = work
-    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
     every_cell.on()
     for _ in range(30):
         start = course[-1]
@@ -361,7 +361,7 @@ def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
 def test_an_idle_device_reads_once_a_cell(
     torch: ModuleType, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
     every_cell.on()
     read: list[int] = []
     call = LEDGER._call

@@ -298,11 +298,12 @@ def test_what_the_session_was_told_is_told_again(
     # What draws the report imports libraries that draw random numbers.
     assert k.value("random.random() == fork.random()")
     ip = "get_ipython()"
+    extension = f"{ip}.magics_manager.registry['GpuMagic'].extension"
     assert k.value(f"{ip}.magics_manager.registry['AutoreloadMagics']._reloader.check_all")
-    assert k.value(f"({ip}._gpumagic.every_timing.above, {ip}._gpumagic.every_cell.watching)") == (
+    assert k.value(f"({extension}.cell_timing.above, {extension}.cell_memory.watching)") == (
         *(7.0, True),
     )
-    assert k.value(f"{ip}._gpumagic.magics.max_util") == "55"
+    assert k.value(f"{extension}.magics.max_util") == "55"
     assert k.value("(cpu.tolist(), str(cpu.device), str(gpu.weight.device))") == (
         *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
     )

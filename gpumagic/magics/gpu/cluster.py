@@ -124,10 +124,7 @@ def check_unused(options: argparse.Namespace) -> None:
 
 def current(magics: Any, where: str | None = None) -> Cluster:
     """The cluster of this shell: ``where``, or the one that was chosen last, or that of ``%px``."""
-    extension = magics.shell._gpumagic
-    if not hasattr(extension, "cluster"):
-        extension.cluster = None
-        extension.undo.append(lambda: connection.close(magics.shell))
+    extension = magics.extension
     # The one that was named last stays the one that is meant, also when it has to be found again.
     where = extension.cluster if where is None else where
     found = connection.connect(where, magics.shell)

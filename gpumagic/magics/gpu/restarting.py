@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
+from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming
 from gpumagic.results import Selection
@@ -35,7 +36,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
 
 
 def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    in_place.check(shell, force=options.force)
+    check(shell, force=options.force)
     environment = _environment(shell)
     payload: dict[str, Any] = {
         "spec": chosen.requested,
@@ -60,6 +61,17 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
     raise AssertionError("unreachable")
 
 
+def check(shell: Any, *, force: bool = False) -> None:
+    """Return if the process of ``shell`` can be restarted in place.
+
+    Raises:
+        RestartError: it cannot, and why; ``force`` overrides what would only be lost.
+    """
+    if os.getpid() != of(shell).pid:
+        raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
+    in_place.check(shell, force=force)
+
+
 def _environment(shell: Any) -> dict[str, str]:
     """The environment of the new process: the present one, under the choice just made."""
     environment = dict(os.environ)
@@ -67,7 +79,7 @@ def _environment(shell: Any) -> dict[str, str]:
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    for name in shell._gpumagic.own_variables():
+    for name in of(shell).own_variables():
         environment.pop(name, None)
     return environment
 

@@ -14,6 +14,7 @@ from traitlets.config import Config
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.magics.cudatime import per_cell as timing_cells
+from gpumagic.magics.extension import of
 from gpumagic.magics.gpumem import history as memory_history
 from gpumagic.magics.gpumem import per_cell
 from gpumagic.selection import cpu_threads
@@ -31,9 +32,11 @@ _CALLED = (
 
 def save(shell: Any) -> dict[str, Any]:
     """What is to be told again; plain data, and results of gpumagic."""
-    extension = shell._gpumagic
+    extension = of(shell)
     timing, memory, history = (
-        getattr(extension, name, None) for name in ("every_timing", "every_cell", "history")
+        extension.cell_timing,
+        extension.cell_memory,
+        extension.memory_history,
     )
     recorded = None if history is None else history.state()
     return {
@@ -49,7 +52,7 @@ def save(shell: Any) -> dict[str, Any]:
         "timing": (timing.above,) if timing is not None and timing.watching else (),
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
-        "timings": extension.magics.named_timings,
+        "timings": extension.named_timings,
         "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
     }
 
@@ -102,7 +105,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
                 begin()
         except GpuMagicError as error:  # there is no GPU any more
             notes.append(f"Not on again: {mode} ({error}).")
-    shell._gpumagic.magics.named_timings = found["timings"]
+    of(shell).named_timings = found["timings"]
     missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
     missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
     if missing:

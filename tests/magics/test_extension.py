@@ -1,0 +1,68 @@
+"""What is declared on the extension of a shell, and how it is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpumagic.magics.extension import Settings, find, of
+from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.results import MemoryDelta
+from tests.support.shells import shell
+
+
+def test_found_by_what_ipython_has_registered() -> None:
+    with shell(load=False) as ip:
+        assert find(ip) is None
+        with pytest.raises(AssertionError):
+            of(ip)
+        ip.extension_manager.load_extension("gpumagic")
+        extension = of(ip)
+        assert find(ip) is extension is ip.magics_manager.registry["GpuMagic"].extension
+        assert extension.shell is ip
+        assert isinstance(extension.magics, Settings)
+        assert not [name for name in vars(ip) if "gpumagic" in name]
+        ip.extension_manager.unload_extension("gpumagic")
+        assert find(ip) is None
+        # Somebody else's magics of that name are not ours.
+        ip.magics_manager.registry["GpuMagic"] = object()
+        assert find(ip) is None
+        del ip.magics_manager.registry["GpuMagic"]
+
+
+def test_a_result_is_on_the_screen_for_the_cell_that_showed_it(ip: Any) -> None:
+    extension, result = of(ip), MemoryDelta()
+    assert not extension.was_displayed(result)
+    extension.note_displayed(result)
+    assert extension.was_displayed(result)
+    assert not extension.was_displayed(MemoryDelta())
+    ip.run_cell("1", store_history=True)
+    assert not extension.was_displayed(result)
+
+
+def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:
+    ip.run_cell("import torch; torch.cuda.init()")
+    ip.run_cell("%cudatime on -q\n%gpumem on -q\n%gpumem record on -q")
+    extension = of(ip)
+    timing, memory, history = (
+        extension.cell_timing,
+        extension.cell_memory,
+        extension.memory_history,
+    )
+    assert timing is not None
+    assert memory is not None
+    assert history is not None
+    assert timing.watching
+    assert memory.watching
+    assert len(LEDGER._scopes) == 1
+    assert len([*extension.hooks]) >= 4
+    ip.extension_manager.unload_extension("gpumagic")
+    assert not timing.watching
+    assert not memory.watching
+    assert not history.state().own
+    assert not LEDGER._scopes
+    assert not [*extension.hooks]
+    ip.extension_manager.load_extension("gpumagic")
+    assert of(ip) is not extension
+    assert of(ip).cell_timing is None
