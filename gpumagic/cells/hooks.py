@@ -6,6 +6,7 @@ line, and how many records there are at most.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -17,18 +18,28 @@ MAX_CELLS = 10_000
 _LONGEST = 80
 
 
+def _report_failure(error: Exception) -> None:
+    from gpumagic.system import text
+
+    print(
+        f"gpumagic: a function that is called around cells failed, and is called no longer "
+        f"({text.named(error)})",
+        file=sys.stderr,
+    )
+
+
 @dataclass(eq=False)
 class CellHook(Generic[_Begun]):
     """Functions to call around every cell, also one that another cell runs.
 
-    Where one of the first three raises, the hook is removed, and ``failed`` is called with the
-    exception, to print a line: it never reaches the user's cell.
+    Where one of them raises, the hook is removed, and ``failed`` is called with the exception, to
+    print a line: the user's cell is not affected.
     """
 
     #: Called with a cell's result when it has ended, and with what ``before`` has returned for it:
     #: None too for a cell that is empty, or that had begun before the hook was added.
     after: Callable[[_Begun | None, Any], None]
-    failed: Callable[[Exception], None]
+    failed: Callable[[Exception], None] = _report_failure
     #: Called with IPython's `ExecutionInfo` when a cell begins, and with what it has returned for
     #: the cell that runs this one: None if there is none.
     before: Callable[[Any, _Begun | None], _Begun | None] = lambda info, outer: None

@@ -58,27 +58,27 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         "ident": app.ident,
         "period": max(app.hb_check_period - 500, 500),
         "curve": (app.curve_publickey, app.curve_secretkey),
-        "asking": pending_requests.asking(kernel),
+        "current_request": pending_requests.current_request(kernel),
         "folder": _present_folder(),
     }
     environment = dict(os.environ)
-    with state_file.create() as letter, shutdown.streams_given_back():
+    with state_file.create() as file, shutdown.original_streams():
         if force:
-            execve.end(_children(app))
+            execve.terminate(_children(app))
         shutdown.flush_files()
-        pickle.dump(state, letter)
-        environment[state_file.VARIABLE] = state_file.address(letter)
+        pickle.dump(state, file)
+        environment[state_file.VARIABLE] = state_file.address(file)
         if nanny is not None:  # it would report the end of this engine when its pipe closes
             nanny.kill()
             nanny.wait()
-        waiting = pending_requests.Waiting(kernel)
-        pickle.dump(waiting.take(), letter)
-        letter.flush()
+        waiting = pending_requests.PendingRequests(kernel)
+        pickle.dump(waiting.take(), file)
+        file.flush()
         command = [sys.executable, *_interpreter_options(), *_COMMAND, *app.argv]
         try:
-            execve.replace(command, environment, _first_folder(app), hold=False)
+            execve.replace(command, environment, _first_folder(app), defer_interrupts=False)
         except (OSError, TypeError, ValueError) as error:
-            waiting.give_back()
+            waiting.put_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
     raise AssertionError("unreachable")
 
@@ -197,23 +197,23 @@ class Links:
 
     def __init__(self) -> None:
         self._monitors: dict[int, Any] = {}
-        self._missing: dict[int, int] = {}
+        self._until_connected: dict[int, int] = {}
 
     def watch(self, socket: Any) -> None:
         """``socket`` is about to connect once (more)."""
         if id(socket) not in self._monitors:
             monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
             self._monitors[id(socket)] = (monitor, socket)
-        self._missing[id(socket)] = self._missing.get(id(socket), 0) + 1
+        self._until_connected[id(socket)] = self._until_connected.get(id(socket), 0) + 1
 
     async def made(self, patience: float = 10.0) -> None:
         """Return when all of them are made, or after ``patience`` seconds."""
         deadline = time.monotonic() + patience
-        while any(self._missing.values()) and time.monotonic() < deadline:
+        while any(self._until_connected.values()) and time.monotonic() < deadline:
             for key, (monitor, _) in self._monitors.items():
                 while monitor.poll(0):
                     monitor.recv_multipart(zmq.NOBLOCK)
-                    self._missing[key] -= 1
+                    self._until_connected[key] -= 1
             await asyncio.sleep(0.005)
         for _, socket in self._monitors.values():
             socket.disable_monitor()
@@ -226,7 +226,7 @@ async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
     await links.made()
     if state["folder"] is not None:
         _go_back_later(kernel, state["folder"])
-    shell_queue.put(kernel, [state["asking"], *state["waiting"]])
+    shell_queue.put(kernel, [state["current_request"], *state["pending_requests"]])
 
 
 def _go_back_later(kernel: Any, folder: str) -> None:

@@ -149,7 +149,6 @@ def _cleanup_hook(shell: Any) -> CellHook[None]:
     return CellHook(
         after=lambda _, __: end_abandoned(shell),
         cancelled=lambda: end_abandoned(shell),
-        failed=lambda error: _say("interrupted cells are not ended any longer", error),
     )
 
 
@@ -172,14 +171,13 @@ def _explanation_hook(extension: Extension) -> CellHook[Any]:
 
             failures.explain(extension.shell, result.error_in_exec, begun)
 
+    def failed(error: Exception) -> None:
+        from gpumagic.system import text
+
+        print(f"gpumagic: errors are explained no longer ({text.named(error)})", file=sys.stderr)
+
     return CellHook(
         before=before,
         after=after,
-        failed=lambda error: _say("errors are not explained any longer", error),
+        failed=failed,
     )
-
-
-def _say(what: str, error: Exception) -> None:
-    from gpumagic.system import text
-
-    print(f"gpumagic: {what} ({text.named(error)})", file=sys.stderr)

@@ -17,16 +17,16 @@ import pytest
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import variables as keep
-from tests.keep.runner import namespace
+from tests.keep.runner import new_namespace
 
 
 def kept(cell: str, **options: Any) -> tuple[keep.Plan, list[IO[bytes]]]:
     """The variables of a cell in files, with what was planned."""
-    home = namespace()
-    exec(cell, home)
-    variables = {name: value for name, value in home.items() if not name.startswith("__")}
-    chosen = keep.plan(home, variables, variables, **options)
-    return chosen, keep.save(chosen, create)
+    namespace = new_namespace()
+    exec(cell, namespace)
+    variables = {name: value for name, value in namespace.items() if not name.startswith("__")}
+    chosen = keep.plan(namespace, variables, variables, **options)
+    return chosen, keep.write(chosen, create)
 
 
 def create(folder: str) -> IO[bytes]:
@@ -35,9 +35,11 @@ def create(folder: str) -> IO[bytes]:
 
 def restored(files: list[IO[bytes]]) -> tuple[dict[str, Any], keep.Restored]:
     """What comes back of it, in a new namespace."""
-    home = namespace()
-    outcome = keep.restore(home, files, own={}, location="cpu", device_now=lambda _: "cpu")
-    return home, outcome
+    namespace = new_namespace()
+    outcome = keep.restore(
+        namespace, files, existing={}, location="cpu", device_now=lambda _: "cpu"
+    )
+    return namespace, outcome
 
 
 @pytest.fixture
@@ -63,13 +65,13 @@ def test_one_that_does_not_load_takes_no_other_with_it(module: Path, tmp_path: P
     source = module.read_text()
     module.write_text("raise ImportError('broken since')")
     importlib.invalidate_caches()
-    home, outcome = restored(files)
+    namespace, outcome = restored(files)
     assert outcome.names == ["shared", "also"]
     assert outcome.failures == {"m": "broken since", "both": "broken since"}
     assert outcome.not_imported == {"M": "broken since"}
-    assert outcome.apart == "broken since"
-    assert home["shared"] == home["also"] == [1]
-    folder = keep.leave(files)
+    assert outcome.separate_because == "broken since"
+    assert namespace["shared"] == namespace["also"] == [1]
+    folder = keep.preserve(files)
     assert Path(folder).stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in Path(folder).iterdir())
     with pytest.raises(ImportError, match="broken since"):
@@ -108,15 +110,15 @@ def test_what_belongs_to_a_module_too_is_still_the_same(module: Path) -> None:
     module.write_text(DATA)
     chosen, files = kept(USES, sources=[USES])
     sys.modules.pop("users_module_of_keep").HANDLE.close()
-    home, outcome = restored(files)
-    assert (chosen.failures, outcome.failures, outcome.apart) == ({}, {}, None)
+    namespace, outcome = restored(files)
+    assert (chosen.failures, outcome.failures, outcome.separate_because) == ({}, {}, None)
     fresh = sys.modules["users_module_of_keep"]
-    assert home["REGISTRY"] is fresh.REGISTRY
-    assert home["cfg"] is home["trainer"].cfg is fresh.settings == {"lr": 2}
-    home["register"]("two")
-    assert home["REGISTRY"] == {"one": 0, "two": 1}
+    assert namespace["REGISTRY"] is fresh.REGISTRY
+    assert namespace["cfg"] is namespace["trainer"].cfg is fresh.settings == {"lr": 2}
+    namespace["register"]("two")
+    assert namespace["REGISTRY"] == {"one": 0, "two": 1}
     # What cannot be kept is the module's.
-    assert home["HANDLE"] is fresh.HANDLE
+    assert namespace["HANDLE"] is fresh.HANDLE
     assert outcome.imported == ["register", "Net", "HANDLE"]
     assert outcome.names == ["REGISTRY", "cfg", "NUMBER", "Trainer", "trainer"]
     fresh.HANDLE.close()
@@ -125,15 +127,15 @@ def test_what_belongs_to_a_module_too_is_still_the_same(module: Path) -> None:
 
 def test_what_is_not_asked_for_is_imported_again(module: Path) -> None:
     module.write_text(DATA)
-    home = namespace()
-    exec(USES, home)
-    variables = {name: value for name, value in home.items() if not name.startswith("__")}
-    chosen = keep.plan(home, [], variables, sources=[USES])
-    files = keep.save(chosen, create)
+    namespace = new_namespace()
+    exec(USES, namespace)
+    variables = {name: value for name, value in namespace.items() if not name.startswith("__")}
+    chosen = keep.plan(namespace, [], variables, sources=[USES])
+    files = keep.write(chosen, create)
     sys.modules.pop("users_module_of_keep").HANDLE.close()
-    home, outcome = restored(files)
-    assert (home["REGISTRY"], home["cfg"], outcome.names) == ({}, {"lr": 1}, [])
-    home["HANDLE"].close()
+    namespace, outcome = restored(files)
+    assert (namespace["REGISTRY"], namespace["cfg"], outcome.names) == ({}, {"lr": 1}, [])
+    namespace["HANDLE"].close()
     keep.close(files)
 
 
@@ -142,9 +144,9 @@ def test_an_import_that_fails_is_said(module: Path) -> None:
     sys.modules.pop("users_module_of_keep")
     module.unlink()
     importlib.invalidate_caches()
-    home, outcome = restored(files)
+    namespace, outcome = restored(files)
     assert outcome.not_imported == {"u": "No module named 'users_module_of_keep'"}
-    assert (home["x"], outcome.names, outcome.apart) == (1, ["x"], None)
+    assert (namespace["x"], outcome.names, outcome.separate_because) == (1, ["x"], None)
     keep.close(files)
 
 
@@ -171,8 +173,8 @@ class Ends:
 f = Fails(); good = 5; ends = Ends(); ends.a = 1
 """
     )
-    assert "good" in chosen.sure
-    assert not {"m", "f"} & chosen.sure
+    assert "good" in chosen.trusted
+    assert not {"m", "f"} & chosen.trusted
     module.unlink()
     failures = tried(files)
     assert failures.keys() == {"m", "both", "f", "ends"}
@@ -203,16 +205,16 @@ def test_a_trial_in_a_process_that_cannot_load_gpumagic(monkeypatch: pytest.Monk
 
 def test_what_is_shared_is_counted_once() -> None:
     numpy = pytest.importorskip("numpy")
-    home: dict[str, Any] = {"a": numpy.zeros(1 << 20)}
-    home |= {"b": home["a"][::2], "c": {"d": home["a"]}, "e": b"x" * (1 << 20)}
-    home |= {"f": home["e"], "column": numpy.zeros((1 << 10, 1 << 10))[:, 0]}
-    chosen = keep.plan(home, home, home)
+    namespace: dict[str, Any] = {"a": numpy.zeros(1 << 20)}
+    namespace |= {"b": namespace["a"][::2], "c": {"d": namespace["a"]}, "e": b"x" * (1 << 20)}
+    namespace |= {"f": namespace["e"], "column": numpy.zeros((1 << 10, 1 << 10))[:, 0]}
+    chosen = keep.plan(namespace, namespace, namespace)
     assert (8 << 20) + (1 << 20) <= chosen.size() < (8 << 20) + (1 << 20) + (1 << 16)
 
 
 def test_the_plan_tells_how_much_it_has_pickled() -> None:
     told: list[int] = []
-    chosen = keep.plan({"a": list(range(100_000))}, ["a"], {}, told=told.append)
+    chosen = keep.plan({"a": list(range(100_000))}, ["a"], {}, progress=told.append)
     assert len(told) > 2
     assert told[-1] == len(chosen.pickles["a"])
 
@@ -236,8 +238,8 @@ class Fails:
 def test_an_interrupt_while_tensors_are_written_is_one() -> None:
     """torch ends its archive all the same, and reports what it failed at then."""
     torch = pytest.importorskip("torch")
-    home = namespace() | {"small": torch.ones(3), "large": torch.zeros(1 << 20)}
-    chosen = keep.plan(home, ["small", "large"], home)
+    namespace = new_namespace() | {"small": torch.ones(3), "large": torch.zeros(1 << 20)}
+    chosen = keep.plan(namespace, ["small", "large"], namespace)
     for error, raised in (
         (KeyboardInterrupt(), KeyboardInterrupt),
         (OSError(28, "No space left on device"), RestartError),
@@ -246,7 +248,7 @@ def test_an_interrupt_while_tensors_are_written_is_one() -> None:
             made: list[Any] = []
             fails = partial(_second_fails, made, at, error)
             with pytest.raises(raised):
-                keep.save(chosen, fails)
+                keep.write(chosen, fails)
             assert all(file.closed for file in made)
 
 

@@ -153,12 +153,15 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
 
 def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables; keep_variables.PATIENCE = 0")
+    k.run(
+        f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables\n"
+        "keep_variables.PROGRESS_AFTER = 0"
+    )
     # Methods of the shell, which a child that tries them does not have.
     k.run("magic = get_ipython().run_line_magic; import threading")
     k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
     first = k.run("def f(): return 1 / 0\n'first'").execution_count
-    k.run("big = list(range(300_000))\ndel keeping")
+    k.run("big = list(range(300_000))\ndel keep_variables")
     asked = k.run("%gpu off --restart --keep Out f big magic ended")
     assert "keeping variables: " in asked.text
     assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)

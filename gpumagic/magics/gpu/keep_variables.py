@@ -19,7 +19,7 @@ from gpumagic.restart.shutdown import variables
 from gpumagic.system import text as one_line
 
 #: Seconds after which there is something to show.
-PATIENCE = 2.0
+PROGRESS_AFTER = 2.0
 #: Names that the new process has by itself, with all that was in them.
 _CARRIED = ("In", "_ih", "_dh")
 _OUTPUTS = ("Out", "_oh")
@@ -39,7 +39,7 @@ def write(
     """
     began = time.monotonic()
     present = variables(shell)
-    names = _asked(shell, options.keep, present)
+    names = _names(shell, options.keep, present)
     sources = shell.history_manager.input_hist_parsed
     with _Progress(shell, quiet=payload["quiet"]) as shown:
         chosen = keep.plan(
@@ -47,8 +47,8 @@ def write(
             names,
             present,
             sources=sources,
-            stand_ins=_own(shell).keys(),
-            told=shown.pickled,
+            existing=_existing(shell).keys(),
+            progress=shown.pickled,
         )
         _refuse(chosen.failures, options)
         while True:
@@ -66,7 +66,7 @@ def write(
             keep.close(files)
             _refuse(failures, options)
     payload["not_kept"] = chosen.failures
-    payload["without"] = {name: sorted(what) for name, what in chosen.without.items()}
+    payload["omitted"] = {name: sorted(what) for name, what in chosen.omitted.items()}
     payload["devices"] = chosen.devices
     payload["cells"] = {
         file: number
@@ -74,12 +74,12 @@ def write(
         if file in chosen.files
     }
     payload["uuids"] = driver.state().uuids or ()
-    payload["session"] = session.save(shell)
+    payload["session"] = session.capture(shell)
     payload["keeping"] = time.monotonic() - began
     return files
 
 
-def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
+def _names(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
     names = [name for word in words for name in word.split(",") if name]
     if "all" in names and "all" not in shell.user_ns:
         names = [*present, *(name for name in names if name != "all")]
@@ -91,7 +91,7 @@ def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list
     return [name for name in names if name not in _CARRIED]
 
 
-def _own(shell: Any) -> dict[int, Any]:
+def _existing(shell: Any) -> dict[int, Any]:
     """Objects of this process that stand for the old one's, by identity and by number."""
     kernel = getattr(shell, "kernel", None)
     return {id(each): each for each in (shell, kernel) if each is not None}
@@ -110,11 +110,11 @@ def _written(
     trials: list[keep.Trial] = []
 
     def begin(file: IO[bytes]) -> None:
-        if not {*chosen.names, *chosen.needed} <= chosen.sure:
+        if not {*chosen.names, *chosen.needed} <= chosen.trusted:
             trials.append(keep.Trial(file, environment))
 
     try:
-        files = keep.save(chosen, state_file.create, shown.written, begin)
+        files = keep.write(chosen, state_file.create, shown.written, begin)
         failures: dict[str, str] = {}
         try:
             for trial in trials:
@@ -133,28 +133,28 @@ class _Progress(LiveDisplay):
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
         super().__init__(shell, quiet=quiet)
-        self._told, self._last = time.monotonic() + PATIENCE - _PACE, ""
+        self._told, self._last = time.monotonic() + PROGRESS_AFTER - _PACE, ""
 
-    def _tell(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         if text != self._last and time.monotonic() - self._told >= _PACE:
             self._told, self._last = time.monotonic(), text
             self.text(text)
 
     def pickled(self, size: int) -> None:
         """A pickle that grows."""
-        self._tell(f"keeping variables: looked through {bytes_(size)}")
+        self._show(f"keeping variables: looked through {bytes_(size)}")
 
     def written(self, size: int, expected: int) -> None:
         """A file that grows."""
-        self._tell(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
+        self._show(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
 
     def trying(self) -> None:
         """A child that loads them."""
-        self._tell("keeping variables: trying whether they load in a fresh process")
+        self._show("keeping variables: trying whether they load in a fresh process")
 
     def read(self, size: int) -> None:
         """Tensors that come back."""
-        self._tell(f"bringing variables back: {bytes_(size)}")
+        self._show(f"bringing variables back: {bytes_(size)}")
 
 
 _PACE = 0.2
@@ -164,61 +164,63 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
     """Bring the kept variables back, and say what became of them."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
-    session.tell_first(shell, payload["session"])
+    session.restore_first(shell, payload["session"])
     outputs = shell.user_ns["_oh"]
-    own = {str(number): each for number, each in enumerate(_own(shell).values())}
+    existing = {str(number): each for number, each in enumerate(_existing(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:
         devices = _Devices(payload["uuids"], shown)
         try:
             restored = keep.restore(
                 shell.user_ns,
                 resumed.files,
-                own=own,
+                existing=existing,
                 location=devices.location,
                 device_now=devices.now,
             )
         except Exception as error:
             return [
                 f"The kept variables could not be brought back: {one_line.named(error)}. "
-                + _left(resumed.files),
+                + _left_behind(resumed.files),
                 *session.restore(shell, payload["session"]),
             ]
-    _settle(shell, outputs, restored.names)
+    _restore_outputs(shell, outputs, restored.names)
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
     if restored.imported:
         notes.append(f"Imported again: {', '.join(restored.imported)}.")
     notes += devices.notes({n: payload["devices"].get(n, set()) for n in restored.names})
-    for what in sorted({each for found in payload["without"].values() for each in found}):
-        names = [n for n in restored.names if what in payload["without"].get(n, ())]
+    for what in sorted({each for found in payload["omitted"].values() for each in found}):
+        names = [n for n in restored.names if what in payload["omitted"].get(n, ())]
         if names:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
-    if restored.random:
-        notes.append(f"Not kept: CUDA's random state of {', '.join(restored.random)} (hidden now).")
-    if restored.reset:
-        notes.append(f"Not as it was: {', '.join(restored.reset)}.")
+    if restored.random_lost:
+        notes.append(
+            f"Not kept: CUDA's random state of {', '.join(restored.random_lost)} (hidden now)."
+        )
+    if restored.settings_lost:
+        notes.append(f"Not as it was: {', '.join(restored.settings_lost)}.")
     for name, reason in restored.not_imported.items():
         notes.append(f"Not imported again: {name} ({reason}).")
-    if restored.apart is not None and restored.names:
+    if restored.separate_because is not None and restored.names:
         notes.append(
-            f"Brought back one by one, since together they do not load ({restored.apart}): what "
-            "several variables shared is separate now."
+            "Brought back one by one, since together they do not load "
+            f"({restored.separate_because}): what several variables shared is separate now."
         )
     if restored.failures:
-        notes.append(_left(resumed.files))
+        notes.append(_left_behind(resumed.files))
     return [*notes, *session.restore(shell, payload["session"])]
 
 
-def _left(files: Sequence[IO[bytes]]) -> str:
-    folder = keep.leave(files)
+def _left_behind(files: Sequence[IO[bytes]]) -> str:
+    folder = keep.preserve(files)
     return (
         f"All that was kept lies in {folder} until you delete it; once the cause is mended: "
         f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."
     )
 
 
-def _settle(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
+def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
     """IPython goes on writing to its own ``Out`` and ``_``, which now hold what was kept."""
     namespace = shell.user_ns
     for name in _OUTPUTS:

@@ -1,4 +1,4 @@
-"""``%gpu SPEC --restart``: asked for in one process, reported by the one that replaces it."""
+"""``%gpu SPEC --restart``: begin the restart in one process, report it in the next."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gpumagic.system.text import plural
 
 
 def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    """Restart the kernel under the variables that have just been written: a choice, but too late.
+    """Restart the kernel under the variables just written: the choice is too late in this process.
 
     Raises:
-        RestartError: refused; the kernel goes on as it was.
+        RestartError: refused; nothing has changed.
     """
     with import_path.restricted_to(import_path.module_folders()):
         _begin(magics.shell, chosen, options, silent=silent)
@@ -49,7 +49,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
-        tried = ending.enter_context(in_place.trial(shell, environment))
+        trial = ending.enter_context(in_place.trial(shell, environment))
         files: list[IO[bytes]] = []
         if options.keep:
             from gpumagic.magics.gpu import keep_variables
@@ -57,7 +57,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
             files = keep_variables.write(shell, options, payload, environment)
         for file in files:
             ending.callback(file.close)
-        in_place.restart(shell, environment, payload, tried, files=files, force=options.force)
+        in_place.restart(shell, environment, payload, trial, files=files, force=options.force)
     raise AssertionError("unreachable")
 
 
@@ -73,7 +73,7 @@ def check(shell: Any, *, force: bool = False) -> None:
 
 
 def _environment(shell: Any) -> dict[str, str]:
-    """The environment of the new process: the present one, under the choice just made."""
+    """Return the environment of the new process: the current one, under the choice just made."""
     environment = dict(os.environ)
     for name, value in choice.now().items():
         environment.pop(name, None)
@@ -85,7 +85,7 @@ def _environment(shell: Any) -> dict[str, str]:
 
 
 def _target(shell: Any) -> str | None:
-    """The variable that the cell assigns the magic's result to, if it does.
+    """Return the variable to which the cell assigns the magic's result, if it does.
 
     Raises:
         RestartError: the cell does something else with or after the magic, which would be lost.
@@ -119,7 +119,7 @@ def _target(shell: Any) -> str | None:
 
 
 def _frames_of_user(shell: Any) -> list[int]:
-    """The lines at which the user's own code is being run: one, if the magic stands in a cell."""
+    """Return the lines at which the user's code is running: one, if the magic stands in a cell."""
     lines = []
     frame = sys._getframe()
     while frame is not None:
@@ -130,8 +130,8 @@ def _frames_of_user(shell: Any) -> list[int]:
 
 
 def resume(shell: Any, state: Mapping[str, Any]) -> None:
-    """Take over from the process that this one has replaced, which has left ``state``."""
-    resuming.resume(shell, state, lambda resumed: _report(shell, resumed))
+    """Continue in the process that has replaced the one that wrote ``state``."""
+    resuming.resume(shell, of(shell).hooks, state, lambda resumed: _report(shell, resumed))
 
 
 def _report(shell: Any, resumed: resuming.Resumed) -> Any:
@@ -139,12 +139,12 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     choice.start_from(payload["started_with"])
     chosen = apply.restarted(payload["spec"])
     began = time.monotonic()
-    brought: list[str] = []
+    restored: list[str] = []
     if resumed.files:
         from gpumagic.magics.gpu import keep_variables
 
-        brought = keep_variables.bring_back(shell, resumed)
-    notes = [*_notes(shell, resumed, time.monotonic() - began), *brought]
+        restored = keep_variables.restore(shell, resumed)
+    notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
     chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = cpu_threads.noted(chosen, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
@@ -159,7 +159,7 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 
 
 def _notes(shell: Any, resumed: resuming.Resumed, bringing: float) -> list[str]:
-    """How long it took, and what of the old process is not there now."""
+    """Say how long the restart took, and what of the old process is lost."""
     missing = sum(name not in shell.user_ns for name in resumed.variables)
     lost = [plural(missing, "variable")] if missing else []
     took = f"{resumed.seconds - bringing:.1f} s"

@@ -30,7 +30,7 @@ _CALLED = (
 )
 
 
-def save(shell: Any) -> dict[str, Any]:
+def capture(shell: Any) -> dict[str, Any]:
     """What is to be told again; plain data, and results of gpumagic."""
     extension = of(shell)
     timing, memory, history = (
@@ -57,7 +57,7 @@ def save(shell: Any) -> dict[str, Any]:
     }
 
 
-def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
+def restore_first(shell: Any, found: Mapping[str, Any]) -> None:
     """What sets settings of libraries too, which are told later as the user has them.
 
     These are ``--threads`` of an earlier choice, and ``%precision``.

@@ -22,8 +22,8 @@ notebook's namespace afterwards too, and brings the globals that it uses.
 from __future__ import annotations
 
 from gpumagic.restart.variables.plan import Plan, plan
-from gpumagic.restart.variables.reader import Restored, leave, load, restore
+from gpumagic.restart.variables.reader import Restored, load, preserve, restore
 from gpumagic.restart.variables.trial import Trial
-from gpumagic.restart.variables.writer import close, save
+from gpumagic.restart.variables.writer import close, write
 
-__all__ = ["Plan", "Restored", "Trial", "close", "leave", "load", "plan", "restore", "save"]
+__all__ = ["Plan", "Restored", "Trial", "close", "load", "plan", "preserve", "restore", "write"]

@@ -13,7 +13,7 @@ from typing import Any
 from gpumagic.cuda import torch_cuda
 
 #: The namespace that functions of the notebook, as they are loaded, have as their globals.
-home: dict[str, Any] = {}
+namespace: dict[str, Any] = {}
 #: Where a CUDA device of the old process is in this one: an ordinal (None for the current device)
 #: → ``cuda``, ``cuda:1`` or ``cpu``.
 device_now: Callable[[int | None], str] = lambda ordinal: (  # noqa: E731 - replaced by `loading`
@@ -28,7 +28,7 @@ def same(value: Any) -> Any:
 
 def function(code: types.CodeType, closure: Any) -> types.FunctionType:
     """Make a function that lives in the notebook."""
-    return types.FunctionType(code, home, None, None, closure or None)
+    return types.FunctionType(code, namespace, None, None, closure or None)
 
 
 def set_function(made: types.FunctionType, state: tuple[Any, Any, Any]) -> None:

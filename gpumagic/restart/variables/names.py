@@ -17,7 +17,7 @@ from gpumagic.cells import tracebacks
 _LOOKUPS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
-def used(code: CodeType) -> set[str]:
+def global_names(code: CodeType) -> set[str]:
     """The global names that a code object looks up, those within it included.
 
     Names of attributes are not among them.

@@ -23,7 +23,7 @@ def _decimals() -> Any:
     return None if repr(context) == repr(decimal.DefaultContext) else context
 
 
-def _compute_with(context: Any) -> None:
+def _set_decimals(context: Any) -> None:
     import decimal
 
     if context is not None:
@@ -42,7 +42,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of it": (gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
     "default timeout of sockets": (socket.getdefaulttimeout, socket.setdefaulttimeout),
-    "decimal context": (_decimals, _compute_with),
+    "decimal context": (_decimals, _set_decimals),
     "disabled log levels": (lambda: logging.root.manager.disable, logging.disable),
     "names of log levels": (
         lambda: logging._levelToName.copy(),
@@ -53,10 +53,10 @@ if hasattr(sys, "set_int_max_str_digits"):  # from Python 3.10.7 on
     _SETTINGS["digits of integers"] = (sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 
 
-def save() -> dict[str, Any]:
+def capture() -> dict[str, Any]:
     """What this process was told; plain data."""
     return {
-        **{name: ask() for name, (ask, _) in _SETTINGS.items()},
+        **{name: get() for name, (get, _) in _SETTINGS.items()},
         "loggers": dict(_loggers()),
         "handlers": dict(_handlers()),
     }
@@ -64,9 +64,9 @@ def save() -> dict[str, Any]:
 
 def restore(found: Mapping[str, Any]) -> list[str]:
     """Tell Python again; a phrase for each logger whose handlers are not there any more."""
-    for name, (ask, tell) in _SETTINGS.items():
-        if ask() != found[name]:
-            tell(found[name])
+    for name, (get, set_) in _SETTINGS.items():
+        if get() != found[name]:
+            set_(found[name])
     for name, (level, propagate, disabled) in found["loggers"].items():
         logger = logging.getLogger(name)
         logger.setLevel(level)

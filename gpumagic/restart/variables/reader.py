@@ -25,7 +25,7 @@ from gpumagic.restart.variables import (
     random_state,
     shared_memory,
 )
-from gpumagic.restart.variables.pickler import Loader
+from gpumagic.restart.variables.pickler import VariableUnpickler
 from gpumagic.restart.variables.plan import why
 from gpumagic.restart.variables.writer import Index
 
@@ -40,19 +40,19 @@ class Reader:
     def __init__(
         self,
         files: Sequence[IO[bytes]],
-        home: dict[str, Any],
-        own: Mapping[str, Any],
+        namespace: dict[str, Any],
+        existing: Mapping[str, Any],
         location: Location | str,
         device_now: DeviceNow,
     ) -> None:
-        self._files, self._home, self._own = files, home, own
+        self._files, self._namespace, self._existing = files, namespace, existing
         self._location, self._device_now = location, device_now
         self._raw: dict[int, Any] = {}
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
-        #: What the user's modules had too, and where; there when all is loaded `together`.
-        self.of_modules: list[tuple[str, str, Any]] = []
+        #: What the user's modules had too, and where; there when all is loaded by `load_graph`.
+        self.module_data: list[tuple[str, str, Any]] = []
         file = files[0]
         end = file.seek(-8, os.SEEK_END)
         start = int.from_bytes(file.read(8), "little")
@@ -62,40 +62,40 @@ class Reader:
         self._files[0].seek(start)
         return self._files[0].read(size)
 
-    def together(self) -> Iterator[tuple[str, Any]]:
+    def load_graph(self) -> Iterator[tuple[str, Any]]:
         """The variables one after the other; what they share is shared."""
-        if self.index.together:
+        if self.index.graph:
             with self._opened(0) as memory:
-                loader = Loader(memory, self._find)
-                for name in self.index.together:
+                loader = VariableUnpickler(memory, self._find)
+                for name in self.index.graph:
                     yield name, loader.load()
-                self.of_modules = loader.load()
+                self.module_data = loader.load()
 
-    def single(self, name: str) -> Any:
+    def load_variable(self, name: str) -> Any:
         """One variable by itself."""
-        if name not in self.index.singles:
+        if name not in self.index.separate:
             raise ValueError("it is too big to come back by itself")
-        with self._opened(self.index.singles[name][0]) as memory:
-            return Loader(memory, self._find).load()
+        with self._opened(self.index.separate[name][0]) as memory:
+            return VariableUnpickler(memory, self._find).load()
 
-    def function(self, start: int) -> Any:
+    def load_function(self, start: int) -> Any:
         """One setting of a library that is a function."""
         with self._opened(start) as memory:
-            return Loader(memory, self._find).load()
+            return VariableUnpickler(memory, self._find).load()
 
     def _opened(self, start: int) -> mmap.mmap:
         """The first file from ``start``, in place, since a pickle may be long."""
-        constructors.home, constructors.device_now = self._home, self._device_now
+        constructors.namespace, constructors.device_now = self._namespace, self._device_now
         memory = mmap.mmap(self._files[0].fileno(), 0, access=mmap.ACCESS_READ)
         memory.seek(start)
         return memory
 
     def _find(self, key: tuple[Any, ...]) -> Any:
         kind, *rest = key
-        if kind == "home":
-            return self._home
+        if kind == "namespace":
+            return self._namespace
         if kind == "own":
-            return self._own[rest[0]]
+            return self._existing[rest[0]]
         number = rest[0]
         if kind == "raw":
             if number not in self._raw:
@@ -114,22 +114,22 @@ class Reader:
             return data if kind == "bytes" else memoryview(data)
         return bytearray(self._bytes(start, size))
 
-    def _read_block(self, written: shared_memory.Written) -> None:
-        flat, alone = self._memory(written)
-        arrays, tensors = shared_memory.brought_back(written, flat, alone)
+    def _read_block(self, written: shared_memory.BlockRecord) -> None:
+        buffer, owner = self._memory(written)
+        arrays, tensors = shared_memory.rebuild(written, buffer, owner)
         self._arrays.update(arrays)
         self._tensors.update({n: self._finished(n, tensor) for n, tensor in tensors.items()})
 
-    def _memory(self, written: shared_memory.Written) -> tuple[Any, Any]:
-        flat, alone = shared_memory.room(written)
-        view, done = memoryview(flat), 0
+    def _memory(self, written: shared_memory.BlockRecord) -> tuple[Any, Any]:
+        buffer, owner = shared_memory.allocate(written)
+        view, done = memoryview(buffer), 0
         self._files[0].seek(written.offset)
         while done < written.size:
             amount = self._files[0].readinto(view[done:])  # type: ignore[attr-defined]
             if not amount:
                 raise EOFError("the file of the kept variables is shorter than it should be")
             done += amount
-        return flat, alone
+        return buffer, owner
 
     def _tensor(self, number: int) -> Any:
         if number not in self._tensors:
@@ -150,10 +150,10 @@ class Reader:
                 bare, storages = torch.load(self._files[1], **how)
                 self._saved = [torch.load(io.BytesIO(bare), **how), storages]
         kind = self.index.tensors[number]
-        if kind.shown is None:
+        if kind.view is None:
             return self._saved[0][number]
-        storage = self._saved[1][kind.shown.storage].untyped_storage()
-        return kind.shown.over(storage.share_memory_() if kind.shared else storage)
+        storage = self._saved[1][kind.view.storage].untyped_storage()
+        return kind.view.on_storage(storage.share_memory_() if kind.shared else storage)
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]
@@ -172,30 +172,33 @@ class Restored:
     imported: list[str] = field(default_factory=list)
     not_imported: dict[str, str] = field(default_factory=dict)
     #: Why the variables did not come back as one graph, if they did not.
-    apart: str | None = None
+    separate_because: str | None = None
     #: The old process's GPUs whose random state is lost.
-    random: list[str] = field(default_factory=list)
+    random_lost: list[str] = field(default_factory=list)
     #: Settings of libraries that are not as they were.
-    reset: list[str] = field(default_factory=list)
+    settings_lost: list[str] = field(default_factory=list)
 
 
 def restore(
-    home: dict[str, Any],
+    namespace: dict[str, Any],
     files: Sequence[IO[bytes]],
     *,
-    own: Mapping[str, Any],
+    existing: Mapping[str, Any],
     location: Location | str,
     device_now: DeviceNow,
 ) -> Restored:
-    """Bring back into ``home`` what `variables.save` wrote, all that is possible of it.
+    """Bring back into ``namespace`` what `variables.write` wrote, all that is possible of it.
 
     ``own`` are the objects of this process that stand for some of the old one.
     """
-    reader, outcome = Reader(files, home, own, location, device_now), Restored()
+    reader, outcome = Reader(files, namespace, existing, location, device_now), Restored()
     index = reader.index
     for file, lines in index.sources.items():
         linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    sys.path[:] = [*index.path, *(entry for entry in sys.path if entry not in index.path)]
+    sys.path[:] = [
+        *index.import_path,
+        *(entry for entry in sys.path if entry not in index.import_path),
+    ]
     for name, (module, attribute) in index.imports.items():
         try:
             value = imported(module, attribute)
@@ -203,31 +206,31 @@ def restore(
             outcome.not_imported[name] = why(error)
             continue
         if "." not in name:  # of `import a.b` only `a` is bound
-            home[name] = value
+            namespace[name] = value
             outcome.imported.append(name)
     try:
-        for name, value in reader.together():
-            home[name] = value
+        for name, value in reader.load_graph():
+            namespace[name] = value
             outcome.names.append(name)
     except Exception as error:
-        outcome.apart = why(error)
-        for name in [*index.together][len(outcome.names) :]:
+        outcome.separate_because = why(error)
+        for name in [*index.graph][len(outcome.names) :]:
             try:
-                home[name] = reader.single(name)
+                namespace[name] = reader.load_variable(name)
                 outcome.names.append(name)
             except Exception as reason:
                 outcome.failures[name] = why(reason)
-    _share_with_modules(reader.of_modules, outcome)
+    _share_with_modules(reader.module_data, outcome)
     outcome.names.sort(key=index.names.index)
-    outcome.random = random_state.restore(index.random, device_now)
-    outcome.reset = library_settings.restore(index.settings, device_now)
+    outcome.random_lost = random_state.restore(index.random, device_now)
+    outcome.settings_lost = library_settings.restore(index.settings, device_now)
     for phrase, (place, used) in index.functions.items():
         try:
-            if place is None or any(name not in home for name in used):
+            if place is None or any(name not in namespace for name in used):
                 raise LookupError
-            library_settings.tell_function(phrase, reader.function(place))
+            library_settings.set_function_setting(phrase, reader.load_function(place))
         except Exception:
-            outcome.reset.append(phrase)
+            outcome.settings_lost.append(phrase)
     return outcome
 
 
@@ -246,7 +249,7 @@ def imported(module: str, attribute: str | None) -> Any:
     return found if attribute is None else getattr(found, attribute)
 
 
-def leave(files: Sequence[IO[bytes]]) -> str:
+def preserve(files: Sequence[IO[bytes]]) -> str:
     """Give files without names a place in a folder of their own; the folder's path."""
     folder = tempfile.mkdtemp(prefix="gpumagic-kept-")
     for file, name in zip(files, ("variables", "tensors"), strict=False):
@@ -262,7 +265,7 @@ def leave(files: Sequence[IO[bytes]]) -> str:
 
 
 def _check_own(folder: str) -> None:
-    """Refuse a folder that is not as `leave` makes it: this user's, and closed to all others."""
+    """Refuse a folder that is not as `preserve` makes it: this user's, and closed to all others."""
     found = Path(folder).lstat()
     if os.name != "nt" and (
         not stat.S_ISDIR(found.st_mode)
@@ -282,18 +285,18 @@ def load(folder: str, *names: str) -> dict[str, Any]:
         KeyError: a name that was not kept. What loading one of ``names`` raises is passed on.
     """
     _check_own(folder)
-    home = vars(sys.modules["__main__"])
+    namespace = vars(sys.modules["__main__"])
     paths = [Path(folder, name) for name in ("variables", "tensors")]
     files = [path.open("rb") for path in paths if path.exists()]
-    own = {"0": home.get("get_ipython", lambda: None)()}
+    existing = {"0": namespace.get("get_ipython", lambda: None)()}
     found: dict[str, Any] = {}
     try:
-        reader = Reader(files, home, own, "cpu", lambda ordinal: "cpu")
+        reader = Reader(files, namespace, existing, "cpu", lambda ordinal: "cpu")
         for name in names or reader.index.names:
             if name not in reader.index.names:
                 raise KeyError(name)
             try:
-                found[name] = reader.single(name)
+                found[name] = reader.load_variable(name)
             except Exception:
                 if names:
                     raise

@@ -46,7 +46,7 @@ def extent(array: Any) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class TensorView:
     """How a tensor shows the memory of a storage."""
 
     #: The storage's number.
@@ -58,8 +58,8 @@ class Shown:
     conjugated: bool
     negated: bool
 
-    def over(self, storage: Any) -> Any:
-        """The tensor over a storage."""
+    def on_storage(self, storage: Any) -> Any:
+        """The tensor on_storage a storage."""
         torch = torch_cuda.require()
         tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
         tensor.set_(storage, self.offset, self.size, self.stride)
@@ -82,9 +82,9 @@ def has_storage(tensor: Any) -> bool:
         return False
 
 
-def shown(tensor: Any, storage: int) -> Shown:
+def view_of(tensor: Any, storage: int) -> TensorView:
     """How ``tensor`` shows its storage, which has that number."""
-    return Shown(
+    return TensorView(
         storage,
         tensor.dtype,
         tuple(tensor.size()),
@@ -104,7 +104,7 @@ def storage_of(tensor: Any) -> tuple[int, int] | None:
     return (start, start + int(storage.nbytes())) if start else None
 
 
-def found_in(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
+def memory_blocks(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
     """The stretches of memory that arrays show; with the tensors that show parts of them."""
     pieces: list[tuple[int, int, str, int]] = []
     for number, array in enumerate(arrays):
@@ -131,7 +131,7 @@ def is_sparse(block: Block, arrays: Sequence[Any]) -> bool:
 
 
 @dataclass
-class Written:
+class BlockRecord:
     """Where a block lies in the file, and what is in it."""
 
     offset: int
@@ -141,12 +141,14 @@ class Written:
     #: number → (dtype, shape, strides, offset within the block, writeable)
     arrays: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]]
     #: number → (how it shows its storage, offset and bytes of the storage in the block)
-    tensors: dict[int, tuple[Shown, int, int]]
+    tensors: dict[int, tuple[TensorView, int, int]]
 
 
-def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]) -> Written:
+def record_of(
+    block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]
+) -> BlockRecord:
     """What must be known to bring a block back that is written at ``offset`` as it is."""
-    written = Written(offset, block.size, block.start, {}, {})
+    written = BlockRecord(offset, block.size, block.start, {}, {})
     for number in block.arrays:
         array = arrays[number]
         within = int(array.__array_interface__["data"][0]) - block.start
@@ -155,14 +157,14 @@ def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequenc
     for number in block.tensors:
         tensor, span = tensors[number], storage_of(tensors[number])
         assert span is not None
-        written.tensors[number] = (shown(tensor, -1), span[0] - block.start, span[1] - span[0])
+        written.tensors[number] = (view_of(tensor, -1), span[0] - block.start, span[1] - span[0])
     return written
 
 
-def room(written: Written) -> tuple[Any, Any]:
+def allocate(written: BlockRecord) -> tuple[Any, Any]:
     """New memory for a block as an array of bytes, and the array that owns it.
 
-    An array that was alone in its block and filled it is the owner again; otherwise the memory is
+    An array that was owner in its block and filled it is the owner again; otherwise the memory is
     aligned as the old one was.
     """
     import numpy as np
@@ -171,34 +173,34 @@ def room(written: Written) -> tuple[Any, Any]:
         ((dtype, shape, strides, offset, _),) = written.arrays.values()
         for order in ("C", "F"):
             make: Any = np.empty
-            alone = make(shape, dtype, order=order)
-            if alone.nbytes == written.size and alone.strides == strides and not offset:
-                return alone.ravel(order="K").view(np.uint8), alone
+            owner = make(shape, dtype, order=order)
+            if owner.nbytes == written.size and owner.strides == strides and not offset:
+                return owner.ravel(order="K").view(np.uint8), owner
     more = np.empty(written.size + 64, np.uint8)
     shift = (written.start - more.ctypes.data) % 64
     return more[shift : shift + written.size], None
 
 
-def brought_back(written: Written, flat: Any, alone: Any) -> tuple[dict[int, Any], dict[int, Any]]:
-    """The arrays and tensors of a block, by number, over the memory of `room`."""
+def rebuild(written: BlockRecord, buffer: Any, owner: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+    """The arrays and tensors of a block, by number, on_storage the memory of `allocate`."""
     import numpy as np
 
     arrays = {}
     for number, (dtype, shape, strides, offset, writeable) in written.arrays.items():
-        array = alone
+        array = owner
         if array is None:
-            array = np.ndarray(shape, dtype, flat, offset, strides)
+            array = np.ndarray(shape, dtype, buffer, offset, strides)
         if not writeable:
             array.flags.writeable = False
         arrays[number] = array
-    return arrays, dict(_tensors(written, flat))
+    return arrays, dict(_tensors(written, buffer))
 
 
-def _tensors(written: Written, flat: Any) -> Iterator[tuple[int, Any]]:
+def _tensors(written: BlockRecord, buffer: Any) -> Iterator[tuple[int, Any]]:
     storages: dict[tuple[int, int], Any] = {}
     for number, (how, offset, length) in written.tensors.items():
         torch = torch_cuda.require()
         if (offset, length) not in storages:
-            memory = torch.from_numpy(flat[offset : offset + length])
+            memory = torch.from_numpy(buffer[offset : offset + length])
             storages[offset, length] = memory.untyped_storage()
-        yield number, how.over(storages[offset, length])
+        yield number, how.on_storage(storages[offset, length])

@@ -44,7 +44,7 @@ trial.main(given)
 
 
 class Trial:
-    """A child that loads what is in a file of `gpumagic.restart.variables.save`."""
+    """A child that loads what is in a file of `gpumagic.restart.variables.write`."""
 
     def __init__(self, file: IO[bytes], environment: Mapping[str, str]) -> None:
         file.flush()
@@ -55,7 +55,7 @@ class Trial:
             "file": file.fileno(),
             "answers": writer,
             "folder": _folder(),
-            "places": import_path.module_folders(),
+            "module_folders": import_path.module_folders(),
         }
         try:
             self._child = child_process.start(
@@ -130,7 +130,7 @@ def main(given: Mapping[str, Any]) -> None:
 
         with (
             os.fdopen(given["file"], "rb", closefd=False) as file,
-            import_path.restricted_to(given["places"]),
+            import_path.restricted_to(given["module_folders"]),
         ):
             _try(file, say)
         say(_DONE, None)
@@ -140,22 +140,22 @@ def main(given: Mapping[str, Any]) -> None:
 def _try(file: IO[bytes], say: Callable[[str, str | None], None]) -> None:
     from gpumagic.restart.variables.reader import Reader
 
-    home = _Home(__name__="__main__", __builtins__=builtins)
-    reader = _reader(Reader, file, home)
-    home.imports = reader.index.imports
-    names: Collection[str] = reader.index.singles
+    namespace = _ImportingNamespace(__name__="__main__", __builtins__=builtins)
+    reader = _reader(Reader, file, namespace)
+    namespace.imports = reader.index.imports
+    names: Collection[str] = reader.index.separate
     for name in names:
         say(name, None)
         try:
-            home[name] = reader.single(name)
+            namespace[name] = reader.load_variable(name)
         except BaseException as error:
             say(name, why(error))
     if len(names) < len(reader.index.names):
         say("", None)
-        home.update(reader.together())
+        namespace.update(reader.load_graph())
 
 
-def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
+def _reader(base: Any, file: IO[bytes], namespace: dict[str, Any]) -> Any:
     class Trying(base):  # type: ignore[misc]
         """Reads no data but what is in the pickles."""
 
@@ -164,10 +164,10 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
             if kind.quantized is not None:
                 return _quantized(torch, kind.dtype, *kind.quantized)
             # One element stands for all.
-            size = () if kind.shown is None else kind.shown.size
+            size = () if kind.view is None else kind.view.size
             return torch.zeros((), dtype=kind.dtype).expand(size)
 
-    return Trying([file], home, _Anything(), "cpu", _device)
+    return Trying([file], namespace, _Anything(), "cpu", _device)
 
 
 def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) -> Any:
@@ -179,7 +179,7 @@ def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) 
     )
 
 
-class _Home(dict[str, Any]):
+class _ImportingNamespace(dict[str, Any]):
     """A namespace that imports a name when it is looked up."""
 
     imports: Mapping[str, Any] = {}
