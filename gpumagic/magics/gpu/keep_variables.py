@@ -1,4 +1,4 @@
-"""``%gpu SPEC --restart --keep``: variables written before a restart and brought back after it."""
+"""``%gpu SPEC --restart --keep``: write variables before a restart, restore them after it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpumagic.restart.resuming import Resumed
 from gpumagic.restart.shutdown import variables
 from gpumagic.system import text as one_line
 
-#: Seconds after which there is something to show.
+#: Seconds after which progress is shown.
 PROGRESS_AFTER = 2.0
-#: Names that the new process has by itself, with all that was in them.
+#: Names that the new process has anyway, with the same content.
 _CARRIED = ("In", "_ih", "_dh")
 _OUTPUTS = ("Out", "_oh")
 _LATEST = ("_", "__", "___")
@@ -32,7 +32,7 @@ def write(
     payload: dict[str, Any],
     environment: Mapping[str, str],
 ) -> list[IO[bytes]]:
-    """Write the variables that are to be kept; what became of them goes into ``payload``.
+    """Write the variables that are to be kept; ``payload`` gets what the new process reports.
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
@@ -92,7 +92,7 @@ def _names(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list
 
 
 def _existing(shell: Any) -> dict[int, Any]:
-    """Objects of this process that stand for the old one's, by identity and by number."""
+    """Return objects that the new process has anyway, by identity, in a fixed order."""
     kernel = getattr(shell, "kernel", None)
     return {id(each): each for each in (shell, kernel) if each is not None}
 
@@ -106,7 +106,7 @@ def _refuse(failures: Mapping[str, str], options: argparse.Namespace) -> None:
 def _written(
     chosen: keep.Plan, environment: Mapping[str, str], shown: _Progress
 ) -> tuple[list[IO[bytes]], dict[str, str]]:
-    """The files, and what a fresh process could not load of them."""
+    """Write the files; return them, and what a fresh process could not load of them."""
     trials: list[keep.Trial] = []
 
     def begin(file: IO[bytes]) -> None:
@@ -129,7 +129,7 @@ def _written(
 
 
 class _Progress(LiveDisplay):
-    """How far it is, once it takes a while."""
+    """A line of progress, shown once the work takes a while."""
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
         super().__init__(shell, quiet=quiet)
@@ -141,27 +141,27 @@ class _Progress(LiveDisplay):
             self.text(text)
 
     def pickled(self, size: int) -> None:
-        """A pickle that grows."""
+        """Show the length of the pickle so far."""
         self._show(f"keeping variables: looked through {bytes_(size)}")
 
     def written(self, size: int, expected: int) -> None:
-        """A file that grows."""
+        """Show the size of the file so far."""
         self._show(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
 
     def trying(self) -> None:
-        """A child that loads them."""
-        self._show("keeping variables: trying whether they load in a fresh process")
+        """Show that a child process loads the variables."""
+        self._show("keeping variables: trying to load them in a fresh process")
 
     def read(self, size: int) -> None:
-        """Tensors that come back."""
-        self._show(f"bringing variables back: {bytes_(size)}")
+        """Show the bytes of tensors restored so far."""
+        self._show(f"restoring variables: {bytes_(size)}")
 
 
 _PACE = 0.2
 
 
-def bring_back(shell: Any, resumed: Resumed) -> list[str]:
-    """Bring the kept variables back, and say what became of them."""
+def restore(shell: Any, resumed: Resumed) -> list[str]:
+    """Restore the kept variables; return a note for each thing to report."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
     session.restore_first(shell, payload["session"])
@@ -179,7 +179,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
             )
         except Exception as error:
             return [
-                f"The kept variables could not be brought back: {one_line.named(error)}. "
+                f"The kept variables could not be restored: {one_line.named(error)}. "
                 + _left_behind(resumed.files),
                 *session.restore(shell, payload["session"]),
             ]
@@ -204,7 +204,7 @@ def bring_back(shell: Any, resumed: Resumed) -> list[str]:
         notes.append(f"Not imported again: {name} ({reason}).")
     if restored.separate_because is not None and restored.names:
         notes.append(
-            "Brought back one by one, since together they do not load "
+            "Restored one by one, since they do not load together "
             f"({restored.separate_because}): what several variables shared is separate now."
         )
     if restored.failures:
@@ -221,7 +221,7 @@ def _left_behind(files: Sequence[IO[bytes]]) -> str:
 
 
 def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
-    """IPython goes on writing to its own ``Out`` and ``_``, which now hold what was kept."""
+    """Have IPython write to its own ``Out`` and ``_``, which get the kept values."""
     namespace = shell.user_ns
     for name in _OUTPUTS:
         if name in names:
@@ -243,7 +243,7 @@ class _Devices:
         self._size = 0
 
     def location(self, storage: Any, where: str) -> Any:
-        """`torch.load`'s ``map_location``."""
+        """Move a storage: `torch.load`'s ``map_location``."""
         self._size += storage.nbytes()
         self._shown.read(self._size)
         kind, _, ordinal = where.partition(":")
@@ -253,7 +253,7 @@ class _Devices:
         if target != "cpu":
             try:
                 moved = storage.cuda(int(target[5:]))
-            except RuntimeError:  # the device is full, or does not answer
+            except RuntimeError:  # the device is full or fails
                 self._refused[target] = self._refused.get(target, 0) + storage.nbytes()
                 target = "cpu"
             else:
@@ -263,7 +263,7 @@ class _Devices:
         return storage
 
     def now(self, ordinal: int | None) -> str:
-        """Where the old process's ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
+        """Return where the old ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
         torch = torch_cuda.require()
         if not torch.cuda.is_available():
             return "cpu"
@@ -276,7 +276,7 @@ class _Devices:
         return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
 
     def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
-        """What was moved, of the devices that variables name too; and what a GPU did not take."""
+        """Say what was moved, also devices that variables refer to, and what a GPU refused."""
         notes = [f"Tensors moved: {', '.join(sorted(self._moved))}."] if self._moved else []
         moved: dict[str, list[str]] = {}
         for name, ordinals in named.items():

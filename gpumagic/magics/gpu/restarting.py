@@ -158,14 +158,14 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     return value
 
 
-def _notes(shell: Any, resumed: resuming.Resumed, bringing: float) -> list[str]:
+def _notes(shell: Any, resumed: resuming.Resumed, restoring: float) -> list[str]:
     """Say how long the restart took, and what of the old process is lost."""
     missing = sum(name not in shell.user_ns for name in resumed.variables)
     lost = [plural(missing, "variable")] if missing else []
-    took = f"{resumed.seconds - bringing:.1f} s"
+    took = f"{resumed.seconds - restoring:.1f} s"
     if resumed.files:
         keeping = resumed.payload["keeping"]
-        took += f" ({keeping:.1f} s more to keep variables, {bringing:.1f} s to bring them back)"
+        took += f" ({keeping:.1f} s more to keep variables, {restoring:.1f} s to restore them)"
     lines = [
         f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
         f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,

@@ -1,7 +1,7 @@
-"""What libraries were told for the whole process: torch, NumPy, pandas, matplotlib, warnings.
+"""Process-wide settings of libraries: torch, NumPy, pandas, matplotlib, warnings.
 
-Each is read from a library that is loaded, as plain data, and told again to the same library. What
-is a function is kept as the variables are: it may be one of the notebook's.
+They are read from loaded libraries as plain data, and set again in the same libraries. Settings
+that are functions are pickled as variables are: they may be the notebook's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from gpumagic.cuda import torch_cuda
 from gpumagic.restart.variables import python_settings
 
-#: Switches of torch that are attributes, the older ones first: they set newer ones.
+#: Settings of torch that are attributes, older names first: they also set newer ones.
 _SWITCHES = (
     *("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"),
     *("backends.cuda.matmul.fp32_precision", "backends.cudnn.fp32_precision"),
@@ -26,7 +26,7 @@ _SWITCHES = (
 )
 #: Kinds of attention that torch may use: ``torch.backends.cuda.enable_flash_sdp``, for example.
 _ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
-#: Others: what asks torch, and what tells it.
+#: Others: functions that get and set them.
 _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     "default dtype": (
         lambda torch: str(torch.get_default_dtype()).partition(".")[2],
@@ -68,13 +68,13 @@ _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
         lambda torch, options: vars(torch._tensor_str.PRINT_OPTS).update(options),
     ),
 }
-#: matplotlib's parameters that belong to the process and its front end.
+#: matplotlib's parameters that depend on the front end.
 _OF_FRONT_END = ("backend", "backend_fallback", "interactive", "toolbar")
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def capture() -> dict[str, Any]:
-    """The settings of the libraries that this process has loaded; plain data."""
+    """Return the settings of the libraries that this process has loaded, as plain data."""
     found: dict[str, Any] = {
         "warnings": [*_filters()],
         "python": python_settings.capture(),
@@ -86,24 +86,24 @@ def capture() -> dict[str, Any]:
         "matplotlib": _read_matplotlib,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of older names for the same
+        warnings.simplefilter("ignore")  # about deprecated names of the same settings
         for name, read in readers.items():
             module = torch_cuda.loaded() if name == "torch" else sys.modules.get(name)
             try:
                 found[name] = {} if module is None else read(module)
-            except AttributeError:  # it is being imported; or another version has no such thing
+            except AttributeError:  # it is being imported, or another version has no such setting
                 found[name] = {}
     return found
 
 
 def restore(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> list[str]:
-    """Tell the libraries again; a phrase for each setting that they do not take.
+    """Set them again; return a phrase for each setting that a library refuses.
 
-    Of torch all is told; of the others where they are loaded.
+    All of torch's are set; those of others only where the library is loaded.
     """
     refused: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of older names for the same
+        warnings.simplefilter("ignore")  # about deprecated names of the same settings
         if found["torch"]:
             refused += _set_torch(found["torch"], device_now)
         if found["numpy"] and "numpy" in sys.modules:
@@ -127,13 +127,13 @@ def function_settings() -> dict[str, Any]:
         try:
             if name in sys.modules:
                 found |= read(sys.modules[name])
-        except AttributeError:  # it is being imported; or another version has no such thing
+        except AttributeError:  # it is being imported, or another version has no such setting
             continue
     return found
 
 
 def set_function_setting(phrase: str, value: Any) -> None:
-    """Tell a library again what is a function, where it is loaded."""
+    """Set a setting that is a function, where the library is loaded."""
     if phrase == _FORMATTER:
         if "numpy" in sys.modules:
             numpy: Any = sys.modules["numpy"]
@@ -150,9 +150,12 @@ def _read_torch(torch: Any) -> dict[str, Any]:
     for name, (get, _) in _calls():
         try:
             found[name] = get(torch)
-        except (AttributeError, RuntimeError):  # not known here; or set by older and newer names
+        except (
+            AttributeError,
+            RuntimeError,
+        ):  # another version; set by both names
             continue
-    # Only what the user has chosen: to get torch for the default one may initialise CUDA.
+    # Only where the user has set it: asking torch for the default may initialise CUDA.
     scope = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if scope is not None:
         found["device"] = (scope.device.type, scope.device.index)
@@ -250,7 +253,7 @@ def _read_matplotlib(matplotlib: Any) -> dict[str, Any]:
 
 
 def _filters() -> Iterator[tuple[Any, ...]]:
-    """The filters of warnings, the last ones first: as `warnings.filterwarnings` takes them."""
+    """Return the filters of warnings, last first, as arguments of `warnings.filterwarnings`."""
     for action, message, category, module, line in reversed(warnings.filters):
         patterns = [getattr(p, "pattern", p) or "" for p in (message, module)]
         if isinstance(category, type):

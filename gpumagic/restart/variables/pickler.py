@@ -30,15 +30,15 @@ from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables import names as naming
 from gpumagic.system import introspection
 
-#: Byte strings of this length are not written into the pickle.
+#: Byte strings of this length, or longer, are not written into the pickle.
 _LONG = 1 << 20
-#: Objects of these modules load in any process that has the packages.
+#: Objects of these modules load in any process that can import the modules.
 _TRUSTED = (
     *("torch.nn.", "torch.optim.", "torch._utils", "torch.storage", "numpy", "copyreg"),
     *("collections", "datetime", "decimal", "fractions", "pathlib", "functools"),
     "gpumagic.restart.variables",
 )
-#: Classes of torch, ipywidgets and comm whose objects are but handles on something in the process.
+#: Classes of torch, ipywidgets and comm whose objects only refer to something in the process.
 _UNPICKLABLE = {
     "Widget": "a widget",
     "BaseComm": "a comm, whose other end the front end has",
@@ -54,17 +54,17 @@ _OWNERS = ("torch", "ipyw", "comm.")
 
 @dataclass
 class Tables:
-    """What pickles refer to by number; it lives as long as they are written."""
+    """Objects to which pickles refer by number; it lives while pickles are written."""
 
     tensors: list[Any] = field(default_factory=list)
     arrays: list[Any] = field(default_factory=list)
-    #: Byte strings and buffers: what is written, and as what it comes back.
+    #: Byte strings and buffers, with the kind of object to restore.
     raw: list[tuple[Any, str]] = field(default_factory=list)
     _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     _references: list[Any] = field(default_factory=list)
 
     def number(self, kind: str, value: Any, entry: Any) -> int:
-        """The number of ``value`` in a table; at its first appearance ``entry()`` goes there."""
+        """Return the number of ``value`` in a table; ``entry()`` is added at its first use."""
         key = (kind, id(value))
         if key not in self._numbers:
             table = getattr(self, kind)
@@ -76,19 +76,19 @@ class Tables:
 
 @dataclass
 class PickleNotes:
-    """What was met while one pickle was written."""
+    """What was found while one pickle was written."""
 
     #: Global names that functions of the notebook use.
     used: set[str] = field(default_factory=set)
-    #: What does not come back with it, a phrase each.
+    #: What is not kept of it, a phrase each.
     omitted: set[str] = field(default_factory=set)
-    #: Whether all of it is trusted to load in another process that has the same packages.
+    #: Whether all of it certainly loads in another process with the same packages.
     trusted: bool = True
-    #: The files that functions of the notebook say they come from.
+    #: The file names of the notebook's functions.
     files: set[str] = field(default_factory=set)
     #: The ordinals of CUDA devices; None for the current one.
     devices: set[int | None] = field(default_factory=set)
-    #: The identities of what is also data of the user's modules.
+    #: The identities of objects that are also data of the user's modules.
     shared: set[int] = field(default_factory=set)
 
 
@@ -158,7 +158,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     # --- what is left out of the pickle ----------------------------------------------------------
 
     def persistent_id(self, value: Any) -> Any:
-        """Refer to what is in the tables, and to what the new process has by itself."""
+        """Refer to what is in the tables, and to what the new process has anyway."""
         if id(value) in self._module_data:
             self.notes.shared.add(id(value))
         if id(value) in self._stand_ins:
@@ -196,7 +196,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return ("tensor", self._tables.number("tensors", value, lambda: value))
 
     def _plain_tensor(self, value: Any) -> Any:
-        """A tensor on which nothing hangs; others go through `_tensor_with`."""
+        """Refer to a tensor without attributes; others are reduced by `_torch_object`."""
         return None if self._tensor_state(value) else self._tensor(value)
 
     def _tensor_state(self, value: Any) -> dict[str, Any]:
@@ -208,10 +208,10 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             state["grad"] = value.grad
         return state if len(state) > 1 or state["attributes"] else {}
 
-    # --- what cloudpickle would lose, or load wrongly --------------------------------------------
+    # --- what cloudpickle would lose or restore wrongly ------------------------------------------
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce what needs care; everything else is cloudpickle's."""
+        """Reduce objects that need care; cloudpickle does all others."""
         kind = type(value)
         reduced: Any = NotImplemented
         reducer = self._reducers.get(kind)
@@ -256,8 +256,8 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced
         self.notes.used |= naming.global_names(value.__code__)
         self.notes.files.add(value.__code__.co_filename)
-        # cloudpickle's copy of a function has globals of its own, a copy of what it uses, and cells
-        # that it shares with no other function.
+        # cloudpickle's copy of a function has its own globals, with what it uses, and shares its
+        # cells with no other function.
         (attributes, slots) = reduced[2]
         cells = value.__closure__ or ()
         contents = [reducers.content(cell) for cell in cells]
@@ -277,7 +277,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(reduced, tuple) and reduced[0].__name__ == "_make_skeleton_class":
             _, (kind, name, bases, made_with, *others), (state, slots), *rest = reduced
             names, members = reducers.slots(value)
-            # A named tuple's are `typing.NamedTuple`'s to give.
+            # Those of a named tuple are set by `typing.NamedTuple`.
             if names is not None and typing.NamedTuple not in bases:
                 made_with = {**made_with, "__slots__": names}
                 state = {name: each for name, each in state.items() if name not in members}
@@ -336,7 +336,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.notes.devices.add(value.index)
             return constructors.device, (value.index,)
         if kind is torch.Generator:
-            # As bytes: a trial does not read tensors.
+            # As bytes, since a trial does not read tensors.
             return constructors.generator, (value.device, value.device.type, reducers.state(value))
         if kind in (torch.finfo, torch.iinfo):
             return kind, (getattr(torch, value.dtype),)
@@ -347,7 +347,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return NotImplemented
 
     def _other_tensor(self, value: Any) -> None:
-        """Note what tensors of other classes lose: they are torch's to pickle."""
+        """Note what tensors of other classes lose: torch pickles them."""
         if type(value) in (self._torch.Tensor, self._torch.nn.Parameter):
             return
         with plain_functions():
@@ -357,7 +357,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 self.notes.omitted.add("its gradient")
 
     def _memory_map(self, value: Any) -> Any:
-        """An array in a mapped file is mapped again, and not copied."""
+        """Reduce an array in a mapped file to mapping the file again, without copying it."""
         mapping = reducers.map_of(value, self._numpy)
         if mapping is None:
             return NotImplemented
@@ -386,12 +386,12 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
 class VariableUnpickler(pickle.Unpickler):
-    """Loads what a `VariablePickler` wrote; ``find`` gives what is in the tables."""
+    """Loads what a `VariablePickler` wrote; ``find`` returns what is in the tables."""
 
     def __init__(self, file: Any, find: Callable[[tuple[Any, ...]], Any]) -> None:
         super().__init__(file)
         self._find = find
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
-        """Give what a reference refers to."""
+        """Return the object to which a reference refers."""
         return self._find(key)

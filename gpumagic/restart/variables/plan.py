@@ -1,4 +1,4 @@
-"""What can be kept of the variables that were asked for, found out before anything is written."""
+"""Find out, before anything is written, which of the requested variables can be kept."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables import names as naming
 from gpumagic.restart.variables.pickler import PickleNotes, Tables, VariablePickler
-from gpumagic.system.text import reason
+from gpumagic.system import text
 
-#: Called while a pickle is written, with its bytes until now.
+#: Characters of a reason why a variable cannot be kept.
+REASON = 100
+
+#: Called while a pickle is written, with its length so far.
 Progress = Callable[[int], None]
-#: Variables whose pickles are longer in total come back together, or not at all.
+#: Where the pickles are longer in total, variables are restored together or not at all.
 _MAX_SEPARATE = 256 << 20
 
 
@@ -25,26 +28,26 @@ class Plan:
 
     #: The notebook's namespace.
     namespace: Mapping[str, Any]
-    #: Objects that the new process has by itself: their identities, and their numbers.
+    #: Objects that the new process has anyway: their identities and numbers.
     existing: dict[int, str]
     names: list[str] = field(default_factory=list)
-    #: Names that were not asked for, but that functions among ``names`` use.
+    #: Names that were not requested, but that functions among ``names`` use.
     needed: list[str] = field(default_factory=list)
     #: Names that are imported again.
     imports: dict[str, naming.Import] = field(default_factory=dict)
     #: What cannot be kept, and why.
     failures: dict[str, str] = field(default_factory=dict)
-    #: What does not come back with a variable that does.
+    #: What is not kept of a variable that is.
     omitted: dict[str, set[str]] = field(default_factory=dict)
-    #: The CUDA devices that a variable names, by their ordinals (None for the current one).
+    #: The CUDA devices that a variable refers to, by ordinal (None for the current one).
     devices: dict[str, set[int | None]] = field(default_factory=dict)
-    #: The pickle of each variable by itself, as far as there is room.
+    #: The pickle of each variable by itself, up to a total length.
     pickles: dict[str, bytes] = field(default_factory=dict)
-    #: Names whose pickles are trusted to load in another process.
+    #: Names whose pickles certainly load in another process.
     trusted: set[str] = field(default_factory=set)
-    #: The files that functions of the notebook say they come from: its cells.
+    #: The file names of the notebook's functions: its cells.
     files: set[str] = field(default_factory=set)
-    #: Where in the user's modules objects are, by their identities; those met in each variable.
+    #: Where in the user's modules objects are, by identity; and those found in each variable.
     module_data: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     shared: dict[str, set[int]] = field(default_factory=dict)
     #: Settings of libraries that are functions: their pickles (None if they cannot be kept), and
@@ -55,7 +58,7 @@ class Plan:
     pickled: int = 0
 
     def size(self) -> int:
-        """The bytes that all will take on the disk, memory that is shared counted once."""
+        """Return the bytes on disk; memory that is shared counts once."""
         arrays, tensors = self.tables.arrays, self.tables.tensors
         memory = sum(
             arrays[block.arrays[0]].nbytes if shared_memory.is_sparse(block, arrays) else block.size
@@ -73,7 +76,7 @@ class Plan:
         return int(self.pickled + memory + sum(storages.values()) + raw)
 
     def drop(self, name: str, reason: str) -> None:
-        """Keep ``name`` no more."""
+        """Do not keep ``name``."""
         self.failures[name] = reason
         for names in (self.names, self.needed):
             if name in names:
@@ -89,9 +92,10 @@ def plan(
     existing: Iterable[int] = (),
     progress: Progress = lambda pickled: None,
 ) -> Plan:
-    """Try every variable by itself, omitted copying data; ``variables`` are all of the user's.
+    """Try to pickle each variable by itself, without copying data.
 
-    ``existing`` are the identities of objects that the new process has by itself.
+    ``variables`` are all of the user's; ``existing`` are the identities of objects that the new
+    process has anyway.
     """
     numbered = {identity: str(number) for number, identity in enumerate(existing)}
     found = Plan(namespace, numbered, imports=naming.imports(variables, sources))
@@ -102,7 +106,7 @@ def plan(
         name = waiting.pop(0)
         value, user = namespace[name], user_of[name]
         place = found.imports.get(name)
-        # Data of a module of the user's may have been changed: it is kept.
+        # Data of a user's module may have changed: it is kept.
         if place is not None and not naming.is_users_data(value, place):
             continue
         if isinstance(value, ModuleType) and value.__name__ == "__main__":
@@ -113,7 +117,7 @@ def plan(
         except RecursionError:
             reason = "it is nested too deeply"
         except Exception as error:
-            reason = why(error)
+            reason = text.reason(error, REASON)
         else:
             _add(found, name, pickled, notes)
             found.imports.pop(name, None)
@@ -128,7 +132,7 @@ def plan(
     for phrase, value in library_settings.function_settings().items():
         try:
             pickled, notes = dumped(found, value, progress)
-        except Exception:  # it is said after the restart
+        except Exception:  # reported after the restart
             found.functions[phrase] = (None, [])
         else:
             found.files |= notes.files
@@ -151,7 +155,7 @@ def _add(found: Plan, name: str, pickled: bytes, notes: PickleNotes) -> None:
 
 
 def dumped(found: Plan, value: Any, progress: Progress) -> tuple[bytes, PickleNotes]:
-    """The pickle of a value, and what was met in it."""
+    """Return the pickle of a value, and notes on its content."""
     out = _ProgressBytes(progress)
     keeper = VariablePickler(out, found.tables, found.namespace, found.existing, found.module_data)
     keeper.dump(value)
@@ -159,7 +163,7 @@ def dumped(found: Plan, value: Any, progress: Progress) -> tuple[bytes, PickleNo
 
 
 class _ProgressBytes(io.BytesIO):
-    """Bytes in memory; says how many there are as they come."""
+    """Bytes in memory; reports its length at each write."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
@@ -169,8 +173,3 @@ class _ProgressBytes(io.BytesIO):
         written = super().write(data)
         self._progress(self.tell())
         return written
-
-
-def why(error: BaseException) -> str:
-    """An exception as a reason, in one short line."""
-    return reason(error, 100)

@@ -1,6 +1,6 @@
-"""What Python itself was told for the whole process: limits, garbage collection, decimal, logging.
+"""Process-wide settings of Python: limits, garbage collection, decimal, logging.
 
-Read as plain data, and told again to the process that replaces this one.
+They are read as plain data, and set again in the process that replaces this one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def _decimals() -> Any:
-    """The context of `decimal`, if it is not the default one."""
+    """Return the context of `decimal`; None for the default one."""
     decimal: Any = sys.modules.get("decimal")
     if not hasattr(decimal, "getcontext"):
         return None
@@ -35,7 +35,7 @@ def _name_levels(names: Mapping[int, str]) -> None:
         logging.addLevelName(level, name)
 
 
-#: What asks Python, and what tells it.
+#: Functions that get and set each.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "switch interval": (sys.getswitchinterval, sys.setswitchinterval),
@@ -54,7 +54,7 @@ if hasattr(sys, "set_int_max_str_digits"):  # from Python 3.10.7 on
 
 
 def capture() -> dict[str, Any]:
-    """What this process was told; plain data."""
+    """Return the settings of this process, as plain data."""
     return {
         **{name: get() for name, (get, _) in _SETTINGS.items()},
         "loggers": dict(_loggers()),
@@ -63,7 +63,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(found: Mapping[str, Any]) -> list[str]:
-    """Tell Python again; a phrase for each logger whose handlers are not there any more."""
+    """Set them again; return a phrase for each logger that has lost its handlers."""
     for name, (get, set_) in _SETTINGS.items():
         if get() != found[name]:
             set_(found[name])
@@ -86,7 +86,7 @@ def _all_loggers() -> Iterator[tuple[str, logging.Logger]]:
 
 
 def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
-    """The root logger, and what others were told."""
+    """Return the settings of the root logger, and of others that differ from the default."""
     for name, logger in _all_loggers():
         told = logger.level, bool(logger.propagate), bool(logger.disabled)
         if not name or told != (logging.NOTSET, True, False):
@@ -94,7 +94,7 @@ def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
 
 
 def _handlers() -> Iterator[tuple[str, list[str]]]:
-    """The kinds of the handlers of loggers; a library's loggers get theirs from the library."""
+    """Return the handler classes of loggers, but for those that libraries set up."""
     for name, logger in _all_loggers():
         kinds = [type(h).__name__ for h in logger.handlers if type(h) is not logging.NullHandler]
         if kinds and name.partition(".")[0] not in sys.modules:

@@ -9,18 +9,18 @@ from typing import Any
 
 from gpumagic.cuda import torch_cuda
 
-#: Functions of ``torch.cuda`` that wait for CUDA to be initialised, and what they were given.
+#: Functions of ``torch.cuda`` that torch calls when it initialises CUDA, and their arguments.
 _QUEUED = {
     "manual_seed": ("seed",),
     "manual_seed_all": ("seed",),
     "set_rng_state": ("new_state", "device"),
 }
-#: torch seeds a generator of CUDA with a random number of 53 bits until the user does.
+#: Until the user does, torch seeds a CUDA generator with a random number of 53 bits.
 _SEEDED = 1 << 32
 
 
 def capture() -> dict[str, Any]:
-    """The states of the generators that this process has loaded; plain data."""
+    """Return the states of the generators that this process has loaded, as plain data."""
     found: dict[str, Any] = {"python": random.getstate()}
     numpy: Any = sys.modules.get("numpy.random")
     if hasattr(numpy, "get_state"):
@@ -39,9 +39,9 @@ def capture() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any], device_now: Callable[[int | None], str]) -> list[str]:
-    """Go on where the old process's generators stopped.
+    """Continue where the old process's generators stopped.
 
-    Returns those of the old process's GPUs that do not.
+    Return the GPUs of the old process whose generators cannot.
     """
     random.setstate(states["python"])
     if "numpy" in states:
@@ -69,7 +69,7 @@ def restore(states: dict[str, Any], device_now: Callable[[int | None], str]) -> 
 
 
 def _queued_calls(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """What was asked of CUDA's generators before there were any, in its order."""
+    """Return the calls on CUDA's generators that wait for CUDA's initialisation, in order."""
     if torch.cuda.is_initialized():
         return
     seeds = getattr(torch.cuda, "_lazy_seed_tracker", None)
@@ -89,9 +89,9 @@ def _queued_calls(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def _was_used(state: bytes) -> bool:
-    """Whether a generator of CUDA was seeded with a number, or has been drawn from.
+    """Return whether a CUDA generator was seeded with a number, or drawn from.
 
-    Its state is the seed and how far it is, 8 bytes each.
+    Its state is the seed and the offset, 8 bytes each.
     """
     seed, drawn = (int.from_bytes(part, "little") for part in (state[:8], state[8:16]))
     return seed < _SEEDED or drawn > 0

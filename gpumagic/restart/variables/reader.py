@@ -1,4 +1,4 @@
-"""The file of the kept variables, as it is read: as one graph, or else one by one."""
+"""Read the kept variables from their files: as one graph or, if it does not load, one by one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from gpumagic.restart.variables import (
     shared_memory,
 )
 from gpumagic.restart.variables.pickler import VariableUnpickler
-from gpumagic.restart.variables.plan import why
+from gpumagic.restart.variables.plan import REASON
 from gpumagic.restart.variables.writer import Index
+from gpumagic.system import text
 
 #: `torch.load`'s ``map_location``: a storage on the host, and where it was → where it is now.
 Location = Callable[[Any, str], Any]
@@ -35,7 +36,7 @@ DeviceNow = Callable[["int | None"], str]
 
 
 class Reader:
-    """Loads what lies in the files, tensors and arrays once each."""
+    """Loads what is in the files, each tensor and array once."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Reader:
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
-        #: What the user's modules had too, and where; there when all is loaded by `load_graph`.
+        #: What the user's modules had too, and where; set when `load_graph` has ended.
         self.module_data: list[tuple[str, str, Any]] = []
         file = files[0]
         end = file.seek(-8, os.SEEK_END)
@@ -63,7 +64,7 @@ class Reader:
         return self._files[0].read(size)
 
     def load_graph(self) -> Iterator[tuple[str, Any]]:
-        """The variables one after the other; what they share is shared."""
+        """Yield the variables in order; what they share is shared."""
         if self.index.graph:
             with self._opened(0) as memory:
                 loader = VariableUnpickler(memory, self._find)
@@ -72,19 +73,19 @@ class Reader:
                 self.module_data = loader.load()
 
     def load_variable(self, name: str) -> Any:
-        """One variable by itself."""
+        """Load one variable by itself."""
         if name not in self.index.separate:
-            raise ValueError("it is too big to come back by itself")
+            raise ValueError("it is too large to be restored by itself")
         with self._opened(self.index.separate[name][0]) as memory:
             return VariableUnpickler(memory, self._find).load()
 
     def load_function(self, start: int) -> Any:
-        """One setting of a library that is a function."""
+        """Load a library setting that is a function."""
         with self._opened(start) as memory:
             return VariableUnpickler(memory, self._find).load()
 
     def _opened(self, start: int) -> mmap.mmap:
-        """The first file from ``start``, in place, since a pickle may be long."""
+        """Map the first file, at ``start``: a pickle may be long."""
         constructors.namespace, constructors.device_now = self._namespace, self._device_now
         memory = mmap.mmap(self._files[0].fileno(), 0, access=mmap.ACCESS_READ)
         memory.seek(start)
@@ -145,7 +146,7 @@ class Reader:
             torch = torch_cuda.require()
             self._files[1].seek(0)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what it makes for some kinds of tensors
+                warnings.simplefilter("ignore")  # torch's own, about some kinds of tensors
                 how: Any = {"map_location": self._location, "weights_only": False}
                 bare, storages = torch.load(self._files[1], **how)
                 self._saved = [torch.load(io.BytesIO(bare), **how), storages]
@@ -164,18 +165,18 @@ class Reader:
 
 @dataclass
 class Restored:
-    """What became of the kept variables."""
+    """The outcome of restoring variables."""
 
     names: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     #: Names that were imported again.
     imported: list[str] = field(default_factory=list)
     not_imported: dict[str, str] = field(default_factory=dict)
-    #: Why the variables did not come back as one graph, if they did not.
+    #: Why the variables were not restored as one graph, if they were not.
     separate_because: str | None = None
     #: The old process's GPUs whose random state is lost.
     random_lost: list[str] = field(default_factory=list)
-    #: Settings of libraries that are not as they were.
+    #: Settings of libraries that could not be restored.
     settings_lost: list[str] = field(default_factory=list)
 
 
@@ -187,9 +188,9 @@ def restore(
     location: Location | str,
     device_now: DeviceNow,
 ) -> Restored:
-    """Bring back into ``namespace`` what `variables.write` wrote, all that is possible of it.
+    """Restore into ``namespace`` as much as possible of what `variables.write` wrote.
 
-    ``own`` are the objects of this process that stand for some of the old one.
+    ``existing`` are the objects of this process that replace some of the old one.
     """
     reader, outcome = Reader(files, namespace, existing, location, device_now), Restored()
     index = reader.index
@@ -203,7 +204,7 @@ def restore(
         try:
             value = imported(module, attribute)
         except Exception as error:
-            outcome.not_imported[name] = why(error)
+            outcome.not_imported[name] = text.reason(error, REASON)
             continue
         if "." not in name:  # of `import a.b` only `a` is bound
             namespace[name] = value
@@ -213,13 +214,13 @@ def restore(
             namespace[name] = value
             outcome.names.append(name)
     except Exception as error:
-        outcome.separate_because = why(error)
+        outcome.separate_because = text.reason(error, REASON)
         for name in [*index.graph][len(outcome.names) :]:
             try:
                 namespace[name] = reader.load_variable(name)
                 outcome.names.append(name)
             except Exception as reason:
-                outcome.failures[name] = why(reason)
+                outcome.failures[name] = text.reason(reason, REASON)
     _share_with_modules(reader.module_data, outcome)
     outcome.names.sort(key=index.names.index)
     outcome.random_lost = random_state.restore(index.random, device_now)
@@ -235,12 +236,12 @@ def restore(
 
 
 def _share_with_modules(found: Sequence[tuple[str, str, Any]], outcome: Restored) -> None:
-    """Have the user's modules refer to what is kept of them, as they did."""
+    """Have the user's modules refer to the kept objects again."""
     for module, attribute, value in found:
         try:
             setattr(importlib.import_module(module), attribute, value)
         except Exception as error:
-            outcome.not_imported[module] = why(error)
+            outcome.not_imported[module] = text.reason(error, REASON)
 
 
 def imported(module: str, attribute: str | None) -> Any:
@@ -250,13 +251,13 @@ def imported(module: str, attribute: str | None) -> Any:
 
 
 def preserve(files: Sequence[IO[bytes]]) -> str:
-    """Give files without names a place in a folder of their own; the folder's path."""
+    """Move unnamed files to a new folder; return its path."""
     folder = tempfile.mkdtemp(prefix="gpumagic-kept-")
     for file, name in zip(files, ("variables", "tensors"), strict=False):
         path = Path(folder, name)
         try:
             os.link(f"/proc/self/fd/{file.fileno()}", path, follow_symlinks=True)
-        except OSError:  # its name was taken away, and the system gives it no other
+        except OSError:  # the system gives an unlinked file no new name
             file.seek(0)
             with path.open("xb") as copy:
                 path.chmod(0o600)
@@ -265,7 +266,7 @@ def preserve(files: Sequence[IO[bytes]]) -> str:
 
 
 def _check_own(folder: str) -> None:
-    """Refuse a folder that is not as `preserve` makes it: this user's, and closed to all others."""
+    """Refuse a folder that is not as `preserve` makes it: this user's, closed to all others."""
     found = Path(folder).lstat()
     if os.name != "nt" and (
         not stat.S_ISDIR(found.st_mode)
@@ -276,12 +277,12 @@ def _check_own(folder: str) -> None:
 
 
 def load(folder: str, *names: str) -> dict[str, Any]:
-    """Load variables that a restart could not bring back, from where it has left them.
+    """Load variables that a restart could not restore, from the folder it has named.
 
-    Without ``names`` all that load; CUDA tensors come back on the CPU.
+    Without ``names`` all that load; CUDA tensors are on the CPU.
 
     Raises:
-        PermissionError: somebody else can write to the folder: what it holds would run as code.
+        PermissionError: another user can write to the folder, whose content would run as code.
         KeyError: a name that was not kept. What loading one of ``names`` raises is passed on.
     """
     _check_own(folder)

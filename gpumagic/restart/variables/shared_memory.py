@@ -1,4 +1,4 @@
-"""Memory that arrays and tensors share: each stretch of it is written once, and shared again."""
+"""Memory that arrays and tensors share: each block is written once, and shared again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from gpumagic.cuda import torch_cuda
 
-#: An array that shows less than this part of its stretch of memory is copied together.
+#: An array that covers less than this part of its block of memory is copied.
 _SPARSE = 0.5
 
 
 @dataclass
 class Block:
-    """A stretch of memory, and the arrays and tensors in it, by their numbers."""
+    """A block of memory, with the numbers of the arrays and tensors in it."""
 
     start: int
     end: int
@@ -24,16 +24,16 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the bytes."""
         return self.end - self.start
 
     def memory(self) -> Any:
-        """The bytes themselves."""
+        """Return the block's memory."""
         return (ctypes.c_char * self.size).from_address(self.start)
 
 
 def extent(array: Any) -> tuple[int, int]:
-    """The addresses between which an array's elements lie."""
+    """Return the addresses between which an array's elements lie."""
     low = high = int(array.__array_interface__["data"][0])
     if not array.size:
         return low, low
@@ -47,7 +47,7 @@ def extent(array: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class TensorView:
-    """How a tensor shows the memory of a storage."""
+    """How a tensor views a storage."""
 
     #: The storage's number.
     storage: int
@@ -59,7 +59,7 @@ class TensorView:
     negated: bool
 
     def on_storage(self, storage: Any) -> Any:
-        """The tensor on_storage a storage."""
+        """Return the tensor as a view of a storage."""
         torch = torch_cuda.require()
         tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
         tensor.set_(storage, self.offset, self.size, self.stride)
@@ -68,7 +68,7 @@ class TensorView:
 
 
 def has_storage(tensor: Any) -> bool:
-    """Whether a tensor is plain: a view of a storage with data."""
+    """Return whether a tensor is a plain view of a storage with data."""
     torch = torch_cuda.require()
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
@@ -83,7 +83,7 @@ def has_storage(tensor: Any) -> bool:
 
 
 def view_of(tensor: Any, storage: int) -> TensorView:
-    """How ``tensor`` shows its storage, which has that number."""
+    """Return how ``tensor`` views its storage, which has that number."""
     return TensorView(
         storage,
         tensor.dtype,
@@ -96,7 +96,7 @@ def view_of(tensor: Any, storage: int) -> TensorView:
 
 
 def storage_of(tensor: Any) -> tuple[int, int] | None:
-    """The addresses of a tensor's memory on the host; None where it is not plain host memory."""
+    """Return the addresses of a tensor's host memory; None for any other tensor."""
     if tensor.device.type != "cpu" or not has_storage(tensor):
         return None
     storage = tensor.untyped_storage()
@@ -105,7 +105,7 @@ def storage_of(tensor: Any) -> tuple[int, int] | None:
 
 
 def memory_blocks(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
-    """The stretches of memory that arrays show; with the tensors that show parts of them."""
+    """Return the blocks of memory of arrays, with the tensors that view parts of them."""
     pieces: list[tuple[int, int, str, int]] = []
     for number, array in enumerate(arrays):
         pieces.append((*extent(array), "arrays", number))
@@ -124,7 +124,7 @@ def memory_blocks(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
 
 
 def is_sparse(block: Block, arrays: Sequence[Any]) -> bool:
-    """Whether a block holds one array that shows little of it, a column of a table for example."""
+    """Return whether a block has one array that covers little of it, such as a table's column."""
     if len(block.arrays) != 1 or block.tensors:
         return False
     return bool(arrays[block.arrays[0]].nbytes < _SPARSE * block.size)
@@ -132,7 +132,7 @@ def is_sparse(block: Block, arrays: Sequence[Any]) -> bool:
 
 @dataclass
 class BlockRecord:
-    """Where a block lies in the file, and what is in it."""
+    """Where a block is in the file, and what is in it."""
 
     offset: int
     size: int
@@ -140,14 +140,14 @@ class BlockRecord:
     start: int
     #: number → (dtype, shape, strides, offset within the block, writeable)
     arrays: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]]
-    #: number → (how it shows its storage, offset and bytes of the storage in the block)
+    #: number → (how it views its storage, offset and bytes of the storage in the block)
     tensors: dict[int, tuple[TensorView, int, int]]
 
 
 def record_of(
     block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]
 ) -> BlockRecord:
-    """What must be known to bring a block back that is written at ``offset`` as it is."""
+    """Return what restores a block that is written at ``offset``."""
     written = BlockRecord(offset, block.size, block.start, {}, {})
     for number in block.arrays:
         array = arrays[number]
@@ -162,10 +162,9 @@ def record_of(
 
 
 def allocate(written: BlockRecord) -> tuple[Any, Any]:
-    """New memory for a block as an array of bytes, and the array that owns it.
+    """Allocate memory for a block; return it as an array of bytes, and the array that owns it.
 
-    An array that was owner in its block and filled it is the owner again; otherwise the memory is
-    aligned as the old one was.
+    An array that was alone in its block and filled it owns it again; else the alignment is kept.
     """
     import numpy as np
 
@@ -182,7 +181,7 @@ def allocate(written: BlockRecord) -> tuple[Any, Any]:
 
 
 def rebuild(written: BlockRecord, buffer: Any, owner: Any) -> tuple[dict[int, Any], dict[int, Any]]:
-    """The arrays and tensors of a block, by number, on_storage the memory of `allocate`."""
+    """Return the arrays and tensors of a block, by number, as views of memory of `allocate`."""
     import numpy as np
 
     arrays = {}

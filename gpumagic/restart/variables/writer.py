@@ -1,8 +1,8 @@
-"""The file of the kept variables, as it is written.
+"""Write the kept variables to files.
 
-One file holds pickles of all variables that refer to each other, so that what they share stays
-shared; one of each variable by itself, for the case that those do not load; arrays and long
-byte strings; and at its end what lies where. A second one holds the tensors, by `torch.save`.
+The first file has pickles of all variables that refer to each other, so that what they share
+stays shared; one of each variable by itself, in case those do not load; arrays and long byte
+strings; and at its end an index. The second one has the tensors, written by `torch.save`.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ _CHUNK = 64 << 20
 
 @dataclass(frozen=True)
 class TensorKind:
-    """A tensor, and what its data do not say."""
+    """The properties of a tensor that its data do not contain."""
 
     parameter: bool
     requires_grad: bool
-    #: None for those that torch pickles by itself: sparse, quantized, nested.
+    #: None for tensors that torch pickles itself: sparse, quantized, nested.
     view: shared_memory.TensorView | None
     dtype: Any
     #: Whether its memory is shared with other processes.
     shared: bool
-    #: The size of a quantized one, and the axis of its channels if each has a scale of its own.
+    #: The size of a quantized tensor, and the axis of its channels if each has its own scale.
     quantized: tuple[tuple[int, ...], int | None] | None
 
 
 @dataclass
 class Index:
-    """What lies where in the file."""
+    """Where everything is in the file."""
 
     names: list[str]
     imports: dict[str, Import]
     import_path: list[str]
-    #: Pickles that refer to each other, to be loaded by one loader in this order.
+    #: Pickles that refer to each other, to be loaded by one unpickler in this order.
     graph: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: Pickles that are loaded each by itself.
+    #: Pickles that are each loaded by themselves.
     separate: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: A pickle for the same loader: objects that the user's modules have too, and where.
+    #: A pickle for the same unpickler: objects that the user's modules have too, and where.
     module_data: tuple[int, int] = (0, 0)
     raw: list[tuple[int, int, str]] = field(default_factory=list)
     blocks: list[shared_memory.BlockRecord] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Index:
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    #: Those that are functions: where their pickles are, and the variables that they use.
+    #: Settings that are functions: where their pickles are, and the variables that they use.
     functions: dict[str, tuple[int | None, list[str]]] = field(default_factory=dict)
 
 
@@ -80,9 +80,10 @@ def write(
     progress: Progress = lambda written, expected: None,
     begin: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> list[IO[bytes]]:
-    """Write the variables of a plan to new files; the second one is there if there are tensors.
+    """Write the variables of a plan to new files; the second one only if there are tensors.
 
-    ``create`` makes a private file in a folder; ``begin`` is given the first one when it is whole.
+    ``create`` creates a private file in a folder; ``begin`` is called with the first one when it is
+    complete.
 
     Raises:
         RestartError: they do not fit on the disk.
@@ -111,14 +112,14 @@ def write(
 
 
 def close(files: Iterable[IO[bytes]]) -> None:
-    """Close files that have no name: they are gone."""
+    """Close unnamed files, which then no longer exist."""
     for file in files:
         file.close()
 
 
 def _write(chosen: Plan, out: _ProgressFile) -> None:
     tables = chosen.tables
-    # What is loaded later may call what is loaded earlier, in a `__setstate__` for example.
+    # Objects that are loaded later may call earlier ones, in a `__setstate__` for example.
     asked = [*chosen.names, *chosen.needed]
     names = sorted(asked, key=lambda name: not _is_first(chosen.namespace[name]))
     index = Index(asked, chosen.imports, [p for p in sys.path if isinstance(p, str)])
@@ -144,7 +145,7 @@ def _write(chosen: Plan, out: _ProgressFile) -> None:
             index.tensors, _ = _kinds(tables.tensors)
     for name in chosen.files:
         entry = linecache.cache.get(name, ())
-        if len(entry) == 4 and entry[1] is None:  # no file on the disk, but a cell
+        if len(entry) == 4 and entry[1] is None:  # a cell, not a file on disk
             index.sources[name] = list(entry[2])
     index.random, index.settings = random_state.capture(), library_settings.capture()
     start, _ = _append(out, pickle.dumps(index))
@@ -152,7 +153,7 @@ def _write(chosen: Plan, out: _ProgressFile) -> None:
 
 
 def _module_data(chosen: Plan) -> list[tuple[str, str, Any]]:
-    """What is kept and belongs to modules of the user's too: where, and the object."""
+    """Return the kept objects that are also in modules of the user's, and where."""
     kept = [*chosen.names, *chosen.needed]
     return [
         (module, attribute, vars(sys.modules[module])[attribute])
@@ -188,7 +189,7 @@ def _write_block(
 
 
 def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
-    """What the tensors are, and one of each storage."""
+    """Return the kinds of the tensors, and one tensor of each storage."""
     torch, numbers = torch_cuda.require(), dict[int, int]()
     kinds: list[TensorKind] = []
     storages: list[Any] = []
@@ -203,7 +204,7 @@ def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
         kinds.append(
             TensorKind(
                 parameter=type(tensor) is torch.nn.Parameter,
-                # What was computed from others comes back without the graph of how.
+                # A tensor that is the result of an operation is kept without its autograd graph.
                 requires_grad=tensor.requires_grad and tensor.is_leaf,
                 view=how,
                 dtype=tensor.dtype,
@@ -220,31 +221,31 @@ def _axis(tensor: Any) -> int | None:
 
 
 def _write_tensors(chosen: Plan, out: _ProgressFile) -> None:
-    """Each storage as bytes, and bare what has none; what hangs on tensors is in the pickles."""
+    """Write each storage as bytes, and tensors without one as they are; without attributes."""
     torch, tables = torch_cuda.require(), chosen.tables
     in_blocks: set[int] = set()
     for block in shared_memory.memory_blocks(tables.arrays, tables.tensors):
         in_blocks.update(tables.tensors[n].untyped_storage()._cdata for n in block.tensors)
     with torch.no_grad(), plain_functions():
-        kinds, shown = _kinds(tables.tensors)
+        kinds, owners = _kinds(tables.tensors)
         bare = [
             tensor.detach() if kind.view is None else None
             for kind, tensor in zip(kinds, tables.tensors, strict=True)
         ]
         storages = []
-        for tensor in shown:
+        for tensor in owners:
             storage = tensor.untyped_storage()
             as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what torch has for some kinds of tensors itself
-            # In an archive of its own: torch refuses one memory under two types in one, and a
-            # sparse tensor's values, for example, may be a tensor of the user's too.
+            warnings.simplefilter("ignore")  # torch's own, about some kinds of tensors
+            # In its own archive: torch refuses one storage with two types in one archive, and the
+            # values of a sparse tensor, for example, may also be a tensor of the user's.
             torch.save(bare, apart := io.BytesIO())
             torch.save((apart.getvalue(), storages), out)
     except RuntimeError as error:
-        # An interrupt or a full disk: torch ends its archive all the same, and that fails.
+        # An interrupt or a full disk: torch closes its archive all the same, and that fails.
         stopped: BaseException | None = error
         while stopped is not None and not isinstance(stopped, (KeyboardInterrupt, OSError)):
             stopped = stopped.__context__
@@ -254,7 +255,7 @@ def _write_tensors(chosen: Plan, out: _ProgressFile) -> None:
 
 
 def folder_for(size: int) -> str:
-    """A folder with room for ``size`` bytes: the usual one for temporary files, or /var/tmp.
+    """Return a folder with ``size`` bytes free: the default for temporary files, or /var/tmp.
 
     Raises:
         RestartError: there is none.
@@ -265,8 +266,8 @@ def folder_for(size: int) -> str:
             free[folder] = shutil.disk_usage(folder).free
             if free[folder] > size * 1.02 + (16 << 20):
                 return folder
-    room = ", ".join(f"{folder} has {_gib(amount)}" for folder, amount in free.items())
-    raise RestartError(f"the variables take {_gib(size)} on the disk, and {room}; set TMPDIR")
+    available = ", ".join(f"{folder} has {_gib(amount)}" for folder, amount in free.items())
+    raise RestartError(f"the variables take {_gib(size)} on the disk, and {available}; set TMPDIR")
 
 
 def _gib(size: int) -> str:
@@ -274,7 +275,7 @@ def _gib(size: int) -> str:
 
 
 class _ProgressFile:
-    """A file that tells how much has been written to it."""
+    """A file that reports how much has been written to it."""
 
     def __init__(self, file: IO[bytes], expected: int, progress: Progress) -> None:
         self.file = file

@@ -1,7 +1,7 @@
-"""Keeps the variables of every case in one process, and brings them back in a second one.
+"""Keep the variables of every case in one process, and restore them in a second one.
 
-``python -m tests.keep.runner FOLDER`` is the second one; the first one starts it. Two processes for
-all cases, since each imports torch.
+``python -m tests.restart.variables.runner save|load FOLDER`` is either; `run_all` starts both. Two
+processes for all cases, since each imports torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.restart import variables as keep
-from tests.keep.cases import CASES, Case
+from tests.restart.variables.cases import CASES, Case
 from tests.support import forks
 from tests.support.kernels import python_environment
 
@@ -106,7 +106,7 @@ def _holds(check: str, namespace: dict[str, Any]) -> bool:
 def run_all(folder: Path, only: list[str]) -> None:
     """Both, in two processes."""
     for what in ("save", "load"):
-        command = [sys.executable, "-m", "tests.keep.runner", what, str(folder), *only]
+        command = [sys.executable, "-m", "tests.restart.variables.runner", what, str(folder), *only]
         forks.run(command, env=python_environment(os.environ)).check_returncode()
 
 
@@ -119,6 +119,6 @@ def main(what: str, folder: str, *only: str) -> None:
 
 if __name__ == "__main__":
     # Not as __main__, which is the notebook's.
-    from tests.keep import runner
+    from tests.restart.variables import runner
 
     runner.main(*sys.argv[1:])
