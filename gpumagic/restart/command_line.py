@@ -24,10 +24,7 @@ def command(app: Any) -> list[str]:
     Raises:
         RestartError: it cannot be executed again.
     """
-    if sys.platform == "win32":
-        raise RestartError("Windows cannot replace a running process")
-    if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
+    check_interpreter()
     given = list(app.argv)
     as_given = sys.orig_argv[len(sys.orig_argv) - len(given) :] == given
     if not as_given or (not given and not _is_app()):
@@ -41,6 +38,18 @@ def command(app: Any) -> list[str]:
         )
     options, program = split(sys.orig_argv[1:])
     return [sys.executable, *options, LOADER, *program]
+
+
+def check_interpreter() -> None:
+    """Return if Python can be executed again.
+
+    Raises:
+        RestartError: it cannot.
+    """
+    if sys.platform == "win32":
+        raise RestartError("Windows cannot replace a running process: restart it by hand")
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
 
 
 def _is_app() -> bool:
@@ -60,13 +69,13 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             if word == "--check-hash-based-pycs":
                 options.append(left.pop(0))
             continue
-        for position, file in enumerate(word[1:], 1):
-            if file in "mc":
+        for position, option in enumerate(word[1:], 1):
+            if option in "mc":
                 if word[1:position]:
                     options.append(word[:position])
                 rest = word[position + 1 :]
-                return options, [f"-{file}", *([rest] if rest else []), *left]
-            if file in "XW":
+                return options, [f"-{option}", *([rest] if rest else []), *left]
+            if option in "XW":
                 options.append(word)
                 if position == len(word) - 1:
                     options.append(left.pop(0))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from gpumagic.system.paths import working_folder
 
 
 def capture(shell: Any) -> dict[str, Any]:
@@ -21,15 +22,8 @@ def capture(shell: Any) -> dict[str, Any]:
         "recent": [getattr(history, name) for name in _RECENT],
         "session": history.session_number if history.enabled else None,
         "folders": list(history.dir_hist),
-        "folder": _working_folder(),
+        "folder": working_folder(),
     }
-
-
-def _working_folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:  # removed
-        return None
 
 
 _RECENT = ("_i00", "_i", "_ii", "_iii")

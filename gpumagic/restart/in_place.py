@@ -69,15 +69,7 @@ def check(shell: Any, *, force: bool = False) -> None:
                 "gpumagic cannot hand on the queued requests of this version of ipykernel"
             )
     if not force:
-        _check_losses(shell)
-
-
-def _check_losses(shell: Any) -> None:
-    what = losses.named(shutdown.variables(shell))
-    if what:
-        raise RestartError(
-            f"a restart would lose the {' and the '.join(what)}; end them, or add --force"
-        )
+        losses.check(shutdown.variables(shell), execve.children())
 
 
 def _app(shell: Any) -> Any:

@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.restart import execve
+from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 
 _THREADING = threading.__file__
@@ -24,18 +24,31 @@ _THREADING = threading.__file__
 _POOL = ("concurrent", "futures", "thread.py")
 
 
-def named(variables: Mapping[str, Any]) -> list[str]:
-    """Name all that would be lost (``running thread busy``); ``variables`` are the user's."""
+def check(variables: Mapping[str, Any], children: Mapping[int, str]) -> None:
+    """Return if a restart would end nothing; ``variables`` are the user's.
+
+    Raises:
+        RestartError: what it would end.
+    """
+    found = named(variables, children)
+    if found:
+        raise RestartError(
+            f"a restart would lose the {' and the '.join(found)}; end them, or add --force"
+        )
+
+
+def named(variables: Mapping[str, Any], children: Mapping[int, str]) -> list[str]:
+    """Name all that would be lost, a phrase each: ``running thread busy``."""
     values = [*variables.values()]
-    running, awaited, processes = threads(values), tasks(values), execve.children()
+    running, awaited = threads(values), tasks(values)
     found = []
     if running:
-        found.append(f"{noun(len(running), 'running thread')} {', '.join(running)}")
+        found.append(f"running {noun(len(running), 'thread')} {', '.join(running)}")
     if awaited:
-        found.append(f"{noun(len(awaited), 'asyncio task')} {', '.join(awaited)}")
-    if processes:
-        pids = ", ".join(f"{pid} ({name})" for pid, name in processes.items())
-        found.append(f"child process{'es' * (len(processes) > 1)} {pids}")
+        found.append(f"asyncio {noun(len(awaited), 'task')} {', '.join(awaited)}")
+    if children:
+        pids = ", ".join(f"{pid} ({name})" for pid, name in children.items())
+        found.append(f"child {noun(len(children), 'process', 'processes')} {pids}")
     return found
 
 

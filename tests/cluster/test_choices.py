@@ -231,7 +231,8 @@ def test_the_end_of_a_restarted_engine_is_noticed(
 
 def test_a_restart_that_would_lose_something(two: Cluster, run: Run) -> None:
     two.run(0, f"{USE}; import subprocess; child = subprocess.Popen(['sleep', '60'])")
-    with pytest.raises(UsageError, match=r"no engine .* would lose child process \d+ \(sleep\);"):
+    said = r"no engine .* would lose the child process \d+ \(sleep\);"
+    with pytest.raises(UsageError, match=said):
         run(two, "%gpu off --cluster -t 0 --restart -o -q")
     assert two.value(0, "'child' in globals()") is True
     assert "CUDA_VISIBLE_DEVICES" not in two.value(0, "dict(__import__('os').environ)")

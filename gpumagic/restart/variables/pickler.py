@@ -109,7 +109,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         module_data: Collection[int] = (),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda _: True)
-        self._tables, self._namespace, self._stand_ins = tables, namespace, existing
+        self._tables, self._namespace, self._existing = tables, namespace, existing
         self._module_data = module_data
         self.notes = PickleNotes()
         self._ids: dict[type, Callable[[Any], Any]] = {
@@ -161,8 +161,8 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Refer to what is in the tables, and to what the new process has anyway."""
         if id(value) in self._module_data:
             self.notes.shared.add(id(value))
-        if id(value) in self._stand_ins:
-            return ("own", self._stand_ins[id(value)])
+        if id(value) in self._existing:
+            return ("existing", self._existing[id(value)])
         left_out = self._ids.get(type(value))
         return None if left_out is None else left_out(value)
 

@@ -157,9 +157,9 @@ def _add(found: Plan, name: str, pickled: bytes, notes: PickleNotes) -> None:
 def dumped(found: Plan, value: Any, progress: Progress) -> tuple[bytes, PickleNotes]:
     """Return the pickle of a value, and notes on its content."""
     out = _ProgressBytes(progress)
-    keeper = VariablePickler(out, found.tables, found.namespace, found.existing, found.module_data)
-    keeper.dump(value)
-    return out.getvalue(), keeper.notes
+    pickler = VariablePickler(out, found.tables, found.namespace, found.existing, found.module_data)
+    pickler.dump(value)
+    return out.getvalue(), pickler.notes
 
 
 class _ProgressBytes(io.BytesIO):

@@ -95,7 +95,7 @@ class Reader:
         kind, *rest = key
         if kind == "namespace":
             return self._namespace
-        if kind == "own":
+        if kind == "existing":
             return self._existing[rest[0]]
         number = rest[0]
         if kind == "raw":

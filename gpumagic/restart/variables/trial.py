@@ -16,12 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.restart.variables.plan import REASON
-from gpumagic.system import child_process, import_path, text
+from gpumagic.system import child_process, import_path, paths, text
 
 #: Seconds to wait for the child; the user may interrupt it earlier.
 _PATIENCE = 600.0
@@ -54,7 +53,7 @@ class Trial:
             "path": [entry for entry in sys.path if isinstance(entry, str)],
             "file": file.fileno(),
             "answers": writer,
-            "folder": _folder(),
+            "folder": paths.working_folder(),
             "module_folders": import_path.module_folders(),
         }
         try:
@@ -109,13 +108,6 @@ class Trial:
         self._child.wait()
         os.close(self._reader)
         self._errors.close()
-
-
-def _folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it was removed
-        return None
 
 
 # --- in the child --------------------------------------------------------------------------------

@@ -123,13 +123,13 @@ def _write(chosen: Plan, out: _ProgressFile) -> None:
     asked = [*chosen.names, *chosen.needed]
     names = sorted(asked, key=lambda name: not _is_first(chosen.namespace[name]))
     index = Index(asked, chosen.imports, [p for p in sys.path if isinstance(p, str)])
-    keeper = VariablePickler(out, tables, chosen.namespace, chosen.existing)
+    pickler = VariablePickler(out, tables, chosen.namespace, chosen.existing)
     for name in names:
         start = out.file.tell()
-        keeper.dump(chosen.namespace[name])
+        pickler.dump(chosen.namespace[name])
         index.graph[name] = (start, out.file.tell() - start)
     start = out.file.tell()
-    keeper.dump(_module_data(chosen))
+    pickler.dump(_module_data(chosen))
     index.module_data = (start, out.file.tell() - start)
     for name in names:
         if name in chosen.pickles:
