@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from gpumagic.cuda.devices import devices
     from gpumagic.cuda.torch_cuda import device
     from gpumagic.doctor import diagnose
-    from gpumagic.errors import DeviceError, GpuMagicError, GpuMagicWarning, SpecError
+    from gpumagic.errors import (
+        DeviceError,
+        GpuMagicError,
+        GpuMagicWarning,
+        RegressionError,
+        SpecError,
+    )
     from gpumagic.memory.attribution import holders
     from gpumagic.memory.measurement import gpumem
     from gpumagic.results import (
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
         Sample,
         Selection,
     )
+    from gpumagic.results.stored import load
     from gpumagic.selection.apply import select
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
@@ -49,11 +56,15 @@ _HOMES = {
     "diagnose": "doctor",
     "select": "selection.apply",
     "compare": "timing.comparison",
+    "load": "results.stored",
     "cudatime": "timing.api",
     "gpumem": "memory.measurement",
     "holders": "memory.attribution",
     "device": "cuda.torch_cuda",
-    **dict.fromkeys(("GpuMagicError", "SpecError", "DeviceError", "GpuMagicWarning"), "errors"),
+    **dict.fromkeys(
+        ("GpuMagicError", "SpecError", "DeviceError", "RegressionError", "GpuMagicWarning"),
+        "errors",
+    ),
     **dict.fromkeys(
         (
             "Comparison",
@@ -97,6 +108,7 @@ __all__ = [
     "MemoryReport",
     "OutOfMemory",
     "Process",
+    "RegressionError",
     "Sample",
     "Selection",
     "SpecError",
@@ -108,6 +120,7 @@ __all__ = [
     "diagnose",
     "gpumem",
     "holders",
+    "load",
     "select",
 ]
 

@@ -17,7 +17,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's options."""
+    """Return the parser of the command line."""
     options = argparse.ArgumentParser(
         "gpumagic",
         description="Show the GPUs and why torch can, or cannot, use them.",
@@ -35,15 +35,15 @@ def parser() -> argparse.ArgumentParser:
             shown.add_argument(
                 "--arguments",
                 action="store_true",
-                help="with the whole command lines of your own processes",
+                help="with the full command lines of your own processes",
             )
-    kernel = commands.add_parser("kernel", help="kernels that start with a choice of GPUs made")
+    kernel = commands.add_parser("kernel", help="kernels that start with a selection of GPUs")
     actions = kernel.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser(
         "install",
         help="write a kernelspec",
         description="Write a kernelspec of this Python, for Jupyter's launcher, whose kernels "
-        "start with the choice of GPUs made. Where it goes is as with 'ipython kernel install'.",
+        "start with a selection of GPUs. It is written where 'ipython kernel install' does.",
     )
     install.add_argument(
         "--gpu",
@@ -53,12 +53,12 @@ def parser() -> argparse.ArgumentParser:
         "resolved to UUIDs now",
     )
     install.add_argument(
-        "--name", help="name of the kernelspec; with blanks or capitals also what is displayed"
+        "--name", help="name of the kernelspec, and its display name if it has blanks or capitals"
     )
-    install.add_argument("--display-name", metavar="NAME", help="what the launcher displays")
+    install.add_argument("--display-name", metavar="NAME", help="name in the launcher")
     place = install.add_mutually_exclusive_group()
     place.add_argument("--user", action="store_true", help="for this user, not system-wide")
-    place.add_argument("--prefix", metavar="FOLDER", help="under this folder")
+    place.add_argument("--prefix", metavar="FOLDER", help="below this folder")
     place.add_argument(
         "--sys-prefix",
         action="store_const",
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status."""
+    """Run a command line and return the exit status."""
     options = parser().parse_args(words)
     try:
         if options.command == "kernel":

@@ -7,7 +7,8 @@
         ├── SpecError          a device specification, or an option's value, is not valid here
         ├── DeviceError        the devices, or their driver, cannot do what was requested
         ├── RestartError       the kernel cannot be restarted in place; nothing was changed
-        └── DependencyError    an optional package that is needed is not installed
+        ├── DependencyError    an optional package that is needed is not installed
+        └── RegressionError    the code is slower, or needs more memory, than its stored result
     UserWarning
     └── GpuMagicWarning        a request did not, or may not, take effect
 
@@ -36,6 +37,14 @@ class RestartError(GpuMagicError, RuntimeError):
 
 class DependencyError(GpuMagicError, ImportError):
     """An optional package that is needed is not installed."""
+
+
+class RegressionError(GpuMagicError, AssertionError):
+    """The code is slower, or needs more memory, than the stored result allows."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the traceback would be ours alone."""
+        return [f"RegressionError: {self}"]
 
 
 class GpuMagicWarning(UserWarning):

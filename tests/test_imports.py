@@ -220,6 +220,7 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.cuda.import_trace",
         "gpumagic.cuda.init_trace",
         "gpumagic.cuda.nvml_check",
+        "gpumagic.cuda.process_state",
         "gpumagic.errors",
         "gpumagic.magics",
         "gpumagic.magics.extension",

@@ -1,1 +1,1 @@
-"""Compile and run a cell as IPython does; hooks around cells; the frames of the user's code."""
+"""Compile and run cells as IPython does; hooks around cells; frames of the user's code."""

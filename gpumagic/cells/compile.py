@@ -1,9 +1,8 @@
-"""Compile and run a cell exactly as IPython would, in two steps, so that a clock can start between.
+"""Compile and run a cell exactly as IPython does, in two steps, so that a timer can start between.
 
-Kept as IPython does it: input and AST transforms, magics inside the cell, the real file name and
-line numbers in tracebacks (counted from the cell's first line, the magic's own), the last
-expression's value, a trailing ``;``, top-level ``await``, the user's namespace, and the exception,
-which passes through untouched.
+As in IPython are: input and AST transforms, magics inside the cell, the file name and line numbers
+in tracebacks (the line of the magic is the first), the last expression's value, a trailing ``;``,
+top-level ``await``, the user's namespace, and exceptions, which pass through unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gpumagic.errors import SpecError
 CELL_MAGICS = ("gpu", "cudatime", "gpumem")
 #: The line magics that run a statement.
 LINE_MAGICS = ("cudatime", "gpumem")
-#: With this option the code runs elsewhere, and the magic returns no coroutine.
+#: With this option the code runs on the engines, and the magic returns no coroutine.
 _ON_ENGINES = "--cluster"
 #: A call of one of our magics whose code may end with ``;``, on a line of its own.
 _MAY_BE_SILENT = re.compile(
@@ -44,20 +43,20 @@ _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 @dataclass(frozen=True)
 class CompiledCell:
-    """A cell that is ready to run, any number of times."""
+    """A compiled cell, which can be run any number of times."""
 
     body: CodeType | None
     last: CodeType | None
     globals: dict[str, Any]
     locals: dict[str, Any]
-    #: A trailing ``;``: the value is not to be displayed.
+    #: Whether a trailing ``;`` suppresses the display of the value.
     silent: bool
     #: Seconds spent in transforming, parsing and compiling.
     compile_time: float
-    #: The source as it was written; its lines are counted from `first_line` on.
+    #: The source as typed; its first line has the number `first_line`.
     source: str = ""
     first_line: int = 1
-    #: The whole of it, parsed, with the same numbers of lines.
+    #: The parsed source, with the same line numbers.
     tree: ast.Module | None = None
 
     @property
@@ -108,12 +107,12 @@ def compile_cell(
 ) -> CompiledCell:
     """Compile ``source``, a cell magic's body or a line magic's statement.
 
-    ``header`` is the cell magic's own line (``"%%cudatime -n 3"``): tracebacks then count lines as
-    the notebook does.
+    ``header`` is the cell magic's own line (``"%%cudatime -n 3"``), line 1 in tracebacks, as in
+    the notebook.
 
     Raises:
         SyntaxError: as IPython would raise it for the cell.
-        SpecError: it awaits, and nobody awaits the magic.
+        SpecError: the code awaits, and the caller does not await the magic.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
@@ -126,7 +125,7 @@ def compile_cell(
     with _await_allowed(shell):
         body_code = None if body is None else shell.compile(body, name, "exec")
         last_code = None if last is None else shell.compile(last, name, "eval")
-    made = CompiledCell(
+    compiled = CompiledCell(
         body=body_code,
         last=last_code,
         globals=shell.user_ns,
@@ -137,9 +136,9 @@ def compile_cell(
         first_line=1 if header is None else 2,
         tree=tree,
     )
-    if made.is_async:
+    if compiled.is_async:
         _check_awaited()
-    return made
+    return compiled
 
 
 def compile_loop(
@@ -150,18 +149,18 @@ def compile_loop(
     local_ns: dict[str, Any] | None = None,
     setup: str = "",
 ) -> Loop:
-    """`compile_cell` for code that is to be run many times: as ``%timeit`` does, in a function.
+    """Compile code for repeated runs, in a function, as ``%timeit`` does.
 
     ``setup`` runs once before the loop, in the same function; it may not await.
 
     Raises:
         SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
             Python does not allow in a function.
-        SpecError: it awaits, and nobody awaits the magic.
+        SpecError: the code awaits, and the caller does not await the magic.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    # The setup's text is part of the header, or else is shown above the statement.
+    # The setup is part of the header, or is shown above the statement in tracebacks.
     tree, name = _parse(shell, source, setup or None if header is None else header)
     first = _parse_setup(shell, setup, header, name) if setup else None
     with _await_allowed(shell):
@@ -180,7 +179,7 @@ def compile_loop(
 
 
 def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """The transformed tree, its lines counted from the header's, and its file name."""
+    """Return the transformed tree, with the header as line 1, and the file name."""
     __tracebackhide__ = True
     tree, name = _read(shell, source, header)
     tree = shell.transform_ast(tree)
@@ -189,23 +188,23 @@ def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str
 
 
 def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """`_parse` before the user's AST transformers."""
+    """Return the same before the user's AST transformers."""
     __tracebackhide__ = True
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
-    kept: Any = linecache.cache.get(name)
-    if kept is not None:  # IPython splits also where a string has a separator of its own
-        kept[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
+    cached: Any = linecache.cache.get(name)
+    if cached is not None:  # IPython also splits at line separators inside string literals
+        cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
 
 def _aligned(source: str, transformed: str) -> str:
-    """``transformed`` with a blank line for each line of ``source`` that has no other any more.
+    """Return ``transformed`` with a blank line for each line of ``source`` that it lacks.
 
-    IPython takes blank lines away from above a cell, and makes one line of a ``!`` or ``%`` line
-    that is continued by a backslash; all below it would be counted wrong.
+    IPython removes blank lines above a cell, and joins a ``!`` or ``%`` line that a backslash
+    continues; the line numbers below would be wrong.
     """
     before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
     if len(after) >= len(before):
@@ -218,7 +217,7 @@ def _aligned(source: str, transformed: str) -> str:
 
 
 def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:
-    """The setup's transformed tree, at its place in the header."""
+    """Return the setup's transformed tree, with its columns in the header."""
     __tracebackhide__ = True
     tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
     assert isinstance(tree, ast.Module)
@@ -239,7 +238,7 @@ def _ends_with_semicolon(source: str) -> bool:
 
 
 def _cell_number(shell: Any) -> int:
-    """The number of the cell that is running; IPython 9 has already counted on by now."""
+    """Return the running cell's number; IPython 9 has already incremented its counter."""
     running = getattr(shell.displayhook, "exec_result", None)
     number = getattr(running, "execution_count", None)
     return shell.execution_count if number is None else int(number)
@@ -252,20 +251,20 @@ def _await_allowed(shell: Any) -> AbstractContextManager[Any]:
 
 
 def _awaits(code: CodeType | None) -> bool:
-    """Whether the code awaits, so that evaluating it gives a coroutine."""
+    """Return whether the code awaits, so that evaluating it gives a coroutine."""
     return code is not None and bool(code.co_flags & inspect.CO_COROUTINE)
 
 
 class MagicCode:
-    """An IPython input transformer that treats the code given to our magics as code, not text.
+    """An input transformer of IPython that parses the code which our magics receive as text.
 
     - ``await`` is put before the call of a magic whose code awaits: IPython runs a cell in its
-      event loop only if the cell's own code awaits, and what a magic gets is a string to it. For
+      event loop only if the cell's own code awaits, and a magic's code is a string there. For
       such code the magic returns a coroutine (`CompiledCell.run_within`).
-    - A ``;`` that ends a magic's code ends the call too: what ``-o`` returns is not displayed, and
-      is there to be assigned.
-    - A cell magic's body that does not parse fails here, as a cell that does not parse: IPython
-      shows the line and no traceback, and nothing is run.
+    - A ``;`` that ends a magic's code ends the call too: the value of ``-o`` is not displayed, but
+      can be assigned.
+    - A syntax error in a cell magic's body is raised here, as one in a cell: IPython shows the line
+      without a traceback, and nothing runs.
 
     ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
     """
@@ -305,7 +304,7 @@ class MagicCode:
         try:
             calls = list(_line_calls(ast.parse("".join(lines))))
         except SyntaxError:
-            return lines  # IPython will say so
+            return lines  # IPython reports it
         lines = list(lines)
         for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
             name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
@@ -323,10 +322,10 @@ class MagicCode:
             with _await_allowed(self.shell):
                 return self._code_awaits(self.shell.compile.ast_parse(source), "<magic>")
         except (SyntaxError, SpecError):
-            return False  # the magic itself will say so
+            return False  # the magic reports it
 
     def _code_awaits(self, tree: ast.Module, path: str) -> bool:
-        """Whether the code awaits at its top level.
+        """Return whether the code awaits at its top level.
 
         Raises:
             SyntaxError: it is valid only in a function.
@@ -336,17 +335,17 @@ class MagicCode:
 
 
 def _is_silent(line: str) -> bool:
-    """Whether the code that a magic is called with ends with ``;``, apart from comments."""
+    """Return whether a magic's code ends with ``;``, apart from comments."""
     try:
         call: Any = ast.parse(line.strip(), mode="eval").body
         call = call.value if isinstance(call, ast.Await) else call
         return _ends_with_semicolon(ast.literal_eval(call.args[-1]))
-    except (tokenize.TokenError, SyntaxError):  # a line magic's line may be no Python
+    except (tokenize.TokenError, SyntaxError):  # a line magic's line need not be Python
         return False
 
 
 def _line_calls(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls of our line magics before which an ``await`` may stand, and none stands yet."""
+    """Yield the calls of our line magics that can have an ``await`` and have none yet."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
             continue
@@ -368,7 +367,7 @@ def _is_line_call(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def _check_awaited() -> None:
-    """Whether what called the magic can await what the magic returns.
+    """Check that the caller of the magic can await the coroutine that it returns.
 
     Raises:
         SpecError: it cannot; the coroutine would never run.

@@ -1,7 +1,7 @@
-"""What the measuring of a script's code has in common, whatever is measured: blocks and functions.
+"""Measure blocks and functions of a script; subclasses define what, by `begin` and `end`.
 
-A block may be measured within itself, in several threads and in several tasks, also by one object:
-each has a stretch of its own.
+Blocks may be nested, or run in several threads and tasks, also with one object: each block has
+state of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from gpumagic.errors import SpecError
 
-_Stretch = TypeVar("_Stretch")
+_Block = TypeVar("_Block")
 _Result = TypeVar("_Result")
 _Self = TypeVar("_Self", bound="Measured[Any, Any]")
 
@@ -25,25 +25,25 @@ _Self = TypeVar("_Self", bound="Measured[Any, Any]")
 # --- blocks --------------------------------------------------------------------------------------
 
 
-class Scopes(Generic[_Stretch]):
-    """The stretches that are being measured now: whose they are, and where they run."""
+class Scopes(Generic[_Block]):
+    """The open blocks: their measuring object, and the thread and task that they run in."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._open: list[tuple[object, object, _Stretch]] = []
+        self._open: list[tuple[object, object, _Block]] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, owner: object, stretch: _Stretch) -> None:
+    def enter(self, owner: object, block: _Block) -> None:
         with self._lock:
-            self._open.append((owner, _here(), stretch))
+            self._open.append((owner, _here(), block))
 
-    def leave(self, owner: object) -> _Stretch:
-        """The last stretch that ``owner`` has begun in this task, or this thread.
+    def leave(self, owner: object) -> _Block:
+        """Close and return the last block that ``owner`` has opened in this task, or this thread.
 
-        If there is none (an asynchronous generator's block may end in another task than it began
-        in), the last that it has begun anywhere.
+        If there is none (an asynchronous generator may end its block in another task), the last
+        that it has opened anywhere.
         """
         here = _here()
         with self._lock:
@@ -53,47 +53,47 @@ class Scopes(Generic[_Stretch]):
 
 
 def _here() -> object:
-    """The thread, and its task if it has one."""
+    """Return the current thread and task."""
     asyncio: Any = sys.modules.get("asyncio")
     loop = None if asyncio is None else asyncio._get_running_loop()
     return get_ident(), None if loop is None else id(asyncio.current_task(loop))
 
 
-class Measured(Generic[_Stretch, _Result]):
-    """A context manager whose blocks are measured; `begin` and `end` say how."""
+class Measured(Generic[_Block, _Result]):
+    """A context manager that measures its blocks by `begin` and `end`."""
 
-    #: What one of them is called in an error, with what to do.
+    #: The message of `result` while no block has ended.
     unfinished = "the block has not ended"
 
     def __init__(self) -> None:
-        #: By thread, of the block that ended last there; and of all.
+        #: The last result of each thread, and of all.
         self._results: dict[int, _Result] = {}
         self._latest: _Result | None = None
 
-    def begin(self) -> _Stretch:
+    def begin(self) -> _Block:
         raise NotImplementedError
 
-    def end(self, stretch: _Stretch, *, partial: bool) -> _Result:
+    def end(self, block: _Block, *, partial: bool) -> _Result:
         raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
         self._results.pop(get_ident(), None)
         self._latest = None
-        _SCOPES.enter(self, self.begin())
+        _OPEN.enter(self, self.begin())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        result = self.end(_SCOPES.leave(self), partial=kind is not None)
+        result = self.end(_OPEN.leave(self), partial=kind is not None)
         self._results[get_ident()] = self._latest = result
 
     @property
     def finished(self) -> _Result | None:
-        """The result of the block that ended last in this thread, or else in any; None if none."""
+        """The result of the last block of this thread, or of any thread; None if none has ended."""
         return self._results.get(get_ident(), self._latest)
 
     @property
     def result(self) -> _Result:
-        """What was measured of the block that ended last, in this thread if one did.
+        """The result of the last block of this thread, or of any thread.
 
         Raises:
             RuntimeError: no block has ended.
@@ -104,19 +104,19 @@ class Measured(Generic[_Stretch, _Result]):
         return found
 
 
-_SCOPES: Scopes[Any] = Scopes()
+_OPEN: Scopes[Any] = Scopes()
 
 
 # --- functions -----------------------------------------------------------------------------------
 
 
 def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
-    """What a call of ``function`` gives: its value, something to await, or to iterate over."""
-    for _ in range(100):  # partials of partials may be a circle
+    """Return what a call of ``function`` returns: a value, a coroutine or a generator."""
+    for _ in range(100):  # a partial may contain itself
         if not isinstance(function, functools.partial):
             break
         function = function.func
-    called = type(function).__call__  # of an object that is called like a function
+    called = type(function).__call__  # of a callable object
     for each in (function, called):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
             return "generator"
@@ -126,7 +126,7 @@ def kind_of(function: Any) -> Literal["plain", "coroutine", "generator"]:
 
 
 def name_of(function: Any) -> str:
-    """What to call a function, a partial one, or an object that is called like one."""
+    """Return the name of a function, of a partial's function, or of a callable object's class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     name = getattr(function, "__qualname__", None)
@@ -134,7 +134,7 @@ def name_of(function: Any) -> str:
 
 
 def _compiling() -> bool:
-    """Whether torch.compile is tracing this very call. Imports nothing."""
+    """Return whether torch.compile is tracing this call; imports nothing."""
     compiler = sys.modules.get("torch.compiler")
     return compiler is not None and bool(compiler.is_compiling())
 
@@ -145,15 +145,15 @@ def decorated(
     keep: Callable[[Any, str, Any], None],
     instead: str,
 ) -> Any:
-    """``function``, every call of which is measured; awaited if it is a coroutine function.
+    """Wrap ``function`` so that every call is measured, with its awaits if it is a coroutine.
 
-    Not where torch.compile traces the call: there the function is compiled as it is.
+    A call that torch.compile traces is not measured: the function is compiled unchanged.
 
     Args:
-        function: Whatever can be called, and a ``staticmethod`` or ``classmethod``.
-        measure: A new measurement.
-        keep: Called after each call with the new function, what to call it, and the result.
-        instead: What to do for a generator function.
+        function: Any callable, ``staticmethod`` or ``classmethod``.
+        measure: Creates a measurement.
+        keep: Called after each call with the wrapper, the function's name, and the result.
+        instead: For the error on a generator function: how to measure its loop.
 
     Raises:
         SpecError: a generator function, of which only the creation would be measured; or something
@@ -187,7 +187,7 @@ def decorated(
         with measured_call():
             return function(*args, **kwargs)
 
-    # Only of a function: a module's attributes are its parameters.
+    # Functions only: the attributes of an nn.Module are its parameters.
     updated = ("__dict__",) if isinstance(function, types.FunctionType) else ()
     around = functools.wraps(function, updated=updated)
     wrapped = around(run_async if kind == "coroutine" else run)

@@ -1,8 +1,8 @@
 """A statement compiled once into a function that runs it any number of times, as ``timeit`` does.
 
-No source text is executed per run, and the statement's variables are the function's own: nothing
-leaks into the user's namespace. The names that the function needs for itself are no identifiers, so
-that they cannot collide with the user's.
+No source text is executed per run, and the statement's variables are local to the function: they
+do not enter the user's namespace. The function's own names are no identifiers, so that they cannot
+collide with the user's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-#: The function's name as tracebacks show it: the statement's lines look like a cell's own.
+#: The function's name in tracebacks, as that of a cell.
 _NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
 
 _Function = Callable[[Iterator[None], AbstractContextManager[Any]], Any]
@@ -28,7 +28,7 @@ class Loop:
     function: _Function
     #: Whether the statement awaits.
     is_async: bool
-    #: Seconds spent in transforming, parsing and compiling, where a cell was compiled.
+    #: Seconds spent in transforming, parsing and compiling a cell.
     compile_time: float = 0.0
 
     async def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
@@ -45,7 +45,7 @@ class Loop:
 def as_function(
     module: ast.Module, *, is_async: bool, setup: ast.Module | None = None
 ) -> ast.Module:
-    """``module`` with its body inside a function with a loop; ``setup`` above the loop."""
+    """Return ``module`` with its body in a loop in a function, and ``setup`` above the loop."""
     arguments = ast.arguments(
         posonlyargs=[],
         args=[ast.arg(_TICKS), ast.arg(_CLOCK)],
@@ -73,7 +73,7 @@ def as_function(
 
 
 def take_function(code: Any, namespace: dict[str, Any]) -> _Function:
-    """The function that ``code``, compiled from `as_function`, defines."""
+    """Return the function that ``code``, compiled from `as_function`, defines."""
     namespace.setdefault("__builtins__", builtins)
     made: dict[str, Any] = {}
     exec(code, namespace, made)
@@ -82,16 +82,16 @@ def take_function(code: Any, namespace: dict[str, Any]) -> _Function:
 
 
 def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -> Loop:
-    """Plain Python source as a loop over ``namespace``; a top-level ``await`` is not allowed.
+    """Compile Python source into a loop over ``namespace``; a top-level ``await`` is not allowed.
 
-    ``setup`` is source that runs once before the loop, whose names the loop sees.
+    ``setup`` is source that runs once before the loop, which sees its names.
 
     Raises:
         SyntaxError: as `compile` raises it.
     """
     name = "<cudatime>"
     tree = ast.parse(source, name)
-    # What is valid only inside a function (return, yield) must not become valid by our template.
+    # return and yield, valid only in a function, must not become valid in the loop's.
     compile(tree, name, "exec")
     first = ast.parse(setup, "<setup>")
     compile(first, "<setup>", "exec")
@@ -100,7 +100,7 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
 
 
 def of_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
-    """``function()`` as a loop, after ``setup()`` or the source text ``setup``."""
+    """Compile ``function()`` into a loop, after ``setup()`` or the source text ``setup``."""
     namespace = {"function": function, "setup": setup}
     return compile_statement(
         "function()", namespace, setup if isinstance(setup, str) else "setup()"

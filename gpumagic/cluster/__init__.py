@@ -1,7 +1,6 @@
 """From one kernel to many machines, over ipyparallel's engines.
 
-ipyparallel starts the engines, carries the messages and brings the output back; here is only what
-is said over it. From a script::
+ipyparallel starts the engines, and carries messages and output. From a script::
 
     from gpumagic import cluster
 
@@ -10,10 +9,11 @@ is said over it. From a script::
     cluster.pin(engines)
     timing = cluster.cudatime(engines, "model(x)")
 
-`connection` finds the cluster; `rpc` calls a function of `engine` on every engine; `selection`
-lists the engines' devices and assigns them, as `assignment` plans it; `execution` runs a cell under
-a magic on all of them; `process_group` makes a process group of them, of which `distributed` is the
-part on the engines; `engine_restart` restarts an engine in place.
+`connection` connects to a cluster, by a file that `connection_file` checks; `rpc` calls a function
+of `engine` on every engine; `selection` lists and selects the engines' devices, as `assignment`
+plans it; `execution` times and measures a cell, which `cell_plan` describes and `cell_run` runs on
+all engines; `process_group` makes them a process group, of which `distributed` is the part on the
+engines; `engine_restart` restarts an engine in place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which engine gets which devices: pure."""
+"""Assign devices to engines, from their device tables alone."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _NO_WANTS = Wants()
 
 @dataclass(frozen=True)
 class Unit:
-    """What can be given to an engine: a device, or a MIG instance of one."""
+    """What can be assigned to an engine: a device, or a MIG instance of one."""
 
     uuid: str
     index: int
     memory_free: int | None = None
-    #: The UUID of the device that it is, or is a part of.
+    #: The UUID of the device, or of the MIG instance's device.
     device: str | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is no part of a device."""
+    def is_device(self) -> bool:
+        """Return whether it is a device, not a MIG instance."""
         return self.uuid == self.device
 
-    def among(self, uuids: Collection[str]) -> bool:
-        """Whether ``uuids`` name it, or the device that it is a part of."""
+    def is_in(self, uuids: Collection[str]) -> bool:
+        """Return whether ``uuids`` contain it, or its device."""
         return self.uuid in uuids or self.device in uuids
 
 
 def units(devices: Iterable[Device]) -> list[Unit]:
-    """What there is to give, in nvidia-smi's order; devices that cannot be read are left out."""
+    """Return what can be assigned, in nvidia-smi's order; unreadable devices are left out."""
     found = []
     for device in devices:
         if device.mig:
@@ -56,10 +56,10 @@ def by_rank(
     share: bool = False,
     taken: Collection[str] = frozenset(),
 ) -> dict[int, str]:
-    """By engine id, the UUIDs of its ``per_engine`` devices: by its rank among its host's engines.
+    """Assign ``per_engine`` devices to each engine, by its rank among its host's engines.
 
-    Each gets what it was given at its start and nobody has ``taken``. With ``share`` engines take
-    the devices in turn, so that several may have the same.
+    Return their UUIDs by engine id. Each engine gets devices that it was given at its start, and
+    that are not ``taken``. With ``share`` several engines may have the same device.
 
     Raises:
         DeviceError: a host has too few devices; nothing was changed.
@@ -68,18 +68,18 @@ def by_rank(
     for host, engines in table.hosts.items():
         given = _of_host(host, engines)
         if per_engine > 1:  # CUDA shows a process one MIG instance, and nothing beside it
-            whole = {i: [u for u in mine if u.is_whole] for i, mine in given.items()}
-            if any(given.values()) and not any(whole.values()):
+            only_devices = {i: [u for u in mine if u.is_device] for i, mine in given.items()}
+            if any(given.values()) and not any(only_devices.values()):
                 raise DeviceError(
                     f"{host} has only MIG instances: an engine can have one, not more"
                 )
-            given = whole
-        there = {i: [u for u in mine if not u.among(taken)] for i, mine in given.items()}
-        mine = _in_turn(there, per_engine) if share else _own(there, per_engine)
-        if mine is None:
-            raise DeviceError(_too_few(host, given, there, per_engine, share))
-        for engine, its in mine.items():
-            chosen[engine] = ",".join(its)
+            given = only_devices
+        available = {i: [u for u in mine if not u.is_in(taken)] for i, mine in given.items()}
+        assigned = (_shared if share else _exclusive)(available, per_engine)
+        if assigned is None:
+            raise DeviceError(_too_few(host, given, available, per_engine, share))
+        for engine, mine in assigned.items():
+            chosen[engine] = ",".join(mine)
     uuids = [uuid for spec in chosen.values() for uuid in spec.split(",")]
     if not share and len({*uuids}) < len(uuids):
         raise DeviceError(
@@ -89,51 +89,51 @@ def by_rank(
     return chosen
 
 
-def _own(there: Mapping[int, Sequence[Unit]], number: int) -> dict[int, list[str]] | None:
-    """By engine, so many units that are nobody else's; None where there are not enough."""
-    slots = [(engine, i) for engine in sorted(there) for i in range(number)]
-    candidates = {slot: [unit.uuid for unit in there[slot[0]]] for slot in slots}
+def _exclusive(available: Mapping[int, Sequence[Unit]], number: int) -> dict[int, list[str]] | None:
+    """Return ``number`` units by engine, each for one engine; None where there are too few."""
+    slots = [(engine, i) for engine in sorted(available) for i in range(number)]
+    candidates = {slot: [unit.uuid for unit in available[slot[0]]] for slot in slots}
     owners: dict[str, tuple[int, int]] = {}
     if not all(_match(slot, candidates, owners) for slot in slots):
         return None
     return {
         engine: [unit.uuid for unit in mine if owners.get(unit.uuid, (None, 0))[0] == engine]
-        for engine, mine in there.items()
+        for engine, mine in available.items()
     }
 
 
 _Slot = TypeVar("_Slot", bound=Hashable)
-_Thing = TypeVar("_Thing", bound=Hashable)
+_Candidate = TypeVar("_Candidate", bound=Hashable)
 
 
 def _match(
     slot: _Slot,
-    candidates: Mapping[_Slot, Sequence[_Thing]],
-    owners: dict[_Thing, _Slot],
-    tried: set[_Thing] | None = None,
+    candidates: Mapping[_Slot, Sequence[_Candidate]],
+    owners: dict[_Candidate, _Slot],
+    tried: set[_Candidate] | None = None,
 ) -> bool:
-    """Give ``slot`` one of its candidates: a free one, or one whose owner can have another."""
+    """Find a candidate for ``slot``: a free one, or one whose owner can have another."""
     tried = set() if tried is None else tried
-    for thing in candidates[slot]:
-        if thing not in owners:
-            owners[thing] = slot
+    for candidate in candidates[slot]:
+        if candidate not in owners:
+            owners[candidate] = slot
             return True
-    for thing in candidates[slot]:
-        if thing not in tried:
-            tried.add(thing)
-            if _match(owners[thing], candidates, owners, tried):
-                owners[thing] = slot
+    for candidate in candidates[slot]:
+        if candidate not in tried:
+            tried.add(candidate)
+            if _match(owners[candidate], candidates, owners, tried):
+                owners[candidate] = slot
                 return True
     return False
 
 
-def _in_turn(there: Mapping[int, Sequence[Unit]], number: int) -> dict[int, list[str]] | None:
-    """By engine, those of its units that the fewest have; None where one has not so many."""
+def _shared(available: Mapping[int, Sequence[Unit]], number: int) -> dict[int, list[str]] | None:
+    """Return each engine's least used ``number`` units; None where one has too few."""
     uses: Counter[str] = Counter()
     chosen = {}
-    for engine in sorted(there):
-        # Sorting keeps the order of those that are used alike.
-        mine = sorted((unit.uuid for unit in there[engine]), key=uses.__getitem__)[:number]
+    for engine in sorted(available):
+        # Sorting keeps the order of those with equal use.
+        mine = sorted((unit.uuid for unit in available[engine]), key=uses.__getitem__)[:number]
         if len(mine) < number:
             return None
         uses.update(mine)
@@ -144,51 +144,51 @@ def _in_turn(there: Mapping[int, Sequence[Unit]], number: int) -> dict[int, list
 def _too_few(
     host: str,
     given: Mapping[int, Sequence[Unit]],
-    there: Mapping[int, Sequence[Unit]],
+    available: Mapping[int, Sequence[Unit]],
     per_engine: int,
     share: bool,
 ) -> str:
-    """Why a host's engines cannot have ``per_engine`` each, and what can be done."""
-    every = {unit.uuid for mine in given.values() for unit in mine}
-    number = len({unit.uuid for mine in there.values() for unit in mine})
-    if number >= per_engine * (1 if share else len(there)):
+    """Return why a host's engines cannot have ``per_engine`` each, and what to type."""
+    total = len({unit.uuid for mine in given.values() for unit in mine})
+    number = len({unit.uuid for mine in available.values() for unit in mine})
+    if number >= per_engine * (1 if share else len(available)):
         way = "" if share else "; --share lets engines share them"
         return (
             f"{host} has {_count(number, 'GPU')}, but an engine was given too few of them at its "
             f"start (CUDA_VISIBLE_DEVICES) to have {per_engine}{way}"
         )
-    pinned = f" ({len(every) - number} pinned to other engines)" if number < len(every) else ""
+    pinned = f" ({total - number} pinned to other engines)" if number < total else ""
     each = "" if per_engine == 1 else f" for {per_engine} each"
-    has = f"{host} has {_count(len(every), 'GPU')}{pinned} and {_count(len(there), 'engine')}{each}"
+    has = f"{host} has {_count(total, 'GPU')}{pinned} and {_count(len(available), 'engine')}{each}"
     if number >= per_engine:
         fit = number // per_engine
         return f"{has}: --share lets engines share them, -t pins {fit} of the engines"
-    if len(every) >= per_engine:
+    if total >= per_engine:
         return f"{has}: --share lets engines share them"
-    way = f"nobody can have {per_engine}" if every else "%gpu off --cluster runs all on CPUs"
+    way = f"no engine can have {per_engine}" if total else "%gpu off --cluster runs all on CPUs"
     return f"{has}: {way}"
 
 
-def freest(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dict[int, str]:
-    """By engine id, one of the ``number`` devices with the most free memory on all hosts.
+def most_free(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dict[int, str]:
+    """Assign the ``number`` devices with the most free memory on all hosts, each to one engine.
 
-    A device needs an engine that was given it: where all of those have one already, it is passed
-    over. The other engines are not in the answer.
+    Return their UUIDs by engine id, without the other engines. A device goes to an engine that was
+    given it at its start; it is skipped where all of those have a device already.
 
     Raises:
-        DeviceError: there are not so many devices with an engine for each.
+        DeviceError: there are fewer devices with an engine for each.
     """
-    able: dict[str, list[int]] = {}  # hosts of two names may be one machine: by UUID alone
+    candidates: dict[str, list[int]] = {}  # by UUID alone: two host names may be one machine
     free: dict[str, tuple[int, str, int]] = {}
     for host, engines in table.hosts.items():
         for engine, mine in sorted(_of_host(host, engines, wants).items()):
             for unit in mine:
-                able.setdefault(unit.uuid, []).append(engine)
+                candidates.setdefault(unit.uuid, []).append(engine)
                 free.setdefault(unit.uuid, (-(unit.memory_free or 0), host, unit.index))
     owned: dict[int, str] = {}
     for uuid in sorted(free, key=free.__getitem__):
         if len(owned) < number:
-            _match(uuid, able, owned)
+            _match(uuid, candidates, owned)
     if len(owned) < number:
         raise DeviceError(
             f"auto {number}: the cluster has {_count(len(free), 'GPU')} and "
@@ -201,10 +201,10 @@ def freest(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dict[i
 def _of_host(
     host: str, engines: Sequence[EngineDevices], wants: Wants = _NO_WANTS
 ) -> dict[int, list[Unit]]:
-    """By engine of a host, the devices that it was given and that fit.
+    """Return the devices of each engine of a host that it was given at its start, and that fit.
 
     Raises:
-        DeviceError: the devices cannot be listed, or the engines do not list the same ones.
+        DeviceError: the devices cannot be listed, or differ between the engines.
     """
     tables = {each.engine: each.table for each in engines if each.table is not None}
     first = next(iter(tables.values()))
@@ -213,14 +213,14 @@ def _of_host(
     found = units(first)
     for table in tables.values():
         if {unit.uuid for unit in units(table)} != {unit.uuid for unit in found}:
-            # Containers on one host may each have devices of their own under one name of the host.
+            # Containers on one host may have its name, and different devices.
             raise DeviceError(
                 f"the engines of {host} do not list the same GPUs: are they in different "
                 "containers? Pin them one container at a time, with -t"
             )
     fitting = {device.index for device in first if refusal(device, wants) is None}
     fit = [unit for unit in found if unit.index in fitting]
-    return {each.engine: [unit for unit in fit if unit.among(each.given)] for each in engines}
+    return {each.engine: [unit for unit in fit if unit.is_in(each.given)] for each in engines}
 
 
 def _count(number: int, what: str) -> str:

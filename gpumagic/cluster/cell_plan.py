@@ -28,7 +28,7 @@ class CellPlan:
 
     @property
     def runs_equally_often(self) -> bool:
-        """Whether the number of runs is the same on every engine."""
+        """Return whether the number of runs is the same on every engine."""
         if self.options.keys() & {"--precision", "--max-time", "--queued", "--kernels"}:
             return False
         counts = {"-n", "-r", "-w"}
@@ -49,7 +49,7 @@ class CellPlan:
 
     @property
     def awaits(self) -> bool:
-        """Whether the code awaits at its top level, so that it needs the engine's event loop."""
+        """Return whether the code awaits at its top level, and so needs the event loop."""
         if not re.search(r"\b(await|async)\b", self.code):
             return False
         from IPython.core.inputtransformer2 import TransformerManager

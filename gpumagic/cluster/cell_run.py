@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def is_one_group(self) -> bool:
-        """Whether the engines are exactly the ranks of one process group."""
+        """Return whether the engines are exactly the ranks of one process group."""
         groups = {(place.world_size, place.master) for place in self.places.values()}
         ranks = {place.rank for place in self.places.values()} - {None}
         number = len(self.places)
@@ -103,14 +103,14 @@ def run(
         request = _Request(cluster, left, outcome, for_group(plan, outcome), progress)
         request.wait()
         left = request.collect()
-    if not outcome.ran:
+    if not outcome.ran and outcome.exception is None:
         raise _none_can(outcome)
     return outcome
 
 
 def _none_can(outcome: Outcome) -> DeviceError:
-    engine, reason = next(iter(outcome.errors.items()))
-    return DeviceError(f"no engine can run the cell; engine {engine}: {reason}")
+    reasons = [f"; engine {engine}: {reason}" for engine, reason in outcome.errors.items()]
+    return DeviceError(f"no engine can run the cell{''.join(reasons[:1])}")
 
 
 def _prepare(cluster: Cluster, engines: Sequence[int], outcome: Outcome) -> None:
@@ -185,7 +185,7 @@ class _Request:
         )
 
     def wait(self) -> None:
-        """Show the output until all engines have ended, or are not waited for any longer."""
+        """Show the output until all engines have ended, or their requests were withdrawn."""
         if self._result is None:
             return
         started = time.monotonic()
@@ -219,7 +219,7 @@ class _Request:
             if now - checked > _CHECK_PERIOD:  # no message tells that the controller is gone
                 failed_checks = 0 if self._cluster.answers() else failed_checks + 1
                 if failed_checks >= _FAILED_CHECKS:
-                    raise DeviceError(self._cluster.silence)
+                    raise DeviceError(self._cluster.no_answer)
                 checked = time.monotonic()
 
     def _expected(self) -> dict[int, Any]:
@@ -245,7 +245,7 @@ class _Request:
             self._client.send_signal(signal.SIGINT, targets=engines, block=False)
 
     def collect(self) -> list[int]:
-        """Put the results and errors into the outcome; return the engines that are to be asked."""
+        """Put results and errors into the outcome; return the engines that refused the cell."""
         outcome = self._outcome
         refused, raised, exceptions = [], [], []
         for engine, future in self._expected().items():
@@ -258,15 +258,15 @@ class _Request:
                 exceptions.append(reply)
                 outcome.errors[engine] = rpc.described(reply)
                 raised.append(engine)
-            elif not self._take(engine, _payload(reply)):
+            elif not self._store_reply(engine, _payload(reply)):
                 refused.append(engine)
         if exceptions and outcome.exception is None:
             outcome.exception = _composite(exceptions, self._result)
         self._fetch(rpc.registered(self._client, raised))
         return refused if outcome.exception is None else []
 
-    def _take(self, engine: int, payload: tuple[Any, ...]) -> bool:
-        """Take an engine's result; False if it refuses since it has joined a process group."""
+    def _store_reply(self, engine: int, payload: tuple[Any, ...]) -> bool:
+        """Store an engine's result; False if it refuses, being in a process group now."""
         places = _places[self._client]
         if payload[:1] == (IN_GROUP,):
             places.pop(_uuid(self._client, engine), None)
@@ -277,7 +277,7 @@ class _Request:
             return True
         place, result = reply.value
         self._outcome.places[engine] = places[_uuid(self._client, engine)] = place
-        self._keep(engine, result)
+        self._store(engine, result)
         return True
 
     def _fetch(self, engines: Sequence[int]) -> None:
@@ -289,9 +289,9 @@ class _Request:
             self._cluster, engines, "partial_result", arguments, timeout=_FETCH_TIMEOUT
         )
         for engine, reply in found.items():
-            self._keep(engine, reply.value)
+            self._store(engine, reply.value)
 
-    def _keep(self, engine: int, result: Any) -> None:
+    def _store(self, engine: int, result: Any) -> None:
         if isinstance(result, _RESULT_TYPES[self._magic]):
             self._outcome.results[engine] = result
         else:

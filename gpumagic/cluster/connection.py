@@ -1,4 +1,4 @@
-"""Find the cluster that is meant: the one in use, a profile's, or a connection file's."""
+"""Connect to a cluster: the one in use, a profile's, or a connection file's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpumagic.system.paths import user_path
 from gpumagic.system.text import named
 
 #: Seconds for the controller to answer.
-PATIENCE = 5.0
+CONTROLLER_TIMEOUT = 5.0
 
-#: The clients that are in use and were made here, by the file that they were made from.
+#: The clients in use that were created here, by the connection file.
 _clients: dict[str, Any] = {}
-#: All that were made here: each may have brought its %px.
-_made: list[Any] = []
+#: All clients that were created here: each may have registered its %px.
+_created: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Cluster:
 
     #: ipyparallel's ``Client``.
     client: Any
-    #: Where it was found, in words.
+    #: How it was found, as text for the user.
     source: str
 
     @property
     def ids(self) -> list[int]:
-        """The ids of the engines that are registered now.
+        """Return the ids of the engines that are registered now.
 
         Raises:
-            DeviceError: there is none, or the controller is gone.
+            DeviceError: no engine is registered, or the controller is gone.
         """
         ids = sorted(self.client.ids)
         if not ids:
@@ -49,42 +49,42 @@ class Cluster:
         return ids
 
     def targets(self, text: str | None) -> list[int]:
-        """The engines that ``-t`` names: all, ``2``, ``0,3``, ``0:4``, ``::2``.
+        """Return the engines that ``-t`` names: all, ``2``, ``0,3``, ``0:4``, ``::2``.
 
         Raises:
-            SpecError: it names none, or one that is not there.
+            SpecError: it names no engine, or an unknown one.
         """
         return targets(text, self.ids)
 
     @property
     def location(self) -> str | None:
-        """The controller's host: the way to it is the way to the other engines."""
+        """Return the controller's host, which is reached by the interface to the other engines."""
         found = self.client._config.get("location")
         return str(found) if found else None
 
     def check(self) -> None:
-        """Whether the controller answers.
+        """Raise an error unless the controller answers.
 
         Raises:
-            DeviceError: it does not, within `PATIENCE` seconds.
+            DeviceError: it does not answer within `CONTROLLER_TIMEOUT` seconds.
         """
         if not self.answers():
             forget(self.client)
-            raise DeviceError(self.silence)
+            raise DeviceError(self.no_answer)
 
     def answers(self) -> bool:
-        """Whether the controller answers within `PATIENCE` seconds, as far as it can be asked."""
-        # Over SSH every connection has a tunnel of its own; this one would not.
-        return getattr(self.client, "_ssh", False) or _answers(self.client, PATIENCE)
+        """Return whether the controller answers within `CONTROLLER_TIMEOUT` seconds."""
+        # Over SSH each connection needs its own tunnel, which this one would not have: assume so.
+        return getattr(self.client, "_ssh", False) or _answers(self.client, CONTROLLER_TIMEOUT)
 
     @property
-    def silence(self) -> str:
-        """What to say when it does not."""
+    def no_answer(self) -> str:
+        """Return the message for a controller that does not answer."""
         return f"the controller of the cluster ({self.source}) does not answer: has it ended?"
 
 
 def targets(text: str | None, ids: list[int]) -> list[int]:
-    """Those of ``ids`` that ``text`` names; see `Cluster.targets`."""
+    """Return those of ``ids`` that ``text`` names; see `Cluster.targets`."""
     if text is None or text == "all":
         return ids
     chosen: list[int] = []
@@ -92,7 +92,7 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
         if re.fullmatch(r"(-?\d{1,9})?:(-?\d{1,9})?(:(-?\d{1,9})?)?", word):
             step = word.rpartition(":")[2] if word.count(":") == 2 else "1"
             if step and not int(step):
-                raise SpecError(f"-t {text}: a step of 0 leads nowhere")
+                raise SpecError(f"-t {text}: the step of a slice cannot be 0")
             chosen += ids[slice(*(int(part) if part else None for part in word.split(":")))]
         elif re.fullmatch(r"\d{1,9}", word):
             chosen.append(int(word))
@@ -106,7 +106,7 @@ def targets(text: str | None, ids: list[int]) -> list[int]:
 
 
 def package() -> Any:
-    """The package ipyparallel.
+    """Import ipyparallel.
 
     Raises:
         DependencyError: it is not installed.
@@ -121,16 +121,16 @@ def package() -> Any:
 
 
 def connect(where: Any = None, shell: Any = None) -> Cluster:
-    """The cluster that ``where`` names: a profile, a connection file, or ipyparallel's ``Client``.
+    """Connect to a cluster by a profile, a connection file, or ipyparallel's ``Client``.
 
-    Without it, the one that ``%px`` of this ``shell`` uses, else the default profile's. A word is
-    a file only if it ends in ``.json`` or has a separator: nothing that lies in the working folder
-    takes the place of a profile. The file must be the user's own, and writable by nobody else: its
-    author chooses where code is sent, and what answers.
+    Without ``where``, return the cluster that ``%px`` of this ``shell`` uses, else the default
+    profile's. A word is a file only if it ends in ``.json`` or has a separator: no file of the
+    working directory takes the place of a profile. Only the user may own the file and have write
+    access to it: its author decides where code is sent, and what answers.
 
     Raises:
         DependencyError: ipyparallel is not installed.
-        SpecError: there is no such profile or file, or it may be somebody else's.
+        SpecError: there is no such profile or file, or another user may have written it.
         DeviceError: no cluster runs there, or it does not answer.
     """
     package()
@@ -156,7 +156,7 @@ def _is_file_name(where: str | Path) -> bool:
 
 
 def _active(shell: Any) -> Cluster | None:
-    """The cluster of this shell's ``%px``, if it has one."""
+    """Return the cluster of this shell's ``%px``, if it has one."""
     magic = shell.magics_manager.magics["line"].get("px")
     client = _client_of(getattr(magic, "__self__", None))
     if client is None or getattr(client, "_closed", False):
@@ -177,8 +177,8 @@ def _file_of_profile(name: str) -> Path:
         if name != "default":
             raise SpecError(f"there is no profile {name!r}; there are: {known}") from None
         folder = Path(home) / "profile_default" / "security"
-    files = [file for file in folder.glob("ipcontroller*-client.json") if _written(file)]
-    files.sort(key=_written)
+    files = [file for file in folder.glob("ipcontroller*-client.json") if _modified(file)]
+    files.sort(key=_modified)
     if not files:
         option = "" if name == "default" else f" --profile={name}"
         raise DeviceError(
@@ -187,8 +187,8 @@ def _file_of_profile(name: str) -> Path:
     return files[-1]
 
 
-def _written(file: Path) -> float:
-    """When a file was written; 0 for a link to nowhere, or what has gone meanwhile."""
+def _modified(file: Path) -> float:
+    """Return a file's modification time; 0 for a broken link, or a file that is gone."""
     try:
         return file.stat().st_mtime
     except (OSError, RuntimeError):
@@ -196,20 +196,20 @@ def _written(file: Path) -> float:
 
 
 def _client(file: Path) -> Any:
-    """A client of the controller that wrote ``file``; made once.
+    """Return the client for a controller's connection file; created once.
 
     Raises:
-        SpecError: the file is none of a controller's, or may be somebody else's.
+        SpecError: it is no connection file, or another user may have written it.
         DeviceError: the controller does not answer.
     """
     key = str(file.resolve())
-    known = _clients.get(key)
-    if known is not None and not known._closed:
-        return known
+    client = _clients.get(key)
+    if client is not None and not client._closed:
+        return client
     try:
-        found = connection_file.read(file)
+        settings = connection_file.read(file)
         with contextlib.redirect_stdout(io.StringIO()):
-            client = package().Client(found, timeout=PATIENCE)
+            client = package().Client(settings, timeout=CONTROLLER_TIMEOUT)
     except SpecError:
         raise
     except TimeoutError:
@@ -220,15 +220,15 @@ def _client(file: Path) -> Any:
         raise SpecError(
             f"{file.name} is no connection file of ipyparallel's ({named(error)})"
         ) from None
-    except Exception as error:  # of ssh, sockets and traits, of many kinds
+    except Exception as error:  # of many types: ssh, sockets, traits
         raise DeviceError(f"cannot connect by {file.name}: {named(error)}") from None
     _clients[key] = client
-    _made.append(client)
+    _created.append(client)
     return client
 
 
-def _answers(client: Any, patience: float) -> bool:
-    """Whether the controller's hub answers, asked over a connection of its own."""
+def _answers(client: Any, timeout: float) -> bool:
+    """Return whether the controller's hub answers a request on a new connection."""
     import zmq
 
     if client._closed:
@@ -244,11 +244,11 @@ def _answers(client: Any, patience: float) -> bool:
             curve_publickey=client.curve_publickey,
         )
         client.session.send(socket, "connection_request")
-        return bool(socket.poll(int(patience * 1000)))
+        return bool(socket.poll(int(timeout * 1000)))
 
 
 def forget(client: Any) -> None:
-    """Let go of a client that was made here, since its controller is gone."""
+    """Close a client that was created here, since its controller is gone."""
     for key, known in list(_clients.items()):
         if known is client:
             del _clients[key]
@@ -256,22 +256,24 @@ def forget(client: Any) -> None:
 
 
 def close(shell: Any) -> None:
-    """Close the clients that were made here, and take back the ``%px`` that came with them."""
+    """Close the clients that were created here, and unregister their ``%px``."""
     manager = shell.magics_manager
-    for client in _made:
+    for client in _created:
         client.close(linger=0)
-        brought = [m for m in shell.configurables if _client_of(m) is client]
+        registered = [m for m in shell.configurables if _client_of(m) is client]
         for magics in manager.magics.values():
-            for name in [n for n, f in magics.items() if getattr(f, "__self__", None) in brought]:
+            for name in [
+                n for n, f in magics.items() if getattr(f, "__self__", None) in registered
+            ]:
                 del magics[name]
-        for each in brought:
+        for each in registered:
             shell.configurables.remove(each)
             if manager.registry.get(type(each).__name__) is each:
                 del manager.registry[type(each).__name__]
     _clients.clear()
-    _made.clear()
+    _created.clear()
 
 
 def _client_of(magics: Any) -> Any:
-    """The client of ipyparallel's magics; None for others."""
+    """Return the client of ipyparallel's magics; None for other magics."""
     return getattr(getattr(magics, "view", None), "client", None)

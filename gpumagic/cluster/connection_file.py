@@ -1,4 +1,4 @@
-"""Read a controller's connection file: what it says chooses an address, and runs nothing here.
+"""Read a controller's connection file, so that nothing in it can run code here.
 
 ipyparallel's client imports what ``pack`` names, and puts ``ssh`` and the addresses into a command
 line of ``ssh``, unquoted.
@@ -15,15 +15,15 @@ from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
 from gpumagic.system.trusted_file import open_own
 
-#: What a client reads of the file; it need not know of more.
+#: The keys that a client reads; all others are left out.
 _KEYS = (
     *("key", "signature_scheme", "curve_serverkey", "pack", "unpack", "task_scheme"),
     *("ssh", "location", "interface", "control", "task", "mux", "iopub", "notification"),
     *("registration", "broadcast"),
 )
-#: The serializers that jupyter_client has itself; any other name it imports.
+#: The serializers that jupyter_client has itself; it imports any other name.
 _PACKERS = ("json", "orjson", "pickle", "msgpack")
-#: What stands in a command line as one word that is no option.
+#: Regular expressions for one word of a command line that is no option, and how to write it.
 _SHAPES = {
     "ssh": (
         r"(?:[A-Za-z0-9_][\w.+-]*@)?[A-Za-z0-9_][\w.-]*(?::\d{1,5})?",
@@ -35,17 +35,17 @@ _SHAPES = {
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What a connection file says, of what a client knows.
+    """Return the checked content of a connection file.
 
-    Read once, here, so that what is used is what was checked.
+    It is read only here, so that the client uses what was checked.
 
     Raises:
-        SpecError: it may be somebody else's, or says what may run something here.
-        ValueError: it is none.
+        SpecError: another user may have written it, or a value could run code here.
+        ValueError: it is no connection file.
     """
     try:
         with open_own(file) as opened:
-            said = json.load(opened)
+            content = json.load(opened)
     except PermissionError as error:
         raise SpecError(
             f"{file} is not used, since {error.strerror}: who can write it chooses where your code "
@@ -53,9 +53,9 @@ def read(file: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise ValueError("too deeply nested") from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise ValueError("no object")
-    found = {name: said[name] for name in _KEYS if name in said}
+    found = {name: content[name] for name in _KEYS if name in content}
     for name in ("pack", "unpack"):
         found[name] = found.get(name) or "json"
         if found[name] not in _PACKERS:
@@ -70,5 +70,5 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def _refused(file: Path, name: str, value: object, meant: str) -> SpecError:
-    said = harmless(repr(value), 80)
-    return SpecError(f"{file.name} is not used: its {name!r} is {said}, not {meant}")
+    shown = harmless(repr(value), 80)
+    return SpecError(f"{file.name} is not used: its {name!r} is {shown}, not {meant}")

@@ -1,4 +1,4 @@
-"""``torch.distributed``'s process group over the engines. Runs on them, apart from `plan`."""
+"""A ``torch.distributed`` process group over the engines; runs on them, apart from `plan`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from gpumagic.system.text import noun
 
 _GLOO = "GLOO_SOCKET_IFNAME"
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-#: Linux: ask for an interface's address.
+#: Linux: get an interface's address.
 _SIOCGIFADDR = 0x8915
-#: Seconds for the other ranks to come to a barrier.
-_PATIENCE = 60.0
-#: The variables as they were before `join`.
-_before: dict[str, str | None] = {}
-#: What was prepared for the other ranks: a ``listener``, or a ``folder``; and the store's ``file``.
-_meeting: dict[str, Any] = {}
-_GONE = (
+#: Seconds for the other ranks to reach a barrier.
+_BARRIER_TIMEOUT = 60.0
+#: The environment variables before `join`.
+_variables_before: dict[str, str | None] = {}
+#: Prepared for the other ranks: a ``listener``, or a ``folder``; and the store's ``file``.
+_rendezvous: dict[str, Any] = {}
+_STORE_GONE = (
     "the process group's store does not answer: has rank 0 ended? %gpu dist down, then "
     "%gpu dist init makes a new group"
 )
 
 
 def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
-    """Each engine's rank, in the order of their ids, and its rank among those of its host."""
+    """Return the ranks of each engine, in the order of their ids, in all and on its host."""
     sizes = Counter(hosts.values())
     seen: Counter[str] = Counter()
     planned = {}
@@ -56,13 +56,12 @@ def plan(hosts: Mapping[int, str]) -> dict[int, dict[str, int]]:
 def rendezvous(
     other_hosts: Sequence[str], is_master: bool = False
 ) -> tuple[str, int, bool, str | None]:
-    """Prepare a meeting: address, port, whether NCCL could be used, and on one host a file.
+    """Prepare a rendezvous: return the address, a free port, whether NCCL can be used, and a file.
 
-    The address is the host's as the others can reach it, the port a free one. ``towards`` are the
-    other hosts' names; empty if there is no other host. Where the ranks ``meets`` (at rank 0) is
-    prepared too: on one host a file in a private folder, since any user of the host could read and
-    write a store behind a port; on several a socket that listens on this one address, where torch
-    would listen on all.
+    The address is one by which the ``other_hosts`` reach this one. On the master (rank 0) the store
+    is prepared too: on one host a file in a private directory, since any user of the host could
+    read and write a store behind a port; on several a socket that listens on this one address,
+    where torch would listen on all.
 
     Raises:
         DeviceError: torch, or its distributed part, is missing, or there is a group already, or no
@@ -71,46 +70,46 @@ def rendezvous(
     if _distributed().is_initialized():
         raise DeviceError("it is in a process group already: %gpu dist down first")
     address = _address(other_hosts)
-    _close_meeting()
+    _close_rendezvous()
     listener = socket.socket()
     listener.bind((address, 0))
     port = listener.getsockname()[1]
     file = None
     if is_master and other_hosts:
         listener.listen()
-        _meeting["listener"] = listener
+        _rendezvous["listener"] = listener
     else:
         listener.close()
     if is_master and not other_hosts:
-        _meeting["folder"] = tempfile.TemporaryDirectory(prefix="gpumagic-")
-        file = str(Path(_meeting["folder"].name) / "store")
+        _rendezvous["folder"] = tempfile.TemporaryDirectory(prefix="gpumagic-")
+        file = str(Path(_rendezvous["folder"].name) / "store")
     torch = torch_cuda.require()
     usable = torch.distributed.is_nccl_available() and torch.cuda.is_available()
     return address, port, bool(usable), file
 
 
-def _close_meeting() -> None:
-    """Give up what `rendezvous` has prepared, as far as it has not been handed over."""
+def _close_rendezvous() -> None:
+    """Close what `rendezvous` has prepared and no store has taken over."""
     _close_listener()
-    if "folder" in _meeting:
-        _meeting.pop("folder").cleanup()
-    _meeting.clear()
+    if "folder" in _rendezvous:
+        _rendezvous.pop("folder").cleanup()
+    _rendezvous.clear()
 
 
 def _close_listener() -> None:
-    if "listener" in _meeting:
-        _meeting.pop("listener").close()
+    if "listener" in _rendezvous:
+        _rendezvous.pop("listener").close()
 
 
 def _check_file() -> None:
-    """Raise a `DeviceError` if the store's folder is gone: torch would wait half an hour for it."""
-    file = _meeting.get("file")
+    """Raise a `DeviceError` if the store's directory is gone: torch would wait half an hour."""
+    file = _rendezvous.get("file")
     if file is not None and not Path(file).parent.is_dir():
-        raise DeviceError(_GONE)
+        raise DeviceError(_STORE_GONE)
 
 
 def _address(other_hosts: Sequence[str]) -> str:
-    """The address of the interface by which the others are reached; nothing is sent."""
+    """Return the address of the interface to the other hosts; nothing is sent."""
     if not other_hosts:
         return "127.0.0.1"
     for host in other_hosts:
@@ -126,22 +125,22 @@ def _address(other_hosts: Sequence[str]) -> str:
             return found
     raise DeviceError(
         f"{socket.gethostname()} knows no address by which {other_hosts[0]} could reach it: its "
-        "name must stand for one, not for 127.0.0.1"
+        "name must resolve to one, not to 127.0.0.1"
     )
 
 
-def _own_address(towards: str) -> str | None:
-    """The address of this host as ``towards`` sees it; None if that cannot be reached."""
+def _own_address(other_host: str) -> str | None:
+    """Return the address of this host as another sees it; None if that cannot be reached."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((towards, 9))
-        except OSError:  # its name means nothing here
+            probe.connect((other_host, 9))
+        except OSError:  # its name cannot be resolved here
             return None
         return str(probe.getsockname()[0])
 
 
 def _interface(address: str | None) -> str | None:
-    """The network interface that has this address, where the system tells it."""
+    """Return the network interface that has this address, where the system tells it."""
     if address is None or sys.platform != "linux":
         return None
     import fcntl
@@ -167,42 +166,40 @@ def join(
     local_world_size: int,
     timeout: float,
 ) -> str:
-    """Set the variables of ``torchrun`` and join the group; the backend that it has.
+    """Set the variables of ``torchrun``, join the process group, and return its backend.
 
-    The ranks meet in ``file``, or where there is none, at ``master``.
-
-    All get as far as `_meet`, or nobody is in a group: torch's own limit, which one rank that fails
-    would let the others wait for, is half an hour.
+    The store is ``file``, or where there is none, at ``master``. All ranks finish `_store`, or none
+    is in a group: if one rank failed, the others would wait for torch's own timeout, half an hour.
 
     Raises:
-        DeviceError: torch refuses, or the others have not come within ``timeout`` seconds.
+        DeviceError: torch raises, or the others have not joined within ``timeout`` seconds.
     """
     distributed = _distributed()
     values = (rank, world_size, local_rank, local_world_size, *master)
     variables = dict(zip(_VARIABLES, values, strict=True))
     if _GLOO not in os.environ:
-        # Gloo would ask the host's name for an address: one that others reach, on one host without
-        # need, or, on several, 127.0.0.1.
+        # Gloo would resolve the host's name: to an address that others reach, which one host does
+        # not need, or, on several hosts, to 127.0.0.1.
         interface = _interface(_own_address(master[0]))
         variables |= {} if interface is None else {_GLOO: interface}
     for name, value in variables.items():
-        _before.setdefault(name, os.environ.get(name))
+        _variables_before.setdefault(name, os.environ.get(name))
         os.environ[name] = str(value)
     try:
-        store = _meet(distributed, backend, file or master, rank, world_size, timeout)
+        store = _store(distributed, backend, file or master, rank, world_size, timeout)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-    except BaseException as error:  # of many kinds: an AssertionError for a backend that is none
+    except BaseException as error:  # of many types: an AssertionError for an unknown backend
         if distributed.is_initialized():
             distributed.destroy_process_group()
-        _put_back()
-        _close_listener()  # the file's folder stays for those that come later, until `leave`
+        _restore_variables()
+        _close_listener()  # the file's directory stays until `leave`, for late ranks
         if isinstance(error, DeviceError) or not isinstance(error, Exception):
             raise
         raise DeviceError(f"torch refuses: {text.reason(error)}") from None
     return str(distributed.get_backend())
 
 
-def _meet(
+def _store(
     distributed: Any,
     backend: str,
     where: str | tuple[str, int],
@@ -210,53 +207,53 @@ def _meet(
     world_size: int,
     timeout: float,
 ) -> Any:
-    """The ranks' store, when all of them have made a group once: a rehearsal, within the limit."""
+    """Return the store, once all ranks have made a first group with it within the timeout."""
     deadline = time.monotonic() + timeout
 
-    def left() -> timedelta:
+    def remaining() -> timedelta:
         return timedelta(seconds=max(deadline - time.monotonic(), 0.1))
 
     store: Any
     if isinstance(where, str):
-        _meeting["file"] = where
+        _rendezvous["file"] = where
         if not Path(where).parent.is_dir():  # torch would wait for it, five minutes
             raise DeviceError("the other ranks have given up")
         store = distributed.FileStore(where, world_size)
-        store.set_timeout(left())
+        store.set_timeout(remaining())
     else:
-        listener = _meeting.pop("listener", None) if rank == 0 else None
+        listener = _rendezvous.pop("listener", None) if rank == 0 else None
         given = {} if listener is None else {"master_listen_fd": listener.detach()}
-        store = distributed.TCPStore(*where, world_size, rank == 0, timeout=left(), **given)
+        store = distributed.TCPStore(*where, world_size, rank == 0, timeout=remaining(), **given)
     distributed.init_process_group(
         backend,
         store=distributed.PrefixStore("rehearsal", store),
         rank=rank,
         world_size=world_size,
-        timeout=left(),
+        timeout=remaining(),
     )
-    store.set(f"met/{rank}", "yes")
-    store.wait([f"met/{each}" for each in range(world_size)], left())
+    store.set(f"joined/{rank}", "yes")
+    store.wait([f"joined/{each}" for each in range(world_size)], remaining())
     distributed.destroy_process_group()
-    # What the group does with its store later has torch's own limit, which is for training.
+    # From now on the store has torch's own timeout, which is for training.
     store.set_timeout(distributed.distributed_c10d.default_pg_timeout)
     return store
 
 
 def leave() -> bool:
-    """Leave the group, and put the variables back; whether there was a group."""
+    """Leave the group, restore the variables, and return whether there was a group."""
     distributed = _initialized()
     if distributed is not None:
         distributed.destroy_process_group()
-    _put_back()
-    _close_meeting()
+    _restore_variables()
+    _close_rendezvous()
     return distributed is not None
 
 
-def _come_together(distributed: Any) -> None:
-    """Return when all ranks are here: torch's barrier cannot be interrupted, nor name who is not.
+def _wait_for_ranks(distributed: Any) -> None:
+    """Return when all ranks are here: torch's barrier cannot be interrupted, nor name a rank.
 
     Raises:
-        DeviceError: they do not come, or the group's store is gone.
+        DeviceError: some do not reach it, or the group's store is gone.
     """
     store = distributed.distributed_c10d._get_default_store()
     if store is None:  # under MPI
@@ -266,22 +263,22 @@ def _come_together(distributed: Any) -> None:
     except DeviceError:
         raise
     except RuntimeError:
-        raise DeviceError(_GONE) from None
+        raise DeviceError(_STORE_GONE) from None
 
 
-def _poll(store: Any, rank: int, everybody: range) -> None:
+def _poll(store: Any, rank: int, ranks: range) -> None:
     _check_file()
     turn = store.add(f"gpumagic/turns/{rank}", 1)
-    keys = [f"gpumagic/{turn}/{each}" for each in everybody]
-    deadline = time.monotonic() + _PATIENCE
+    keys = [f"gpumagic/{turn}/{each}" for each in ranks]
+    deadline = time.monotonic() + _BARRIER_TIMEOUT
     try:
         store.set(keys[rank], "here")
         while not store.check(keys):
             _check_file()
             late = time.monotonic() > deadline
-            if late and (missing := [each for each in everybody if not store.check([keys[each]])]):
+            if late and (missing := [each for each in ranks if not store.check([keys[each]])]):
                 which = f"{noun(len(missing), 'rank')} {spans(missing)}"
-                raise DeviceError(f"{which} did not come to the barrier in {_PATIENCE:g} s")
+                raise DeviceError(f"{which} did not reach the barrier in {_BARRIER_TIMEOUT:g} s")
             time.sleep(0.001)
     except BaseException:
         with suppress(RuntimeError, DeviceError):  # the store may be what is gone
@@ -292,7 +289,7 @@ def _poll(store: Any, rank: int, everybody: range) -> None:
 
 
 def membership() -> tuple[int, int, str] | tuple[None, None, None]:
-    """The rank of this process, the group's size, and its backend; without a group, nothing."""
+    """Return the rank of this process, the group's size and its backend; None without a group."""
     distributed = _initialized()
     if distributed is None:
         return None, None, None
@@ -300,22 +297,22 @@ def membership() -> tuple[int, int, str] | tuple[None, None, None]:
 
 
 def master() -> str | None:
-    """Where the ranks have met, as far as the variables say."""
+    """Return ``MASTER_ADDR:MASTER_PORT``; None if they are not set."""
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     return None if address is None or port is None else f"{address}:{port}"
 
 
-def _put_back() -> None:
-    for name, value in _before.items():
+def _restore_variables() -> None:
+    for name, value in _variables_before.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    _before.clear()
+    _variables_before.clear()
 
 
 def _initialized() -> Any:
-    """torch.distributed, if this process is in a group; nothing is imported."""
+    """Return torch.distributed, if this process is in a group; nothing is imported."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -330,15 +327,15 @@ def _distributed() -> Any:
 
 
 def barrier() -> bool:
-    """Wait for the other ranks; False where there is no group.
+    """Wait for the other ranks, and return True; False where there is no group.
 
     Raises:
-        DeviceError: they have not come within `_PATIENCE` seconds.
+        DeviceError: they have not reached it within `_BARRIER_TIMEOUT` seconds.
     """
     distributed = _initialized()
     if distributed is None:
         return False
-    _come_together(distributed)
+    _wait_for_ranks(distributed)
     if distributed.get_backend() == "nccl":  # it would guess the device, and warn
         distributed.barrier(device_ids=[torch_cuda.require().cuda.current_device()])
     else:

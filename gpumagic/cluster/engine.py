@@ -97,7 +97,7 @@ def _pinned(table: DeviceTable) -> tuple[str, ...]:
     from gpumagic.selection import environment
 
     mask = environment.now()[MASK]
-    if mask is None or (mask == environment.started_with()[MASK] and not environment.made()):
+    if mask is None or (mask == environment.started_with()[MASK] and not environment.is_chosen()):
         return ()
     if mask[:4] in ("GPU-", "MIG-"):
         return tuple(mask.split(","))
@@ -116,18 +116,20 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
     After the restart the same request is answered again, by the new process.
     """
     from gpumagic.cluster import engine_restart
-    from gpumagic.selection import apply, environment
+    from gpumagic.cuda.process_state import STATE
+    from gpumagic.selection import apply
+    from gpumagic.selection.spec import parse
 
     prepare()
     if engine_restart.just_restarted():
-        return place(), apply.restarted(spec)
-    before = environment.now()
-    chosen = apply.choose(spec)
+        return place(), apply.after_restart(parse(spec))
+    before = STATE.snapshot()
+    chosen = apply.choose(parse(spec))
     if chosen.status == "too-late" and restart:
         try:
             engine_restart.replace(_shell(), force=force)
         except BaseException:
-            environment.restore(before)
+            STATE.restore(before)
             raise
     return place(), chosen
 

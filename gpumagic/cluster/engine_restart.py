@@ -1,8 +1,8 @@
-"""An engine restarted in place: the same process, the same engine to everybody, a fresh Python.
+"""Restart an engine in place: the same process and engine id, a fresh Python.
 
-The old image hands on who it is and the requests that it has not answered, the one that asked for
-the restart among them, which the new image then answers as if it had just arrived. The controller
-sees a few heartbeats less; the engine keeps its id, since it never registers again.
+The old process image passes on its identity and the requests that it has not answered, with the one
+that asked for the restart, which the new image answers as if it had just arrived. The controller
+misses a few heartbeats; the engine keeps its id, since it does not register again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from gpumagic.restart import (
     shutdown,
     state_file,
 )
-from gpumagic.selection import environment as choice
+from gpumagic.selection import environment as selected
 from gpumagic.system import child_process
 from gpumagic.system.paths import working_folder
 
-#: Whether this process image follows another one, and has not yet answered for it.
-_follows = False
+#: Whether this process image replaced another one, and has not answered its request yet.
+_restarted = False
 
-#: Not by ``-m``, with which Python imports from the folder in which it starts.
+#: Not ``-m``: Python would import from the directory in which it starts.
 _COMMAND = (
     "-c",
     f"{child_process.REMOVE_WORKING_FOLDER}; from gpumagic.cluster import engine_restart; "
@@ -44,17 +44,17 @@ _COMMAND = (
 
 
 def replace(shell: Any, *, force: bool = False) -> NoReturn:
-    """Replace this engine by a fresh one under the environment as it stands.
+    """Replace this engine by a fresh one under the current environment.
 
     Raises:
         RestartError: that is not possible, or would lose threads or child processes and ``force``
-            is not given; the engine is as it was.
+            is not given; the engine is unchanged.
     """
     app = _check(shell, force)
     kernel = shell.kernel
     nanny = getattr(app, "nanny_pipe", None)
     state = {
-        "payload": {"started_with": choice.started_with()},
+        "payload": {"started_with": selected.started_with()},
         "files": [],
         "id": app.id,
         "ident": app.ident,
@@ -87,27 +87,27 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
 
 
 def _first_folder(app: Any) -> str:
-    """The folder in which the engine was started, where its options mean what they meant.
+    """Return the directory in which the engine was started, to which its options are relative.
 
-    Not the present one: the user's code may have changed to any, and what lies there is not to be
-    imported. Taken from the default of ``work_dir``, which that option, if given, differs from.
+    Not the current one: the user's code may have changed to any, and nothing is to be imported from
+    there. It is the default of ``work_dir``; that option, if given, has another value.
     """
     started = str(app.traits()["work_dir"].default_value)
     return started if Path(started).is_dir() else sys.prefix
 
 
 def just_restarted() -> bool:
-    """Whether the request that is being answered is the one that asked for the restart."""
-    global _follows
-    was, _follows = _follows, False
+    """Return whether the current request is the one that asked for the restart."""
+    global _restarted
+    was, _restarted = _restarted, False
     return was
 
 
 def _check(shell: Any, force: bool) -> Any:
-    """The engine's application.
+    """Return the engine's application, if it can be replaced.
 
     Raises:
-        RestartError: it cannot be replaced.
+        RestartError: it cannot be.
     """
     app: Any = getattr(getattr(shell, "kernel", None), "parent", None)
     command_line.check_interpreter()
@@ -121,74 +121,74 @@ def _check(shell: Any, force: bool) -> Any:
 
 
 def _children(app: Any) -> dict[int, str]:
-    """The child processes, without the one that ipyparallel has beside each engine."""
+    """Return the child processes, without ipyparallel's nanny of this engine."""
     nanny = getattr(getattr(app, "nanny_pipe", None), "pid", None)
     return {pid: name for pid, name in execve.children().items() if pid != nanny}
 
 
 def main() -> None:
-    """Be the engine that was handed on."""
+    """Run the engine whose state was passed on."""
     state = state_file.take()
     if state is None:
-        sys.exit("gpumagic: no engine was handed on to this process")
-    global _follows
-    _follows = True
-    choice.start_from(state["payload"]["started_with"])
+        sys.exit("gpumagic: this process was given no state of an engine")
+    global _restarted
+    _restarted = True
+    selected.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
 
 def _app_class(state: dict[str, Any]) -> Any:
     from ipyparallel.engine.app import IPEngine
 
-    class Successor(IPEngine):  # type: ignore[misc]
-        """An engine that is known already."""
+    class RestartedEngine(IPEngine):  # type: ignore[misc]
+        """An engine that is registered already."""
 
         name = "ipengine"
 
         async def register(self) -> None:
-            """Take the place of the old engine instead."""
+            """Continue the registration of the old process image."""
             self.ident = state["ident"]
             self.curve_publickey, self.curve_secretkey = state["curve"]
             connect, maybe_tunnel = self.init_connector()
-            self.registrar = self.context.socket(zmq.DEALER)  # to sign off
+            self.registrar = self.context.socket(zmq.DEALER)  # to unregister at the end
             self.registrar.IDENTITY = self.bident
             connect(self.registrar, self.registration_url)
             content = {"status": "ok", "id": state["id"], "hb_period": state["period"]}
             message = self.session.serialize(self.session.msg("registration_reply", content))
-            links = Links()
+            handshakes = Handshakes()
 
             def watched(socket: Any, url: str, **options: Any) -> Any:
-                links.watch(socket)
+                handshakes.expect(socket)
                 return connect(socket, url, **options)
 
             await self.complete_registration(message, watched, maybe_tunnel)
-            self.loop.add_callback(_go_on, self.kernel, links, state)
+            self.loop.add_callback(_resume, self.kernel, handshakes, state)
 
-    return Successor
+    return RestartedEngine
 
 
-class Links:
-    """Connections that are being made: what is sent before their handshake is lost."""
+class Handshakes:
+    """Connections whose handshake is not complete: what is sent before is lost."""
 
     def __init__(self) -> None:
         self._monitors: dict[int, Any] = {}
-        self._until_connected: dict[int, int] = {}
+        self._missing: dict[int, int] = {}
 
-    def watch(self, socket: Any) -> None:
-        """``socket`` is about to connect once (more)."""
+    def expect(self, socket: Any) -> None:
+        """Expect one more handshake of ``socket``, which is about to connect."""
         if id(socket) not in self._monitors:
             monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
             self._monitors[id(socket)] = (monitor, socket)
-        self._until_connected[id(socket)] = self._until_connected.get(id(socket), 0) + 1
+        self._missing[id(socket)] = self._missing.get(id(socket), 0) + 1
 
-    async def made(self, patience: float = 10.0) -> None:
-        """Return when all of them are made, or after ``patience`` seconds."""
-        deadline = time.monotonic() + patience
-        while any(self._until_connected.values()) and time.monotonic() < deadline:
+    async def complete(self, timeout: float = 10.0) -> None:
+        """Return when all handshakes are complete, or after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while any(self._missing.values()) and time.monotonic() < deadline:
             for key, (monitor, _) in self._monitors.items():
                 while monitor.poll(0):
                     monitor.recv_multipart(zmq.NOBLOCK)
-                    self._until_connected[key] -= 1
+                    self._missing[key] -= 1
             await asyncio.sleep(0.005)
         for _, socket in self._monitors.values():
             socket.disable_monitor()
@@ -196,18 +196,18 @@ class Links:
         await asyncio.sleep(0.05)
 
 
-async def _go_on(kernel: Any, links: Links, state: dict[str, Any]) -> None:
-    """Answer what the old engine has not answered."""
-    await links.made()
+async def _resume(kernel: Any, handshakes: Handshakes, state: dict[str, Any]) -> None:
+    """Answer the requests that the old process image has not answered."""
+    await handshakes.complete()
     if state["folder"] is not None:
-        _go_back_later(kernel, state["folder"])
+        _change_directory_later(kernel, state["folder"])
     shell_queue.put(kernel, [state["current_request"], *state["pending_requests"]])
 
 
-def _go_back_later(kernel: Any, folder: str) -> None:
-    """Change to the folder in which the old image worked, when the first request is answered.
+def _change_directory_later(kernel: Any, folder: str) -> None:
+    """Change to the old process image's directory when the first request is answered.
 
-    The last step: until then nothing that is needed is to be imported from there.
+    This comes last, so that nothing is imported from there before.
     """
     before = kernel.post_handler_hook
 

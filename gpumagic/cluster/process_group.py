@@ -1,4 +1,4 @@
-"""``torch.distributed``'s process group, made of the engines by what ipyparallel knows of them."""
+"""Make the engines a ``torch.distributed`` process group."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
 from gpumagic.system.text import plural
 
-#: Seconds for all ranks to meet, and for one to leave.
-_MEETING, _LEAVING = 120.0, 30.0
+#: Seconds for all ranks to join, and for one to leave.
+_JOIN_TIMEOUT, _LEAVE_TIMEOUT = 120.0, 30.0
 
 
 def group(
     cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = TIMEOUT
 ) -> ProcessGroup:
-    """The group that the engines are in, as they say."""
+    """Return the process group that the engines say they are in."""
     found = devices(cluster, engines, timeout=timeout)
     joined = {each.engine: each.rank for each in found if each.rank is not None}
     failed = {each.engine: each.error for each in found if each.error is not None}
@@ -32,17 +32,17 @@ def init_group(
     engines: Sequence[int] | None = None,
     *,
     backend: str = "auto",
-    timeout: float = _MEETING,
+    timeout: float = _JOIN_TIMEOUT,
 ) -> ProcessGroup:
-    """Call ``init_process_group`` on the engines: their ranks are in the order of their ids.
+    """Call ``init_process_group`` on the engines, with ranks in the order of their ids.
 
     Rank, world size, the ranks on the host, master address and port are set as by ``torchrun``.
     ``backend`` auto is ``nccl`` if every engine has a GPU of its own that torch can use, else
-    ``gloo``. All have to meet within ``timeout`` seconds; collectives keep torch's own limit.
+    ``gloo``. All have to join within ``timeout`` seconds; collectives keep torch's own timeout.
 
-    On one host the ranks meet in a private file, so no other user can read or set what they agree
-    on, and gloo stays on loopback; who connects there is not asked who they are. On several hosts
-    the network between them must be trusted: torch has no password.
+    On one host the store is a private file, so no other user can read or change it, and gloo stays
+    on loopback, where torch does not authenticate connections. On several hosts the network between
+    them must be trusted: torch has no password.
 
     Raises:
         DeviceError: an engine cannot take part; no group was made.
@@ -55,20 +55,20 @@ def init_group(
     names = {e.host: None for e in found if hosts[e.engine] != hosts[first] and e.host}
     others = [*names, cluster.location] if names and cluster.location else [*names]
     notes = list(_about_devices(found, planned))
-    # Only where they meet the others need an address of it.
-    places = {
+    # Only the master needs an address for the others.
+    roles = {
         e: {"other_hosts": others if e == first else [], "is_master": e == first} for e in chosen
     }
-    meeting = call(cluster, chosen, "rendezvous", each=places, timeout=timeout)
-    for engine, reply in meeting.items():
+    prepared = call(cluster, chosen, "rendezvous", each=roles, timeout=timeout)
+    for engine, reply in prepared.items():
         if reply.error is not None:
             raise DeviceError(f"engine {engine}: {reply.error}; no process group was made")
     if backend == "auto":
-        usable = all(reply.value[2] for reply in meeting.values())
+        usable = all(reply.value[2] for reply in prepared.values())
         backend = "nccl" if usable and _own_devices(found) else "gloo"
         if usable and backend == "gloo":
             notes.append("gloo, since ranks would share a GPU, which nccl refuses: %gpu pin first")
-    address, port, _, file = meeting[first].value
+    address, port, _, file = prepared[first].value
     replies = call(
         cluster,
         chosen,
@@ -79,22 +79,22 @@ def init_group(
     )
     failed = {engine: reply.error for engine, reply in replies.items() if reply.error}
     joined = {e: planned[e]["rank"] for e, reply in replies.items() if reply.error is None}
-    if failed:  # a part of a group is of no use, and would wait for the rest for ever
-        call(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVING)
+    if failed:  # a part of a group would wait for the rest for ever
+        call(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVE_TIMEOUT)
         joined = {}
     if not joined:
         return ProcessGroup(failed=failed)
-    met = None if file else f"{address}:{port}"
-    return ProcessGroup(joined, backend, met, failed, tuple(notes))
+    master = None if file else f"{address}:{port}"
+    return ProcessGroup(joined, backend, master, failed, tuple(notes))
 
 
 def _first_device(each: EngineDevices) -> str | None:
-    """The UUID of an engine's ``cuda:0``."""
+    """Return the UUID of an engine's ``cuda:0``."""
     return next((d.uuid for d in each.table or () if d.ordinal == 0), None)
 
 
 def _own_devices(found: ClusterTable) -> bool:
-    """Whether every engine has a ``cuda:0`` that is no other's."""
+    """Return whether every engine has a ``cuda:0`` of its own."""
     firsts = [_first_device(each) for each in found]
     return None not in firsts and len({*firsts}) == len(firsts)
 
@@ -108,9 +108,9 @@ def _about_devices(found: ClusterTable, planned: Mapping[int, Mapping[str, int]]
 
 
 def end_group(
-    cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = _LEAVING
+    cluster: Cluster, engines: Sequence[int] | None = None, *, timeout: float = _LEAVE_TIMEOUT
 ) -> ProcessGroup:
-    """Call ``destroy_process_group`` on the engines, and put their variables back."""
+    """Call ``destroy_process_group`` on the engines, and restore their variables."""
     chosen = cluster.ids if engines is None else engines
     replies = call(cluster, chosen, "leave", timeout=timeout)
     failed = {engine: reply.error for engine, reply in replies.items() if reply.error}

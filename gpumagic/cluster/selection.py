@@ -1,4 +1,4 @@
-"""The engines' devices, and what each engine is to see of them."""
+"""List the devices of engines, and select which of them each engine sees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpumagic.selection.spec import Wants
 from gpumagic.system.text import noun
 
 _NO_WANTS = Wants()
-#: Seconds for an engine to choose, and to come back from a restart.
-_CHOOSING, _RESTARTING = 30.0, 90.0
+#: Seconds for an engine to select devices, and to restart.
+_SELECT_TIMEOUT, _RESTART_TIMEOUT = 30.0, 90.0
 
 
 def devices(
@@ -26,7 +26,7 @@ def devices(
     processes: bool = False,
     timeout: float = TIMEOUT,
 ) -> ClusterTable:
-    """What every engine sees of its host's GPUs. Needs no torch there, and starts no CUDA.
+    """List what every engine sees of its host's GPUs; needs no torch there, initialises no CUDA.
 
     An engine that does not answer within ``timeout`` seconds is in the table with the reason.
 
@@ -68,14 +68,14 @@ def choose(
     force: bool = False,
     timeout: float | None = None,
 ) -> ClusterSelection:
-    """The same choice of devices on every engine, verified there.
+    """Select the same devices on every engine, verified there.
 
-    ``auto N``: the N devices with the most free memory on all hosts, each for one engine of its
-    host; the other engines see none. With ``restart`` engines where it is too late start afresh in
+    ``auto N`` selects the N devices with the most free memory on all hosts, each for one engine of
+    its host; the other engines see none. With ``restart``, engines where it is too late restart in
     place, and lose their variables; ``force`` lets them lose threads and child processes too.
 
     Raises:
-        SpecError: the spec means nothing.
+        SpecError: the spec is invalid.
         DeviceError: ``auto`` does not find enough; nothing was changed.
     """
     parsed = device_spec.parse(spec)
@@ -83,8 +83,8 @@ def choose(
     specs = dict.fromkeys(chosen, spec)
     if parsed.kind == "auto":
         specs = dict.fromkeys(chosen, "off")
-        found = complete_table(cluster, chosen, timeout or TIMEOUT)
-        specs |= assignment.freest(found, parsed.count, wants)
+        table = complete_table(cluster, chosen, timeout or TIMEOUT)
+        specs |= assignment.most_free(table, parsed.count, wants)
     return _apply(cluster, spec, specs, restart, force, timeout)
 
 
@@ -98,43 +98,43 @@ def pin(
     force: bool = False,
     timeout: float | None = None,
 ) -> ClusterSelection:
-    """Give each engine its own ``per_engine`` devices, by its rank among its host's engines.
+    """Assign ``per_engine`` devices to each engine, by its rank among its host's engines.
 
-    No engine gets what it was not given at its start, nor, unless ``share`` is given, what is
-    pinned to another.
+    No engine gets a device that it was not given at its start, nor, unless ``share`` is given, one
+    that is pinned to another engine.
 
     Raises:
         DeviceError: a host has too few devices, or an engine that may hold some does not reply,
             and ``share`` is not given; nothing was changed.
     """
     chosen = cluster.ids if engines is None else engines
-    found = complete_table(cluster, chosen, timeout or TIMEOUT)
+    table = complete_table(cluster, chosen, timeout or TIMEOUT)
     others = [engine for engine in cluster.ids if engine not in {*chosen}]
-    taken = frozenset[str]()
+    pinned = frozenset[str]()
     if others and not share:
-        elsewhere = devices(cluster, others, timeout=timeout or TIMEOUT)
-        for each in elsewhere.silent:
+        other_table = devices(cluster, others, timeout=timeout or TIMEOUT)
+        for each in other_table.silent:
             raise DeviceError(
                 f"engine {each.engine} does not answer and may hold any GPU ({each.error}); "
-                "nothing was changed (--share passes over that)"
+                "nothing was changed (--share ignores that)"
             )
-        taken = frozenset(uuid for each in elsewhere for uuid in each.pinned)
-    specs = assignment.by_rank(found, per_engine, share=share, taken=taken)
+        pinned = frozenset(uuid for each in other_table for uuid in each.pinned)
+    specs = assignment.by_rank(table, per_engine, share=share, taken=pinned)
     return _apply(cluster, "pin", specs, restart, force, timeout)
 
 
 def complete_table(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
-    """The table, if every engine has answered: a silent one may hold any device.
+    """Return the device table, if every engine has replied: others may use any device.
 
     Raises:
-        DeviceError: one has not.
+        DeviceError: an engine has not replied.
     """
-    found = devices(cluster, engines, timeout=timeout)
-    for each in found.silent:
+    table = devices(cluster, engines, timeout=timeout)
+    for each in table.silent:
         raise DeviceError(
             f"engine {each.engine}: {each.error}; nothing was changed (-t leaves engines out)"
         )
-    return found
+    return table
 
 
 def _apply(
@@ -151,7 +151,7 @@ def _apply(
         "choose",
         {"restart": restart, "force": force},
         each={engine: {"spec": spec} for engine, spec in specs.items()},
-        timeout=timeout or (_RESTARTING if restart else _CHOOSING),
+        timeout=timeout or (_RESTART_TIMEOUT if restart else _SELECT_TIMEOUT),
     )
     rows = []
     for engine, reply in replies.items():
@@ -160,10 +160,9 @@ def _apply(
         else:
             place, selection = reply.value
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
-    chosen = [(each.engine, each.selection.status) for each in rows if each.selection]
-    again = [engine for engine, status in chosen if status == "restarted"]
+    restarted = [e.engine for e in rows if e.selection and e.selection.status == "restarted"]
     notes: tuple[str, ...] = ()
-    if again:
-        who = f"{noun(len(again), 'engine')} {spans(again)}"
-        notes = (f"{who} started afresh in place: variables and process groups there are gone",)
+    if restarted:
+        which = f"{noun(len(restarted), 'engine')} {spans(restarted)}"
+        notes = (f"{which} restarted in place: variables and process groups there are gone",)
     return ClusterSelection(requested, tuple(rows), notes)

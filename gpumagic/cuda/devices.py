@@ -1,4 +1,4 @@
-"""The table of devices: what NVML measures, and what this process sees and holds of it."""
+"""The table of devices: what NVML measures, and what this process sees and uses of it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.cuda import driver, nvml, visible_devices
-from gpumagic.cuda.processes import looked_up as _looked_up
+from gpumagic.cuda.processes import look_up
 from gpumagic.errors import DeviceError
 from gpumagic.results import Device, DeviceTable, Process
 from gpumagic.system import system_files
 
-#: Below this, memory in use without a process is the driver's own (NVML's version 2 figures).
+#: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 _IDLE_USE = 64 * 2**20
 
-#: Inode of the kernel's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only
+#: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only
 #: there are NVML's pids surely ours.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
-    """The GPUs of this machine, and what this process sees of them.
+    """Return the GPUs of this machine, and what this process sees of them.
 
     Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
     CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
@@ -57,7 +57,7 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
             _compose(listed, environment, state, False, False), notes=(str(error),), **common
         )
     missing = bool(readings) and not state.loaded and not driver.installed()
-    if missing:  # as good as hidden
+    if missing:  # the same as hidden
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
@@ -70,7 +70,7 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
 
 
 def check(table: DeviceTable) -> None:
-    """Whether devices can be chosen from the table.
+    """Check that devices can be chosen from the table.
 
     Raises:
         DeviceError: they cannot; the reason, and what to do, in one line.
@@ -83,7 +83,7 @@ def check(table: DeviceTable) -> None:
 
 @cache
 def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
-    """The devices; none where the driver does not start, and then it is not asked again."""
+    """Return the devices; none where the driver does not start, which is cached too."""
     try:
         return driver.list_in_child()
     except DeviceError:
@@ -91,7 +91,7 @@ def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
 
 
 def _without_nvml() -> list[dict[str, Any]]:
-    """The devices' fields as the CUDA driver lists them; empty where there is no driver either."""
+    """Return the devices' fields as the CUDA driver lists them; empty where there is no driver."""
     return [
         {
             "index": index,
@@ -105,7 +105,7 @@ def _without_nvml() -> list[dict[str, Any]]:
 
 
 def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The readings; if NVML refuses UUIDs, with the CUDA driver's, whose PCI order is NVML's."""
+    """Return the readings; where NVML refuses UUIDs, with the driver's, in the same PCI order."""
     unnamed = [r for r in readings if r.get("uuid") is None and "error" not in r]
     listed = _without_nvml() if unnamed else []
     if [each["name"] for each in listed] == [reading.get("name") for reading in readings]:
@@ -118,14 +118,14 @@ def _compose(
     readings: Sequence[dict[str, Any]],
     environment: Mapping[str, str],
     state: driver.DriverState,
-    look_up: bool,
+    with_commands: bool,
     arguments: bool,
 ) -> tuple[Device, ...]:
-    """The devices, with what this process sees and holds of them added to the readings."""
+    """Return the readings as devices, with what this process sees and uses of them."""
     ordinals, visible, instances = _seen(readings, environment, state)
-    holding = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
+    with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     pid = os.getpid()
-    own = _own_is_known(readings, holding, pid)
+    own = _own_is_known(readings, with_context, pid)
     found = []
     for fields in readings:
         index = fields["index"]
@@ -136,10 +136,10 @@ def _compose(
         if listed:
             marked = own or not state.initialized
             listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
-            if look_up:
-                listed = _looked_up(listed, _is_here, arguments=arguments)
+            if with_commands:
+                listed = look_up(listed, _is_here, arguments=arguments)
             fields["processes"] = listed
-        fields["memory_own"] = _own_memory(listed, index in holding, own, state.initialized)
+        fields["memory_own"] = _own_memory(listed, index in with_context, own, state.initialized)
         fields["memory_others"] = _others_memory(listed, fields)
         found.append(Device(**fields))
     return tuple(found)
@@ -148,12 +148,10 @@ def _compose(
 def _seen(
     readings: Sequence[dict[str, Any]], environment: Mapping[str, str], state: driver.DriverState
 ) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
-    """Each visible index's CUDA ordinal, whether an index is visible, and its MIG instance.
+    """Return, by index, the CUDA ordinal, whether it is visible, and the MIG instance.
 
-    As far as it is known.
-
-    From the driver once it is initialised, since the variables no longer count then; before, from
-    the variables.
+    As far as it is known: from the driver once it is initialised, since the variables no longer
+    count then; before, from the variables.
     """
     indexes = [fields["index"] for fields in readings]
     if state.failed:
@@ -175,7 +173,7 @@ def _seen(
     found = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
     ordinals = _numbered(found)
     visible = dict.fromkeys(ordinals, True)
-    if None not in found:  # otherwise one that is not named by NVML may be any of the rest
+    if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
         visible |= {index: index in ordinals for index in indexes}
     shown = {uuid[4:].lower() for uuid in state.uuids}
     parts = {
@@ -193,7 +191,7 @@ def _identity(fields: Mapping[str, Any]) -> Device:
 
 
 def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
-    """Index to ordinal; a device with several visible MIG instances counts by its first."""
+    """Return index to ordinal; of several visible MIG instances of a device the first counts."""
     ordinals: dict[int, int] = {}
     for ordinal, index in enumerate(indexes):
         if index is not None:
@@ -201,26 +199,27 @@ def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
     return ordinals
 
 
-def _own_is_known(readings: Sequence[dict[str, Any]], holding: set[int], pid: int) -> bool:
-    """Whether NVML's entries with this process's pid are this process.
+def _own_is_known(readings: Sequence[dict[str, Any]], with_context: set[int], pid: int) -> bool:
+    """Return whether NVML's entries with this process's pid are this process.
 
     In a container NVML may list the host's pids, one of which may equal ours by chance, or none.
     So outside the first pid namespace the entries count only if they stand at exactly those
-    devices on which this process has a context. Inside it a process without one is not listed.
+    devices on which this process has a context. Inside it a process without a context is not
+    listed.
     """
     listed = {
         fields["index"]
         for fields in readings
         if any(process.pid == pid for process in fields.get("processes") or ())
     }
-    if in_first_pid_namespace() and (listed or not holding):
+    if in_first_pid_namespace() and (listed or not with_context):
         return True
-    return bool(listed) and listed == holding
+    return bool(listed) and listed == with_context
 
 
 @cache
 def in_first_pid_namespace() -> bool:
-    """Whether this process is in the kernel's first pid namespace, not in a container's."""
+    """Return whether this process is in the system's first pid namespace, not in a container's."""
     if not sys.platform.startswith("linux"):
         return True
     try:
@@ -231,14 +230,14 @@ def in_first_pid_namespace() -> bool:
 
 
 def _is_here(pid: int) -> bool:
-    """Whether the process that NVML means by a pid is the one of that pid here."""
+    """Return whether NVML's pid is that of a process in this pid namespace."""
     return in_first_pid_namespace() or _uses_cuda(pid)
 
 
 def _uses_cuda(pid: int) -> bool:
-    """Whether a process of this pid namespace has the CUDA driver loaded.
+    """Return whether a process of this pid namespace has the CUDA driver loaded.
 
-    Tells a neighbour in this container from one outside whose pid merely exists here too.
+    Distinguishes a process of this container from one outside whose pid exists here too.
     """
     try:
         return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
@@ -247,23 +246,24 @@ def _uses_cuda(pid: int) -> bool:
 
 
 def _own_memory(
-    listed: tuple[Process, ...] | None, holds: bool, known: bool, initialized: bool | None
+    listed: tuple[Process, ...] | None, context: bool, known: bool, initialized: bool | None
 ) -> int | None:
+    """Return the bytes of this process, which has a ``context`` or not; None if not known."""
     if known:
         for process in listed or ():
             if process.own:
                 return process.memory
-    if initialized is False or (initialized and not holds):
-        return 0  # without a context nothing is held
+    if initialized is False or (initialized and not context):
+        return 0  # a process without a context has no memory
     return None
 
 
 def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]) -> int | None:
-    """Bytes of other processes: the sum of those listed, if the list can be trusted."""
+    """Return the bytes of other processes: the sum of those listed, if the list is complete."""
     if listed is None:
         return None
     if not listed:
-        # An empty list with memory in use is a container that hides its neighbours.
+        # An empty list with memory in use: a container hides the processes outside of it.
         used = fields.get("memory_used")
         return 0 if used is not None and used < _IDLE_USE else None
     total = 0

@@ -1,9 +1,9 @@
-"""CUDA graphs that are being captured: noticed, and left unharmed.
+"""Detect CUDA graphs that are being captured, without ending the capture.
 
-A capture, of this thread or of another one, ends with an error when a stream that records is asked
-whether it is idle, or when a device is waited for. In torch's mode of capturing ("global") it ends
-too when any thread asks an event, unless that thread has declared its calls harmless. The driver is
-asked by ctypes: torch knows only of the calling thread's current stream.
+A capture, of this thread or of another one, ends with an error when a capturing stream is queried,
+or when a device is synchronised. In torch's mode of capturing ("global") it also ends when any
+thread queries an event, unless that thread is in relaxed mode. The driver is asked by ctypes: torch
+knows only of the calling thread's current stream.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gpumagic.cuda import driver, torch_cuda
 _RELAXED = 2
 
 
-class Question:
-    """Whether one of some streams is recording a graph; allowed at any time."""
+class CaptureQuery:
+    """A query whether one of some streams is capturing a graph; allowed at any time."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         # CUDA cannot capture on its default stream, 0.
@@ -30,38 +30,38 @@ class Question:
             [ctypes.byref(self._states, 4 * place) for place in range(len(handles))],
         )
         library = driver.loaded_library()
-        # Without letting go of the GIL: each call is shorter than that would be.
+        # Without releasing the GIL, which would take longer than the call.
         quick = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
         self._ask = getattr(quick, "cuStreamIsCapturing", None)
 
     def __call__(self) -> bool:
         if self._ask is None:
             return False
-        list(map(self._ask, *self._arguments))  # what a stream does not answer stays 0
+        list(map(self._ask, *self._arguments))  # 0 stays where a call fails
         return any(bytes(self._states))
 
 
-_questions: dict[int, Question] = {}
+_queries: dict[int, CaptureQuery] = {}
 
 
 def under_way(ordinals: Iterable[int]) -> bool:
-    """Whether a graph is being captured on a stream of torch's, of whichever thread.
+    """Return whether a graph is being captured on one of torch's streams, by any thread.
 
     Only for devices that have a context.
     """
     ordinals = tuple(ordinals)
-    return torch_cuda.capturing(ordinals) or any(question(ordinal)() for ordinal in ordinals)
+    return torch_cuda.capturing(ordinals) or any(query(ordinal)() for ordinal in ordinals)
 
 
-def question(ordinal: int) -> Question:
-    """The question for all of torch's streams on a device that has a context."""
-    if ordinal not in _questions:
-        _questions[ordinal] = Question(torch_cuda.streams(ordinal))
-    return _questions[ordinal]
+def query(ordinal: int) -> CaptureQuery:
+    """Return the query for all of torch's streams on a device that has a context."""
+    if ordinal not in _queries:
+        _queries[ordinal] = CaptureQuery(torch_cuda.streams(ordinal))
+    return _queries[ordinal]
 
 
-class Harmless:
-    """A scope in which this thread's questions about events end no other capture; reusable."""
+class RelaxedMode:
+    """A scope in which this thread's queries of events end no other capture; reusable."""
 
     def __init__(self) -> None:
         self._mode = ctypes.c_int()

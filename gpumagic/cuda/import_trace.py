@@ -1,8 +1,8 @@
-"""Note which imports of packages begin and end, without standing on the stack of any.
+"""Trace which imports of packages begin and end, without a frame on the stack of any.
 
 Python keeps a lock for each module that is being imported, and weak references to these locks in a
-dictionary of its import system. A dictionary of ours in its place sees each lock come; a weak
-reference tells when it goes. So no frame is added to an import, no traceback shows one, and
+dictionary of its import system. A dictionary of ours in its place sees each lock that is added; a
+weak reference tells when it is gone. So no frame is added to an import, no traceback shows one, and
 ``builtins.__import__`` and ``sys.meta_path`` stay as they are.
 """
 
@@ -18,7 +18,7 @@ _bootstrap: Any = import_module("importlib._bootstrap")
 
 
 class _Locks(dict[str, "weakref.ref[Any]"]):
-    """The locks of the modules that are being imported now, by their names."""
+    """The locks of the modules that are currently being imported, by name."""
 
     def __init__(self, began: Callable[[], None], ended: Callable[[str], None]) -> None:
         super().__init__(_bootstrap._module_locks)
@@ -43,12 +43,12 @@ class _Locks(dict[str, "weakref.ref[Any]"]):
         self._watched.clear()
 
 
-class ImportNotes:
+class ImportTrace:
     """Calls ``began()`` and ``ended(name)`` around each import of a package not imported before.
 
-    ``began`` is called while the import system's own lock is held: it must import nothing and wait
-    for nobody. `attach` and `detach` are exact opposites. Where this Python keeps no such
-    dictionary, nothing is noted.
+    ``began`` is called while the import system's own lock is held: it must not import anything nor
+    wait for a lock. `attach` and `detach` are exact opposites. Where this Python has no such
+    dictionary, nothing is called.
     """
 
     def __init__(self, began: Callable[[], None], ended: Callable[[str], None]) -> None:

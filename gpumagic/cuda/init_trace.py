@@ -1,9 +1,9 @@
-"""Who initialised CUDA: the statement, and the import within it, after which the driver was up.
+"""Where CUDA was initialised: the statement, and the import within it, that did it.
 
-From the moment the extension loads until CUDA is initialised, the driver is asked between any two
-statements of a cell and around every import of a new top-level package; a question costs some
-microseconds. Nothing of ours is on the stack while the user's code runs. Once CUDA is initialised
-all hooks go: there is nothing left to see.
+From the moment the extension loads until CUDA is initialised, the driver is queried between any two
+statements of a cell and around every import of a new top-level package; a query takes some
+microseconds. No frame of gpumagic is on the stack while the user's code runs. Once CUDA is
+initialised all hooks are removed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import CodeType
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import nvml_check
-from gpumagic.cuda.import_trace import ImportNotes
+from gpumagic.cuda.import_trace import ImportTrace
+from gpumagic.cuda.process_state import STATE
 
 
-class Culprit(NamedTuple):
-    """What was running when CUDA was initialised.
+class InitLocation(NamedTuple):
+    """Where CUDA was initialised.
 
-    ``statement`` is the first line of the statement as the user wrote it, ``cell`` its cell's
-    execution number, ``line`` its line there; ``package`` the imported package during whose import
-    it happened. ``statement`` is None if none was running: after ``cell`` had ended or, where that
-    is None too, before anything was watched.
+    ``statement`` is the first line of the statement that ran, as the user wrote it, ``cell`` its
+    cell's execution number, ``line`` its line there; ``package`` the imported package during whose
+    import it happened. ``statement`` is None if none ran: it happened after ``cell`` had ended or,
+    where that is None too, before the trace began.
     """
 
     statement: str | None
@@ -48,6 +48,7 @@ class Culprit(NamedTuple):
         return text
 
 
+#: The most characters of a statement that are shown.
 _LONGEST = 80
 
 
@@ -60,8 +61,8 @@ class _Running(NamedTuple):
     cell: int | None
 
 
-class Witness:
-    """Watches one shell. `attach` and `detach` are exact opposites."""
+class InitTrace:
+    """Finds where one shell initialises CUDA. `attach` and `detach` are exact opposites."""
 
     def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
@@ -69,52 +70,52 @@ class Witness:
         self._hook = CellHook(self._cell_ended, self._failed, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
-        self._noted_run: Callable[..., Any] | None = None
-        self._imports = ImportNotes(self._import_begins, self._import_ended)
+        self._traced_run: Callable[..., Any] | None = None
+        self._imports = ImportTrace(self._import_begins, self._import_ended)
         #: The innermost last: a statement may run a cell of its own.
         self._running: list[_Running] = []
         self._last_cell: int | None = None
-        #: By whose import CUDA was initialised, if that was seen; and whether that is settled.
+        #: The package whose import initialised CUDA; final once `_package_known`.
         self._package: str | None = None
-        self._settled = False
-        self.culprit: Culprit | None = None
+        self._package_known = False
+        self.location: InitLocation | None = None
         #: The environment right after CUDA was initialised, if that was seen.
         self.environment: dict[str, str] | None = None
 
     def attach(self) -> None:
-        """Start watching, unless CUDA is initialised already."""
-        # Whatever uses CUDA from Python has imported ctypes; without it nothing need be asked.
+        """Start to trace, unless CUDA is initialised already."""
+        # Whatever uses CUDA from Python has imported ctypes; without it there is no need to ask.
         if "ctypes" in sys.modules and self._ready().is_initialized():
-            self.culprit = Culprit(None)
+            self.location = InitLocation(None)
             nvml_check.withdraw()
             return
         run_code = self._shell.run_code
 
-        def noted_run(code: CodeType, result: Any = None, **options: Any) -> Any:
+        def traced_run(code: CodeType, result: Any = None, **options: Any) -> Any:
             # Returns the shell's own coroutine: when that is awaited, this frame is gone.
             try:
                 self._statement_begins(code, result)
-            except Exception:  # the user's statement comes first
+            except Exception:  # an error of ours must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
 
-        self._noted_run = self._shell.run_code = noted_run
+        self._traced_run = self._shell.run_code = traced_run
         self._hooks.add(self._hook)
 
     def detach(self) -> None:
-        """Stop watching and put back what was replaced."""
+        """Stop to trace and put back what was replaced."""
         self._imports.detach()
-        noted, self._noted_run = self._noted_run, None
+        traced, self._traced_run = self._traced_run, None
         self._running.clear()
-        if noted is None:
+        if traced is None:
             return
-        if self._shell.__dict__.get("run_code") is noted:
+        if self._shell.__dict__.get("run_code") is traced:
             del self._shell.run_code
         self._hooks.remove(self._hook)
 
     def look(self) -> None:
-        """Ask the driver; if it is up, what ran since the last question has initialised CUDA."""
-        if self._noted_run is None or not self._ready().is_initialized():
+        """Query the driver; if it is initialised, what ran since the last query has done it."""
+        if self._traced_run is None or not self._ready().is_initialized():
             return
         if self._running:
             _, code, cell = self._running[-1]
@@ -123,38 +124,43 @@ class Witness:
             text = linecache.getline(code.co_filename, line).strip()
             if len(text) > _LONGEST:
                 text = text[: _LONGEST - 1] + "…"
-            self.culprit = Culprit(text or "a statement", cell, line, self._package)
+            self.location = InitLocation(text or "a statement", cell, line, self._package)
         else:
-            self.culprit = Culprit(None, self._last_cell)
+            self.location = InitLocation(None, self._last_cell)
         self.environment = dict(os.environ)
         nvml_check.withdraw()
         self.detach()
 
     def _ready(self) -> Any:
-        """The driver's module; imported late, since loading an extension is to cost nothing."""
+        """Return the driver's module, imported late to keep loading of the extension light.
+
+        Any: the tests replace it by a driver of their own.
+        """
         if self._driver is None:
-            self._driver = import_module("gpumagic.cuda.driver")
+            from gpumagic.cuda import driver
+
+            self._driver = driver
         return self._driver
 
-    # --- what is noted -----------------------------------------------------------------------
+    # --- what is traced ------------------------------------------------------------------------
 
     def _statement_begins(self, code: CodeType, result: Any) -> None:
         self.look()  # at what the statement before it did
-        if self._noted_run is None:
+        if self._traced_run is None:
             return
         if not self._imports.attached:
             self._imports.attach()
             nvml_check.withdraw_if_useless()
-        self._leave(result)
+        self._forget(result)
         held: Callable[[], Any] = (lambda: None) if result is None else weakref.ref(result)
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
-        self._package, self._settled = None, False
+        self._package, self._package_known = None, False
 
     def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
-            return  # the cell that has loaded us, and nothing else
+            return  # the cell that has loaded the extension, and nothing else
         self.look()
-        self._leave(result)
+        self._forget(result)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
 
     def _cancelled(self) -> None:
@@ -167,52 +173,50 @@ class Witness:
         from gpumagic.system import text
 
         print(
-            f"gpumagic: what initialises CUDA is noted no longer ({text.named(error)})",
+            f"gpumagic: where CUDA is initialised is traced no longer ({text.named(error)})",
             file=sys.stderr,
         )
 
-    def _leave(self, result: Any) -> None:
-        """Forget the statement of this cell, and those of cells that ended without a word."""
-        left = [(r, r.result()) for r in self._running]
-        self._running = [r for r, of in left if of is not None and of is not result]
+    def _forget(self, result: Any) -> None:
+        """Forget the statement of this cell, and those of cells whose result is gone."""
+        alive = [(running, running.result()) for running in self._running]
+        self._running = [each for each, of in alive if of is not None and of is not result]
 
     def _import_begins(self) -> None:
-        if not self._settled and self._driver.known_initialized():
-            self._settled = True  # by the statement, before this import
+        if not self._package_known and self._driver.known_initialized():
+            self._package_known = True  # by the statement, before this import
 
     def _import_ended(self, name: str) -> None:
-        # The innermost import ends first, so the first to see it is the nearest.
-        if not self._settled and self._driver.is_initialized():
-            self._settled, self._package = True, name
-
-
-_witness: Witness | None = None
+        # The innermost import ends first, so the first to find CUDA initialised is the nearest.
+        if not self._package_known and self._driver.is_initialized():
+            self._package_known, self._package = True, name
 
 
 def attach(shell: Any, hooks: CellHooks) -> None:
-    """Watch ``shell``, with its ``hooks``, until CUDA is initialised."""
-    global _witness
+    """Trace ``shell``, with its ``hooks``, until CUDA is initialised."""
     detach()
-    _witness = Witness(shell, hooks)
-    _witness.attach()
+    STATE.init_trace = InitTrace(shell, hooks)
+    STATE.init_trace.attach()
 
 
 def detach() -> None:
-    """Stop watching and forget."""
-    global _witness
-    if _witness is not None:
-        _witness.detach()
-        _witness = None
+    """Stop to trace, and forget what was found."""
+    trace: InitTrace | None = STATE.init_trace
+    STATE.init_trace = None
+    if trace is not None:
+        trace.detach()
 
 
-def culprit() -> Culprit | None:
-    """Who initialised CUDA in this process, if it was seen."""
-    if _witness is None:
+def location() -> InitLocation | None:
+    """Return where CUDA was initialised in this process; None where that is not known."""
+    trace: InitTrace | None = STATE.init_trace
+    if trace is None:
         return None
-    _witness.look()
-    return _witness.culprit
+    trace.look()
+    return trace.location
 
 
 def environment_then() -> Mapping[str, str] | None:
-    """The environment right after CUDA was initialised; None where that was not seen."""
-    return None if _witness is None else _witness.environment
+    """Return the environment right after CUDA was initialised; None where that was not seen."""
+    trace: InitTrace | None = STATE.init_trace
+    return None if trace is None else trace.environment

@@ -1,4 +1,4 @@
-"""The only import of pynvml: one session, and every call's error turned into an absent field.
+"""The only import of pynvml: one session; a call that fails leaves its field out.
 
 NVML starts no CUDA and makes no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists every device
 that the container mounts, in PCI order, and may refuse any single field on any machine.
@@ -12,13 +12,13 @@ from typing import Any
 from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
-#: Errors after which nothing more can be asked of a device, and what is said of it.
+#: Errors after which a device cannot be read any more, and their texts.
 _GONE = {
     15: "the GPU is lost: it needs a reset, or the machine a reboot",
     16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
 }
-#: Why NVML says that a clock is lower than it could be (nvml.h, nvmlClocksEventReason…), apart from
-#: reasons that are no trouble: an idle GPU, a clock that somebody set.
+#: Reasons of NVML for a reduced clock (nvml.h, nvmlClocksEventReason…), apart from the harmless
+#: ones: an idle GPU, a clock that was set.
 _HELD_DOWN = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -27,7 +27,7 @@ _HELD_DOWN = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
-#: No kernel module answers. CUDA cannot start then, whatever else may be wrong.
+#: The kernel module does not answer. CUDA cannot start then, whatever else may be wrong.
 NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
     9: NOT_LOADED,
@@ -37,11 +37,11 @@ _REASONS = {
 
 
 class _LostError(Exception):
-    """The device fell off the bus while it was asked, or waits for a reset."""
+    """The device was lost while it was read, or needs a reset."""
 
 
 class _Handle:
-    """A device's handle and what never changes about it."""
+    """What does not change about a device."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -51,7 +51,7 @@ class _Handle:
 
 
 class Session:
-    """NVML, initialised; its calls' results as the fields of `results.Device`."""
+    """An initialised NVML, which reads the fields of `results.Device`."""
 
     def __init__(self) -> None:
         try:
@@ -86,7 +86,7 @@ class Session:
         self._ask(self._nvml.nvmlShutdown)
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """The call's answer, or None where there is none."""
+        """Return the call's result; None where it fails."""
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
@@ -97,7 +97,7 @@ class Session:
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
 
     def read(self) -> list[dict[str, Any]]:
-        """Every device's fields, in nvidia-smi's order.
+        """Return every device's fields, in nvidia-smi's order.
 
         Raises:
             DeviceError: NVML cannot say how many devices there are.
@@ -109,7 +109,7 @@ class Session:
         return [self._device(index) for index in range(count)]
 
     def held_down(self, uuid: str) -> tuple[str, ...]:
-        """Why a device's clock is held down right now; empty also where NVML does not tell."""
+        """Return why a device's clock is reduced now; empty also where NVML does not tell."""
         nvml = self._nvml
         try:
             handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -122,6 +122,40 @@ class Session:
             return ()
         return tuple(why for bit, why in _HELD_DOWN.items() if (bits or 0) & bit)
 
+    def identities(self) -> list[tuple[int, str | None]]:
+        """Return index and UUID of the devices that have been read; asks NVML nothing."""
+        return [(index, about.fixed.get("uuid")) for index, (_, about) in self._handles.items()]
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return a device's current SM clock in MHz; None where NVML does not tell."""
+        nvml = self._nvml
+        return self._number(uuid, nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
+
+    def energy(self, uuid: str) -> int | None:
+        """Return the energy that a device has used since the driver was loaded, in millijoules.
+
+        None where NVML does not tell (before Volta; MIG instances).
+        """
+        return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+
+    def pids(self, uuid: str) -> list[int] | None:
+        """Return the processes on a device, as NVML numbers them; None where it does not tell."""
+        try:
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+            found = None if handle is None else self._processes(handle)
+        except _LostError:
+            return None
+        return None if found is None else [process.pid for process in found]
+
+    def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
+        """Return what a call answers of a device; None where it does not."""
+        try:
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+            found = None if handle is None else self._ask(call, handle, *arguments)
+        except _LostError:
+            return None
+        return None if found is None else int(found)
+
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"index": index}
         known = self._handles.get(index)
@@ -132,7 +166,7 @@ class Session:
             fields.update(about.fixed)
             self._measure(handle, about, fields)
         except _LostError as error:
-            # What was read before the loss may be stale; the identity is not.
+            # What was read before the loss may be stale, except for the identity.
             identity = ("index", "uuid", "name", "compute_capability")
             fields = {key: fields[key] for key in identity if key in fields}
             fields["error"] = str(error)
@@ -178,7 +212,7 @@ class Session:
             fields["mig"] = self._mig(handle, about)
 
     def _memory(self, handle: Any) -> Any:
-        """Version 2, which does not count the driver's own reserve as used; else version 1."""
+        """Return version 2 of the figures, which does not count the driver's reserve; else 1."""
         nvml = self._nvml
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         return self._ask(nvml.nvmlDeviceGetMemoryInfo, handle) if memory is None else memory
@@ -236,7 +270,7 @@ _session: Session | None = None
 
 
 def session() -> Session:
-    """The process's NVML session, started when it is first asked for and kept: starting is slow.
+    """Return this process's NVML session; the first call starts it, which is slow.
 
     Raises:
         DeviceError: NVML is missing or does not start; the reason in one line.
@@ -250,8 +284,13 @@ def session() -> Session:
     return _session
 
 
+def opened() -> Session | None:
+    """Return the session if it is open."""
+    return _session
+
+
 def close() -> None:
-    """End the session, if there is one."""
+    """Close the session, if there is one."""
     global _session
     if _session is not None:
         _session.close()

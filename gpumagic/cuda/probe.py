@@ -1,4 +1,4 @@
-"""torch's build and its CUDA runtime, asked where this process is left as it is."""
+"""torch's build and its CUDA runtime, found out in a child or a fork of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpumagic.system import child_process
 
 @dataclass(frozen=True)
 class Build:
-    """What torch was built for."""
+    """The versions and architectures that torch was built for."""
 
     version: str | None = None
     #: Whether it has CUDA (or ROCm) support at all.
@@ -39,14 +39,14 @@ class Build:
 class Start:
     """How the CUDA runtime starts."""
 
-    #: How many devices it finds; None where it gave no answer.
+    #: The number of devices that it finds; None where it gave no answer.
     count: int | None = None
-    #: What it said when it could not start.
+    #: Its message when it could not start.
     said: str | None = None
 
     @property
     def reason(self) -> str | None:
-        """What it said, without torch's general advice."""
+        """The message without torch's general advice."""
         if self.said is None:
             return None
         error = re.search(r"Error \d+: .*", self.said)
@@ -57,7 +57,7 @@ class Start:
 
 
 def build_here() -> Build | None:
-    """The build of the torch of this process; None where none is loaded."""
+    """Return the build of the torch of this process; None where none is loaded."""
     torch = torch_cuda.loaded()
     return None if torch is None else _build(probe_program.build(torch))
 
@@ -67,9 +67,9 @@ def _build(fields: Mapping[str, Any]) -> Build:
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
-    """Build and start of the torch that a child process imports, under this environment.
+    """Return build and start of the torch that a child process imports.
 
-    ``changes`` to the environment are made for the child.
+    Its environment is this process's with ``changes``.
     """
     if not sys.executable:
         return Build(error="this Python does not know its own program"), Start()
@@ -90,7 +90,7 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
 
 
 def in_fork(timeout: float = 30.0) -> Start:
-    """How CUDA starts in a forked copy of this process, which inherits what the runtime remembers.
+    """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
 
     Starting CUDA in the copy leaves this process as it is. Only where torch is loaded.
     """
@@ -127,7 +127,7 @@ def in_fork(timeout: float = 30.0) -> Start:
 
 
 def here() -> Start:
-    """What the runtime of this process finds. Only where the driver is initialised already."""
+    """Return what the runtime of this process finds. Only where the driver is initialised."""
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
         return Start()

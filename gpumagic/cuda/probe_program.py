@@ -1,4 +1,4 @@
-"""What a torch was built for, and whether its CUDA starts; complete in itself.
+"""The build of a torch, and whether its CUDA starts; complete in itself.
 
 Used on the torch of this process, and run as a program in a child process, so that neither torch
 need be imported nor CUDA initialised here (`gpumagic.cuda.probe`). Imports nothing of gpumagic.
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def build(torch: Any) -> dict[str, Any]:
-    """Versions and architectures of a torch, as plain data. Initialises nothing.
+    """Return versions and architectures of a torch, as plain data. Initialises nothing.
 
     Not ``torch.backends.cudnn.version()``, which initialises the driver; and not
     ``torch.cuda.get_arch_list()``, which in older torch asks whether CUDA is available.
@@ -31,7 +31,7 @@ def build(torch: Any) -> dict[str, Any]:
 
 
 def start(torch: Any) -> dict[str, Any]:
-    """Start the CUDA runtime: how many devices it finds, and what it says if it cannot.
+    """Start the CUDA runtime; return how many devices it finds, and its message if it cannot.
 
     Initialises the driver; makes no context.
     """

@@ -1,7 +1,8 @@
-"""What is told of a process on a GPU: whose it is, and what it runs, by name.
+"""The user and the command of a process on a GPU, by name.
 
-Command lines hold tokens, paths and people's names, and what is shown is saved in notebooks. So the
-program's and the script's name is told; the arguments only of one's own processes, if asked for.
+Command lines contain tokens, paths and names of people, and notebooks are saved with their outputs.
+So only the names of program and script are shown; arguments only of the user's own processes, if
+asked for.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 from gpumagic.results import Process
 
-#: So many processes of a device are looked up, those with the most memory.
+#: The most processes of a device that are looked up: those with the most memory.
 _MOST = 200
-#: Characters of a name, and of a command line with its arguments.
+#: The most characters of a name, and of a command line with its arguments.
 _NAME, _COMMAND = 64, 1000
 #: Options of Python that take the next word.
 _WITH_VALUE = ("--check-hash-based-pycs",)
@@ -28,25 +29,25 @@ _JOINED = re.compile(r"[^\S ]|\s-")
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
 
-def looked_up(
+def look_up(
     listed: Sequence[Process], is_here: Callable[[int], bool], *, arguments: bool = False
 ) -> tuple[Process, ...]:
-    """The processes with their users and commands, as far as they can be read.
+    """Return the processes with their users and commands, as far as they can be read.
 
-    ``is_here`` tells whether a pid is surely that of the process that NVML means. With
-    ``arguments`` one's own have their whole command line.
+    ``is_here`` tells whether a pid is certainly that of NVML's process. With ``arguments`` the
+    user's own processes have their whole command line.
     """
-    order = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
-    chosen = {*order[:_MOST]}
+    by_memory = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
+    chosen = {*by_memory[:_MOST]}
     return tuple(
-        _looked_up(process, arguments)
+        _with_command(process, arguments)
         if place in chosen and process.own is not None and is_here(process.pid)
         else process
         for place, process in enumerate(listed)
     )
 
 
-def _looked_up(process: Process, arguments: bool) -> Process:
+def _with_command(process: Process, arguments: bool) -> Process:
     import psutil
 
     try:
@@ -62,7 +63,7 @@ def _looked_up(process: Process, arguments: bool) -> Process:
 
 
 def _is_mine(found: Any) -> bool:
-    """Whether a process of psutil's belongs to the user of this one."""
+    """Return whether a process of psutil's belongs to this process's user."""
     if hasattr(os, "getuid"):
         return bool(found.uids().real == os.getuid())
     import psutil
@@ -71,15 +72,15 @@ def _is_mine(found: Any) -> bool:
 
 
 def command_name(words: Sequence[str], name: str) -> str:
-    """``python train.py``, ``python -m torch.distributed.run``, ``java``.
+    """Return ``python train.py``, ``python -m torch.distributed.run``, ``java``.
 
-    ``words`` are its command line, which may be empty, or whatever it has made of it; ``name`` is
-    what the system calls it.
+    ``words`` are the command line, which may be empty, and which a process can overwrite; ``name``
+    is the system's name of it.
     """
     first = words[0] if words else name
     program = _base(first)
     title = _JOINED.search(first) is not None or len(program.split()) > 1
-    if title:  # of its own, which may have everything in one word
+    if title:  # one that the process has set, which may have everything in one word
         program = _base((name.split() or first.split() or [""])[0])
     program = program[:_NAME]
     if title or not _PYTHON.fullmatch(program.lower()):
@@ -89,7 +90,7 @@ def command_name(words: Sequence[str], name: str) -> str:
         if word == "-":
             return f"{program} -"
         if word.startswith("--"):
-            if word not in _WITH_VALUE:  # all others end Python, or are none of its own
+            if word not in _WITH_VALUE:  # all others end Python, or are not its options
                 return program
             next(rest, None)
         elif not word.startswith("-"):
@@ -102,9 +103,9 @@ def command_name(words: Sequence[str], name: str) -> str:
 
 
 def _short_options(word: str, rest: Iterator[str]) -> str | None:
-    """What short options of Python's, which may be joined, say it runs: ``-c``, ``-m module``.
+    """Return what Python's short options, which may be joined, run: ``-c``, ``-m module``.
 
-    None if they leave that to the next word, ``""`` if it is not known.
+    None if the next word does, ``""`` if it is not known.
     """
     for place, letter in enumerate(word[1:], 2):
         if letter == "c":
@@ -112,7 +113,7 @@ def _short_options(word: str, rest: Iterator[str]) -> str | None:
         if letter == "m":
             module = word[place:] or next(rest, "")
             return f"-m {(module.split() or [''])[0][:_NAME]}"
-        if letter in "XW":  # takes what is left of the word, or the next one
+        if letter in "XW":  # takes the rest of the word, or the next one
             if not word[place:]:
                 next(rest, None)
             return None
@@ -122,7 +123,7 @@ def _short_options(word: str, rest: Iterator[str]) -> str | None:
 
 
 def _file_name(word: str) -> str:
-    """The name of a script, without what is joined to it."""
+    """Return the name of a script, without arguments joined to it."""
     return (_base(_JOINED.split(word)[0]).split() or [""])[0]
 
 

@@ -1,4 +1,4 @@
-"""torch's own functions of tensors, whatever a subclass or a mode makes of them."""
+"""torch's own functions of tensors, whatever a subclass or a mode overrides."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpumagic.cuda import torch_cuda
 
 
 def tensor_base() -> Any:
-    """The class of torch's C++ that all tensors inherit from, with its own methods."""
+    """Return the class of torch's C++ that all tensors inherit from, with its own methods."""
     return cast(Any, torch_cuda.loaded())._C.TensorBase
 
 
 def storage_address() -> Callable[[Any], int]:
-    """A function for the address of a tensor's storage, whatever part of it the tensor shows.
+    """Return a function for the address of a tensor's storage, also for a view.
 
     `torch._C._data_address`, which unlike ``data_ptr()`` leaves a lazily copied storage uncopied.
     """
@@ -27,7 +27,7 @@ def storage_address() -> Callable[[Any], int]:
 
 @contextmanager
 def plain_functions() -> Iterator[None]:
-    """A scope in which torch's functions are its own, without modes and subclasses' overrides."""
+    """Disable modes and overrides of subclasses within the scope."""
     torch: Any = torch_cuda.loaded()
     if torch is None:
         yield

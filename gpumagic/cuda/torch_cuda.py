@@ -5,13 +5,9 @@ Nothing here initialises CUDA or makes a context unless its docstring says so.
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,19 +19,19 @@ if TYPE_CHECKING:
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
-#: What `device` is to answer, the last one counts.
+#: What `device` returns within scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
 
 
 def loaded() -> ModuleType | None:
-    """torch if this process has imported it, else None. Never imports it."""
+    """Return torch if this process has imported it, else None. Never imports it."""
     module = sys.modules.get("torch")
-    # While torch is being imported, or after its import failed, it is there but unusable.
+    # While torch is being imported, or after its import failed, it is in sys.modules but unusable.
     return module if module is not None and hasattr(module, "cuda") else None
 
 
 def require() -> ModuleType:
-    """torch, imported if need be.
+    """Return torch; import it if need be.
 
     Raises:
         DeviceError: torch is not installed or cannot be imported.
@@ -50,13 +46,13 @@ def require() -> ModuleType:
 
 
 def built_with_cuda() -> bool:
-    """Whether the loaded torch has CUDA (or ROCm) support; False where torch is not loaded."""
+    """Return whether the loaded torch has CUDA (or ROCm) support; False where none is loaded."""
     torch = loaded()
     return torch is not None and hasattr(torch._C, "_cuda_getDeviceCount")
 
 
 def initialized() -> bool:
-    """Whether torch itself has initialised CUDA.
+    """Return whether torch itself has initialised CUDA.
 
     False does not mean that the driver is untouched: ``torch.cuda.is_available()`` initialises the
     driver and leaves this False. `gpumagic.cuda.driver` asks the driver.
@@ -67,17 +63,17 @@ def initialized() -> bool:
 
 
 def contexts() -> tuple[int, ...]:
-    """The CUDA ordinals on which this process has a primary context. Makes none."""
+    """Return the CUDA ordinals on which this process has a primary context. Makes none."""
     torch: Any = loaded()
-    if torch is None or not torch.cuda.is_initialized():  # `initialized`, for those in a hurry
+    if torch is None or not torch.cuda.is_initialized():  # `initialized`, without its calls
         return ()
-    # Not `torch.cuda.device_count`: in torch 2.6 that counts by the variable as it stands now.
+    # Not `torch.cuda.device_count`: in torch 2.6 that counts by the variable's current value.
     count = torch._C._cuda_getDeviceCount()
     return tuple(filter(torch._C._cuda_hasPrimaryContext, range(count)))
 
 
 def memory_stats(ordinal: int) -> dict[str, Any]:
-    """The caching allocator's counters of a device, nested, in one call.
+    """Return the caching allocator's counters of a device, nested, in one call.
 
     Costs far less than ``torch.cuda.memory_stats``, which flattens and sorts them. Only for a
     device that has a context (`contexts`).
@@ -87,30 +83,30 @@ def memory_stats(ordinal: int) -> dict[str, Any]:
 
 
 def c_functions() -> Any:
-    """``torch._C``, which holds the functions behind ``torch.cuda``; None without CUDA support."""
+    """Return ``torch._C``, with the functions behind ``torch.cuda``; None without CUDA support."""
     torch = cast(Any, loaded())
     return torch._C if built_with_cuda() else None
 
 
 def allocator_settings() -> str | None:
-    """What torch's allocator took from its variable, as text; None where it does not say."""
+    """Return the settings that torch's allocator read from its variable; None where not known."""
     ask = getattr(c_functions(), "_accelerator_getAllocatorSettings", None)  # not in torch 2.6
     return None if ask is None else str(ask())
 
 
 def in_bad_fork() -> bool:
-    """Whether this is the forked child of a process in which torch had initialised CUDA."""
+    """Return whether this is a forked child of a process in which torch had initialised CUDA."""
     ask = getattr(c_functions(), "_cuda_isInBadFork", None)
     return ask is not None and bool(ask())
 
 
 def allocator_backend() -> str | None:
-    """``native``, ``cudaMallocAsync`` or ``pluggable``; None where CUDA is not initialised."""
+    """Return ``native``, ``cudaMallocAsync``, ``pluggable``, or None before initialisation."""
     return str(cast(Any, loaded())._C._cuda_getAllocatorBackend()) if initialized() else None
 
 
 def memory_info(ordinal: int) -> tuple[int, int]:
-    """Free and total bytes of a device, as the CUDA runtime tells them.
+    """Return free and total bytes of a device, as the CUDA runtime tells them.
 
     Makes a context where there is none: only for a device that has one (`contexts`).
     """
@@ -119,7 +115,7 @@ def memory_info(ordinal: int) -> tuple[int, int]:
 
 
 def pinned_memory() -> tuple[int, int] | None:
-    """Host memory that torch has pinned, and the part of live tensors, in bytes; None if unknown.
+    """Return the bytes of pinned host memory, and those of live tensors; None if not known.
 
     torch counts it since 2.7.
     """
@@ -131,12 +127,12 @@ def pinned_memory() -> tuple[int, int] | None:
     stats = ask()
     try:
         return int(stats["allocated_bytes"]["current"]), int(stats["active_bytes"]["current"])
-    except KeyError:  # counted under other names in between
+    except KeyError:  # some versions count under other names
         return None
 
 
 def memory_limit(ordinal: int) -> int | None:
-    """Bytes that torch may take from a device, by its size and the user's memory fraction.
+    """Return the bytes that torch may reserve on a device, by its size and the memory fraction.
 
     Only for a device that has a context (`contexts`). None where the device does not answer.
     """
@@ -146,7 +142,7 @@ def memory_limit(ordinal: int) -> int | None:
     except RuntimeError:  # the device is lost
         return None
     try:
-        # The guard: in torch 2.6 the question leaves the device that it is about the current one.
+        # The guard: in torch 2.6 the call makes its device the current one.
         with torch.cuda.device(ordinal):
             fraction = torch._C._cuda_getMemoryFraction(ordinal)
     except RuntimeError:  # a pluggable allocator has none
@@ -155,7 +151,7 @@ def memory_limit(ordinal: int) -> int | None:
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """The caching allocator's segments with their blocks, of all devices in use.
+    """Return the caching allocator's segments with their blocks, of all devices in use.
 
     Only for the native backend; neither waits for the GPU nor makes a context.
     """
@@ -167,19 +163,19 @@ def memory_snapshot() -> list[dict[str, Any]]:
 
 
 def empty_cache() -> None:
-    """Give the allocator's unused memory back to the devices in use."""
+    """Release the allocator's unused memory on the devices in use."""
     if initialized():
         cast(Any, loaded()).cuda.empty_cache()
 
 
 def snapshot() -> dict[str, Any]:
-    """The allocator's segments and blocks, and its history as far as it is recorded."""
+    """Return the allocator's segments and blocks, and its history as far as it is recorded."""
     whole: dict[str, Any] = cast(Any, loaded()).cuda.memory._snapshot()
     return whole
 
 
 def history_is_recorded() -> bool:
-    """Whether the allocator records its history. False where CUDA is not initialised.
+    """Return whether the allocator records its history. False where CUDA is not initialised.
 
     torch crashes when it is asked earlier, and other allocators than its own raise.
     """
@@ -187,24 +183,24 @@ def history_is_recorded() -> bool:
 
 
 def record_history(max_entries: int, *, stacks: bool) -> None:
-    """Begin to record the allocator's history anew, with Python stacks of allocations or none."""
+    """Restart to record the allocator's history, with or without Python stacks of allocations."""
     cast(Any, loaded()).cuda.memory._record_memory_history(
         context="alloc" if stacks else None, stacks="python", max_entries=max_entries
     )
 
 
 def stop_history() -> None:
-    """Stop recording the allocator's history, and forget it."""
+    """Stop recording the allocator's history, and drop it."""
     cast(Any, loaded()).cuda.memory._record_memory_history(enabled=None)
 
 
 def when_initialized(call: Callable[[], None]) -> None:
-    """Call this as torch initialises CUDA, before anything is allocated. Initialises nothing."""
+    """Call a function when torch initialises CUDA, before anything is allocated."""
     cast(Any, loaded()).cuda._lazy_call(call)
 
 
 def forget(call: Callable[[], None]) -> None:
-    """Take back `when_initialized`."""
+    """Undo `when_initialized`."""
     torch: Any = loaded()
     if torch is not None:
         waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
@@ -215,7 +211,7 @@ def forget(call: Callable[[], None]) -> None:
 
 
 def current_device() -> int | None:
-    """The calling thread's current CUDA ordinal, or None before torch has initialised CUDA."""
+    """Return the calling thread's current CUDA ordinal; None before torch has initialised CUDA."""
     torch: Any = loaded()
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -223,12 +219,12 @@ def current_device() -> int | None:
 
 
 def current_stream(ordinal: int) -> Any:
-    """The calling thread's current stream on a device."""
+    """Return the calling thread's current stream on a device."""
     return cast(Any, loaded()).cuda.current_stream(ordinal)
 
 
 def timing_event(stream: Any) -> Any:
-    """An event that keeps time, recorded on ``stream``."""
+    """Return an event with timing enabled, recorded on ``stream``."""
     event = cast(Any, loaded()).cuda.Event(enable_timing=True)
     event.record(stream)
     return event
@@ -244,10 +240,10 @@ def synchronize(ordinal: int) -> None:
 
 
 def capturing(ordinals: Iterable[int]) -> bool:
-    """Whether this thread's current stream of one of the devices is recording a CUDA graph."""
+    """Return whether this thread's current stream on a device is capturing a CUDA graph."""
     torch = cast(Any, loaded())
     for ordinal in ordinals:
-        # CUDA cannot capture on its default stream, 0: nearly always there is no more to ask.
+        # CUDA cannot capture on its default stream, 0: this is nearly always enough.
         if torch._C._cuda_getCurrentRawStream(ordinal):
             with torch.cuda.device(ordinal):
                 if torch.cuda.is_current_stream_capturing():
@@ -256,7 +252,7 @@ def capturing(ordinals: Iterable[int]) -> bool:
 
 
 def allocations(ordinal: int) -> int | None:
-    """How many allocations the caching allocator has ever served on a device; None if unknown."""
+    """Return the number of allocations so far on a device; None if not known."""
     try:
         stats: Any = cast(Any, loaded())._C._cuda_memoryStats(ordinal)
         return cast(int, stats["allocation"]["all"]["allocated"])
@@ -265,10 +261,10 @@ def allocations(ordinal: int) -> int | None:
 
 
 def streams(ordinal: int) -> tuple[Any, ...]:
-    """Every stream that torch has or will have on a device: its default one and its pool's.
+    """Return all streams that torch has or will have on a device: the default one, the pool's.
 
-    torch hands the 32 streams of each priority's pool out in turn, also to its own C++ code, so a
-    full round finds all and leaves the turn as it was. The first call makes the pools (as the
+    torch returns the 32 streams of each priority's pool in turn, also to its own C++ code, so a
+    full round finds all and leaves the turn unchanged. The first call makes the pools (as the
     first ``torch.cuda.Stream()`` does). Only for a device that has a context.
     """
     if ordinal not in _streams:
@@ -283,74 +279,59 @@ def streams(ordinal: int) -> tuple[Any, ...]:
 
 
 def busy_streams(ordinal: int) -> list[Any]:
-    """The streams of torch's that have unfinished work on a device."""
+    """Return torch's streams with unfinished work on a device."""
     is_idle = cast(Any, loaded())._C._CudaStreamBase.query
     return [stream for stream in streams(ordinal) if not is_idle(stream)]
 
 
 def profiler() -> Any:
-    """torch's profiler of host and GPU, a context manager with ``export_chrome_trace(path)``."""
+    """Return torch's profiler of host and GPU, a context manager."""
     profiling = cast(Any, loaded()).profiler
     activities = profiling.ProfilerActivity
     return profiling.profile(activities=[activities.CPU, activities.CUDA])
 
 
 def profiling() -> bool:
-    """Whether torch's profiler is at work in this thread."""
+    """Return whether torch's profiler is active in this thread."""
     return bool(cast(Any, loaded()).autograd._profiler_enabled())
 
 
 def annotation(name: str) -> Any:
-    """A range in the profiler's trace, a context manager."""
+    """Return a range in the profiler's trace, a context manager."""
     return cast(Any, loaded()).profiler.record_function(name)
 
 
 def nvtx() -> Any:
-    """``torch.cuda.nvtx``; None where torch has none."""
+    """Return ``torch.cuda.nvtx``; None where torch has none."""
     torch = cast(Any, loaded())
     return torch.cuda.nvtx if built_with_cuda() and hasattr(torch._C, "_nvtx") else None
 
 
-#: The one reason that passes: CUDA may be used yet.
-NOT_IN_USE = "CUDA is not in use in this process"
+def flop_counter() -> Any:
+    """Return the module `torch.utils.flop_counter`.
+
+    Raises:
+        DeviceError: this torch has none.
+    """
+    require()
+    try:
+        import torch.utils.flop_counter
+    except ImportError as error:
+        raise DeviceError(f"this torch counts no FLOPs ({text.reason(error)})") from None
+    return torch.utils.flop_counter
 
 
-def no_gpu_reason() -> str:
-    """Why this process has no GPU time to report, in a few words. Initialises nothing."""
-    torch = loaded()
-    if torch is None:
-        return "torch is not imported"
-    if not built_with_cuda():
-        return "this torch is built without CUDA"
-    if initialized():
-        return "no GPU has been used in this process"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
-        return f"no GPU is visible: CUDA_VISIBLE_DEVICES={hidden.strip()}"
-    driver = import_module("gpumagic.cuda.driver")
-    if not driver.installed():
-        return "there is no NVIDIA driver"
-    if driver.state().uuids == ():
-        return "there is no GPU that CUDA can use"
-    if _counted_by_nvml(torch) == 0:
-        return "this machine has no GPU"
-    return NOT_IN_USE
+def dispatch_mode() -> Any:
+    """Return the class `torch.utils._python_dispatch.TorchDispatchMode`."""
+    require()
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-
-@cache
-def _counted_by_nvml(torch: Any) -> int:
-    """The machine's devices as torch itself counts them without CUDA; -1 where it cannot."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return int(torch.cuda._raw_device_count_nvml())
-        except (AttributeError, OSError):  # NVML's library is not there, or knows less
-            return -1
+    return TorchDispatchMode
 
 
 @contextmanager
 def chosen(which: _Device) -> Iterator[None]:
-    """A scope in which `device` answers ``which``."""
+    """Make `device` return ``which`` within the scope."""
     _chosen.append(which)
     try:
         yield
@@ -359,9 +340,9 @@ def chosen(which: _Device) -> Iterator[None]:
 
 
 def device() -> _Device:
-    """The device for device-agnostic code: CUDA (or ROCm) if there is one, else MPS, XPU or CPU.
+    """Return the device for device-agnostic code: CUDA (or ROCm) if present, else MPS, XPU or CPU.
 
-    Imports torch. With ``%load_ext gpumagic`` the question does not initialise the driver, so that
+    Imports torch. With ``%load_ext gpumagic`` the call does not initialise the driver, so that
     a later ``%gpu off`` still works.
 
     Raises:

@@ -95,8 +95,8 @@ def _driver_too_old() -> str:
 
 
 def _forked() -> str:
-    culprit = init_trace.culprit()
-    where = "" if culprit is None else f" ({culprit})"
+    location = init_trace.location()
+    where = "" if location is None else f" ({location})"
     return (
         "gpumagic: the worker was forked from this process, in which CUDA was initialised"
         f"{where}; {process.FORK_REMEDY}. {_MORE}."
@@ -118,7 +118,7 @@ def _no_device() -> str:
         return f"gpumagic: {table.error or 'this machine has no GPU'}. {_MORE}."
     if table.cuda_missing:
         return f"gpumagic: {driver.MISSING}. {_MORE}."
-    if init_failure.found(table):
+    if init_failure.has_failed(table):
         return (
             "gpumagic: CUDA failed to start earlier in this process, which lasts until the process "
             f"ends: %gpu on --restart. {_MORE}."

@@ -16,8 +16,7 @@ from gpumagic.doctor import system
 from gpumagic.doctor.system import Toolkit
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
-from gpumagic.selection import cpu_threads, gate
-from gpumagic.selection import environment as choice
+from gpumagic.selection import cpu_threads, environment, gate
 from gpumagic.selection.cpu_threads import Cores
 
 #: The packages that provide, or once provided, a module named pynvml.
@@ -80,7 +79,7 @@ def gather() -> Facts:
     state = driver.state()
     table = devices.devices(processes=False)
     build, start = _torch(state)
-    closed, culprit = gate.current(), init_trace.culprit()
+    closed, location = gate.current(), init_trace.location()
     nvml_error, nvml_code = _nvml()
     return Facts(
         build=build,
@@ -101,10 +100,10 @@ def gather() -> Facts:
         container=system.container(),
         wsl=system.wsl(),
         environment=dict(os.environ),
-        environment_at_start=choice.environment_at_start(),
+        environment_at_start=environment.environment_at_start(),
         environment_at_init=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
-        initialized_at=None if culprit is None else str(culprit),
+        initialized_at=None if location is None else str(location),
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),

@@ -28,7 +28,7 @@ def time(
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    for name in ("name", "compare", "trace", "on"):
+    for name in ("name", "compare", "trace", "on", "flops", "energy", "save", "against"):
         if getattr(options, name) not in (None, False):
             raise SpecError(f"--{name} is for this kernel alone: it does not go with --cluster")
     return _measure(

@@ -88,8 +88,8 @@ class Extension:
         """Whether ``result`` is on the screen already, by this cell."""
         return self._displayed == (id(result), self.shell.execution_count)
 
-    def _format(self, result: Result, include: Any = None, exclude: Any = None) -> Any:
-        """The display formatter of results."""
+    def format_result(self, result: Result, include: Any = None, exclude: Any = None) -> Any:
+        """Return what IPython displays of a result: one line if its cell has already shown it."""
         if self.was_displayed(result):
             return {"text/plain": repr(result)}
         return result._repr_mimebundle_()
@@ -106,7 +106,7 @@ class Extension:
         shell.register_magics(self.magics)
         self._transformer = transformer
         shell.input_transformers_post.append(transformer)
-        shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self._format)
+        shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self.format_result)
         nvml_check.set_variable()
         init_trace.attach(shell, self.hooks)
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 
 _WIDTH = 86
-#: Where the text beside an option begins.
+#: The column at which the help of an option begins.
 _TEXT = 24
 
 
@@ -36,7 +36,7 @@ def _group(group: argparse._ArgumentGroup) -> str:
 
 
 def _action(action: argparse.Action) -> Iterator[str]:
-    """An option with its value, and beside it (below it, where that is long) what it does."""
+    """Yield the lines of an option: its name and value, and beside or below them its help."""
     names = f"  {', '.join(action.option_strings)} {_value(action)}".rstrip()
     if not action.option_strings:
         names = f"  {_value(action)}"

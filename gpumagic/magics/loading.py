@@ -72,7 +72,7 @@ class GpuMagic(Settings):
     def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
         """Call a magic's module; turn gpumagic's own errors into one line."""
         __tracebackhide__ = True
-        from gpumagic.errors import GpuMagicError
+        from gpumagic.errors import GpuMagicError, RegressionError
 
         try:
             command = _command(name)
@@ -81,7 +81,7 @@ class GpuMagic(Settings):
         try:
             return command.run(self, line, cell, local_ns)
         except GpuMagicError as error:
-            if self._came_from_user(error):
+            if isinstance(error, RegressionError) or self._came_from_user(error):
                 raise
             from gpumagic.system.text import harmless_lines
 

@@ -1,4 +1,4 @@
-"""How a magic hands over its result: on the screen, as a return value, in a variable."""
+"""Show the result of a magic, return it, and store it in a variable."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _Live = TypeVar("_Live", bound="LiveDisplay")
 
 
 def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
-    """Display ``result`` now: HTML and text in a notebook, text in a terminal.
+    """Display ``result``: HTML and text in a notebook, text in a terminal.
 
-    ``metadata`` goes into the output's, for readers of the notebook file.
+    ``metadata`` is the output's, for readers of the notebook file.
     """
     from IPython.display import display
 
     cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
     extension = find(shell)
     if extension is not None:
-        # With -o the same object comes back as Out[n], where a second table would help nobody.
+        # With -o the same object is Out[n], too: the formatter does not show it a second time.
         extension.note_displayed(result)
 
 
@@ -47,15 +47,15 @@ def hand_over(
 
 
 class LiveDisplay:
-    """One place on the screen whose content is replaced; removed at the end unless kept."""
+    """An output whose content is replaced; it is removed at the end unless `keep` is called."""
 
     def __init__(self, shell: Any, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        # Only a notebook can replace what it shows; in a terminal the cursor goes back up.
+        # A notebook replaces an output; in a terminal the cursor is moved up.
         self._notebook = hasattr(shell, "kernel")
         self._handle: Any = None
         self._lines = 0
-        self._kept = False
+        self._remains = False
 
     def __enter__(self: _Live) -> _Live:
         return self
@@ -69,8 +69,8 @@ class LiveDisplay:
         self._update(result._repr_mimebundle_())
 
     def keep(self) -> None:
-        """Leave on the screen what stands there."""
-        self._kept = True
+        """Leave the content on the screen at the end."""
+        self._remains = True
 
     def _update(self, bundle: dict[str, str]) -> None:
         if self._quiet:
@@ -98,7 +98,7 @@ class LiveDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._kept:
+        if self._remains:
             return
         self._erase()
         if self._handle is not None:

@@ -1,6 +1,6 @@
-"""Options of the magics: argparse, with one clear line where something is wrong.
+"""Parse the options of the magics by argparse, with one clear line where something is wrong.
 
-A magic's parser is built by a plain function that needs no IPython, so that the documentation can
+A magic's parser is made by a plain function that needs no IPython, so that the documentation can
 be generated from it.
 """
 
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import keyword
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import variable_name
 from gpumagic.magics.help import formatted
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that raises `SpecError` and never exits or prints."""
+    """An ``ArgumentParser`` that raises `SpecError`, and neither exits nor prints."""
 
     def __init__(self, magic: str, **options: Any) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             **options,
         )
-        # What begins with a number is no option: -1,0 is a mistake that can be named.
+        # What begins with a number is no option: -1,0 gets a message of its own.
         self._negative_number_matcher = re.compile(r"-\d[\d.,-]*$")
 
     def error(self, message: str) -> NoReturn:
@@ -53,12 +53,12 @@ class Parser(argparse.ArgumentParser):
         return [option for action in self._actions for option in action.option_strings]
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse ``words``; an unknown option is answered with the nearest known one.
+        """Parse ``words``; an error on an unknown option suggests the nearest known one.
 
         Raises:
             SpecError: the words do not fit.
         """
-        # Intermixed: options may also stand between a verb and its arguments.
+        # Intermixed: options may come between a verb and its arguments, too.
         known, rest = self.parse_known_intermixed_args(self._with_values(words))
         if rest:
             word = rest[0]
@@ -71,7 +71,10 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _with_values(self, words: Sequence[str]) -> list[str]:
-        """The words; a value such as ``-1:``, which argparse takes for an option, at its option."""
+        """Return the words, a value such as ``-1:`` joined to its option.
+
+        argparse would take it for an option.
+        """
         single = {
             option
             for action in self._actions
@@ -91,23 +94,21 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every magic has."""
+    """Add the options that every magic has."""
     group = parser.add_argument_group("result")
     group.add_argument("-o", dest="output", action="store_true", help="return the result object")
     group.add_argument(
-        "-v", dest="variable", metavar="NAME", type=_name, help="store the result object in NAME"
+        "-v",
+        dest="variable",
+        metavar="NAME",
+        type=variable_name,
+        help="store the result object in NAME",
     )
     group.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
 
 
-def _name(word: str) -> str:
-    if not word.isidentifier() or keyword.iskeyword(word):
-        raise argparse.ArgumentTypeError(f"{word!r} is not a variable name")
-    return word
-
-
 def split(line: str) -> list[str]:
-    """A magic's line as words, quotes as in a shell.
+    """Return the words of a magic's line, quotes as in a shell.
 
     Raises:
         SpecError: a quotation is not closed.
@@ -119,7 +120,7 @@ def split(line: str) -> list[str]:
 
 
 def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
-    """The options at the beginning of ``line``, and the rest as it was written: a statement.
+    """Return the options at the beginning of ``line``, and the rest as written: a statement.
 
     ``--`` ends the options, for a statement that begins with a minus sign. A value that begins with
     a quote ends with it. A ``;`` at the end belongs to no option: it is the rest.
@@ -132,7 +133,7 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
 
 
 def _apart(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
-    """The options without a value that stand joined in front: of ``-qon 2`` those, and ``-n 2``."""
+    """Return options joined in front that take no value, and the rest: ``-qon 2``'s is ``-n 2``."""
     flags: list[str] = []
     while wants_value.get(text[:2]) is False and text[:1] == "-" and f"-{text[2:3]}" in wants_value:
         flags.append(text[:2])
@@ -173,7 +174,7 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
 
 
 def _joined(word: str, wants_value: Mapping[str, bool]) -> str | None:
-    """The option's name in ``-s='…'``, ``-s'…'`` or ``--name="…"``; None for a word without."""
+    """Return the option's name in ``-s='…'``, ``-s'…'`` or ``--name="…"``; None for other words."""
     name, equals, value = word.partition("=")
     if not equals:
         name, value = word[:2], word[2:]
@@ -181,7 +182,7 @@ def _joined(word: str, wants_value: Mapping[str, bool]) -> str | None:
 
 
 def _take_value(text: str) -> tuple[str, str]:
-    """The first word of ``text``, or what stands there in quotes, and the rest."""
+    """Return the first word of ``text``, or what is in quotes there, and the rest."""
     quote = text[0]
     if quote in "'\"":
         value, closed, rest = text[1:].partition(quote)
@@ -195,73 +196,8 @@ def _take_value(text: str) -> tuple[str, str]:
 
 
 def take_semicolon(line: str) -> tuple[str, bool]:
-    """The line without a trailing ``;``, and whether there was one."""
+    """Return the line without a trailing ``;``, and whether there was one."""
     stripped = line.rstrip()
     if stripped.endswith(";"):
         return stripped[:-1].rstrip(), True
     return line, False
-
-
-_SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
-
-
-def percentage(text: str) -> float:
-    """A percentage from 0 to 100, with or without its sign."""
-    try:
-        value = float(text.rstrip("%"))
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-    return value
-
-
-def size(text: str) -> int:
-    """Bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``: ``KB`` is 1000 bytes, ``K``/``KiB`` 1024.
-
-    Raises:
-        argparse.ArgumentTypeError: not a size.
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 20GiB or 500MiB")
-    number, prefix, binary = match.groups()
-    exponent = " kmgt".index(prefix.lower() or " ")
-    decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
-    found = float(number) * (1000 if decimal else 1024) ** exponent
-    if found >= 2**63:  # more than can be addressed; infinity is no int
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
-    return int(found)
-
-
-#: Seconds that every clock and every wait can count: the system counts them in 31 bits of ms.
-_LONGEST = 1e6
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
-
-
-def duration(text: str) -> float:
-    """Seconds from ``0.5``, ``0.5s``, ``500ms`` or ``2min``.
-
-    Raises:
-        argparse.ArgumentTypeError: not a duration above 0.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|)\s*", text)
-    if match is None or not float(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0; write 2s or 500ms")
-    found = float(match[1]) * _UNITS[match[2]]
-    if found > _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
-    return found
-
-
-def share(text: str) -> float:
-    """A part of a whole from ``1%`` or ``0.01``: above 0 and below 1.
-
-    Raises:
-        argparse.ArgumentTypeError: none of these.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
-    value = 0.0 if match is None else float(match[1]) / (100 if match[2] else 1)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 1% or 0.01")
-    return value

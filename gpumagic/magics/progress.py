@@ -1,4 +1,4 @@
-"""A progress bar between repeats: only when it takes a while, and gone at the end."""
+"""A progress bar between repeats: shown only after a second, and removed at the end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import warnings
 from time import perf_counter
 from typing import Any
 
-#: Seconds after which there is something to show.
-PATIENCE = 1.0
+#: Seconds before the bar is shown.
+DELAY = 1.0
 _WIDTH = 24
 
 
 class Progress:
     """A bar on standard error: tqdm's where it is installed, else a line that is redrawn.
 
-    No thread is started. Where nobody watches (standard error goes to a file) nothing is shown.
+    No thread is started. Nothing is shown unless standard error is a kernel's or a terminal.
     """
 
     def __init__(self, shell: Any, *, enabled: bool = True) -> None:
@@ -25,8 +25,8 @@ class Progress:
         self._bar: Any = None
 
     def update(self, done: float) -> None:
-        """Show that the part ``done``, 0 to 1, is done."""
-        if not self._enabled or perf_counter() - self._started < PATIENCE:
+        """Show that the fraction ``done``, 0 to 1, is done."""
+        if not self._enabled or perf_counter() - self._started < DELAY:
             return
         if self._bar is None:
             self._bar = _tqdm() or _Line()
@@ -34,7 +34,7 @@ class Progress:
         self._bar.refresh()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -43,7 +43,7 @@ class Progress:
 def _tqdm() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that ipywidgets is missing
+            warnings.simplefilter("ignore")  # tqdm warns if ipywidgets is missing
             from tqdm.auto import tqdm
     except ImportError:
         return None
@@ -55,7 +55,7 @@ def _tqdm() -> Any:
 
 
 class _Line:
-    """A line that is drawn again from its beginning."""
+    """A line that is redrawn from its beginning."""
 
     n = 0
 

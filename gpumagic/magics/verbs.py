@@ -1,17 +1,18 @@
-"""The verbs of a magic: when the line's first word is one, and where its work is done."""
+"""The verbs of a magic: when the first word of a line is one, and which module runs it."""
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import difflib
 import keyword
 import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, cast
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import split
+from gpumagic.magics.parsing import Parser, split
 
 #: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
 #: ``run(verb, magics, options, silent)``.
@@ -21,7 +22,7 @@ VERBS = {
     **dict.fromkeys(("vars", "free", "explain"), "gpumem.holders"),
 }
 
-#: What goes on after a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
+#: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
 #: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
 _OPERATOR = re.compile(
     r"[=(\[{,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
@@ -29,12 +30,22 @@ _OPERATOR = re.compile(
 )
 
 
+class VerbModule(Protocol):
+    """A module that runs verbs of a magic."""
+
+    def parser(self, verb: str) -> Parser:
+        """Return the parser of a verb's options."""
+
+    def run(self, verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+        """Run a verb and return its result."""
+
+
 def take_verb(
     options: str, statement: str, verbs: Mapping[str, str] = VERBS
 ) -> tuple[str, str] | None:
-    """The verb and the rest of the line; None if it is the user's statement.
+    """Return the verb and the rest of the line; None if ``statement`` begins with no verb.
 
-    ``options`` stood before it; a ``--`` among them says that a statement follows.
+    ``options`` preceded it; a ``--`` among them says that a statement follows.
     """
     word, _, rest = statement.partition(" ")
     rest = rest.lstrip()
@@ -44,10 +55,10 @@ def take_verb(
 
 
 def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping[str, Any]) -> None:
-    """Refuse a statement that is a verb with a letter wrong, and no name of the user's.
+    """Refuse a statement that is a misspelt verb and the name of no variable.
 
     Raises:
-        SpecError: with the verb that was meant.
+        SpecError: with the nearest verb.
     """
     if not statement.isidentifier() or keyword.iskeyword(statement):
         return
@@ -61,14 +72,14 @@ def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping
 def run_verb(
     magics: Any, verb: str, words: str, *, silent: bool, verbs: Mapping[str, str] = VERBS
 ) -> Any:
-    """Do what the verb asks for; ``words`` are all its options and arguments.
+    """Run a verb and return its result; ``words`` are its options and arguments.
 
     Raises:
-        SpecError: they do not fit.
+        SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    home = import_module(f"gpumagic.magics.{verbs[verb]}")
-    options = home.parser(verb).parse_words(split(words))
+    module = cast(VerbModule, import_module(f"gpumagic.magics.{verbs[verb]}"))
+    options = module.parser(verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True
-    return home.run(verb, magics, options, silent)
+    return module.run(verb, magics, options, silent)

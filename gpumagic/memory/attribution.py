@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.memory.allocator_blocks import Block, Blocks, UnreadableError
 from gpumagic.memory.heap_scan import scanned, summed
 from gpumagic.memory.notebook_references import LAST, LOCAL, Pins
@@ -47,7 +47,7 @@ def holders(
     Imports no torch, makes no context, waits for nothing.
     """
     if not torch_cuda.contexts():
-        return Holders(error=torch_cuda.no_gpu_reason())
+        return Holders(error=gpu_absence.reason())
     try:
         # Whoever calls holds on to names of their own.
         survey = Survey.make(namespace, shell, certain=namespace is None)

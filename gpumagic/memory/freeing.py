@@ -9,7 +9,7 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.allocator_blocks import UnreadableError
 from gpumagic.memory.attribution import Survey
@@ -35,7 +35,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     if not torch_cuda.contexts():
         for name in () if dry_run else names:
             shell.del_var(name, by_name=True)
-        return Freed(error=torch_cuda.no_gpu_reason(), dry_run=dry_run)
+        return Freed(error=gpu_absence.reason(), dry_run=dry_run)
     try:
         survey = Survey.make(shell=shell, certain=True)
     except UnreadableError as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks, first_line
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
@@ -184,8 +184,8 @@ class History:
 
     def _arm(self, max_entries: int) -> None:
         """Begin as torch initialises CUDA, before anything can be allocated."""
-        reason = torch_cuda.no_gpu_reason()
-        if reason != torch_cuda.NOT_IN_USE:
+        reason = gpu_absence.reason()
+        if reason != gpu_absence.NOT_IN_USE:
             raise DeviceError(f"there is nothing to record: {reason}")
 
         def begin() -> None:

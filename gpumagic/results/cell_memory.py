@@ -192,7 +192,7 @@ def _changes(delta: DeviceMemoryDelta) -> str:
 
 
 def _devices(ordinals: list[int]) -> str:
-    """``cuda:0``, ``cuda:0,2`` or ``cuda:0-3``."""
+    """Return the devices in short: ``cuda:0``, ``cuda:0,2`` or ``cuda:0-3``."""
     return "cuda:" + spans(ordinals, comma=",", dash="-")
 
 

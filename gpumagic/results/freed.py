@@ -76,7 +76,7 @@ def _step(step: FreeStep, ordinal: int, dry_run: bool) -> list[Cell]:
 
 
 def _now(result: Freed, ordinal: int) -> Line:
-    """``allocated 30.0 GiB → 2.00 GiB, reserved …``."""
+    """Return the change: ``allocated 30.0 GiB → 2.00 GiB, reserved …``."""
     pairs = (
         ("allocated", result.allocated_before, result.allocated_after),
         ("reserved", result.reserved_before, result.reserved_after),

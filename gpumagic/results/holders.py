@@ -171,7 +171,7 @@ def _plain(name: str, size: int, total: int, number: int | None = None) -> list[
 
 
 def _kind(holder: Holder) -> str:
-    """``module``, ``optimizer state``, ``function's closure``."""
+    """Return the kind: ``module``, ``optimizer state``, ``function's closure``."""
     part = next(iter(holder.parts), "") if len(holder.parts) == 1 else ""
     if holder.kind in part:
         return part

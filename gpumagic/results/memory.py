@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
+from gpumagic.results.conditions import Conditions
 from gpumagic.system.text import plural
 
 #: From this part of a device's memory in use, the free memory is coloured.
@@ -122,6 +124,18 @@ class MemoryDelta(Result):
     notes: tuple[str, ...] = ()
     #: Why there are no figures, if there are none: one line.
     error: str | None = None
+    #: The machine and the versions; None for a result that was put together otherwise.
+    conditions: Conditions | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        from gpumagic.results.stored import save
+
+        return save(self, path)
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:

@@ -7,13 +7,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds
 from gpumagic.results.base import Result, data_frame
+from gpumagic.results.compilation import Compilation
+from gpumagic.results.conditions import Conditions
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.quality import Quality
+from gpumagic.results.work import compilation_lines, work_lines
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -123,13 +127,29 @@ class CudaTiming(Result):
     #: The kernels of one more run under the profiler; None without ``--kernels``.
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
+    #: What torch.compile compiled meanwhile, by its own record.
+    compiled: tuple[Compilation, ...] = ()
+    #: Floating-point operations of a loop by torch's counter, and their share of the card's dense
+    #: peak, where the card, and the one dtype, are known; None without ``--flops``.
+    flops: int | None = None
+    peak_share: float | None = None
+    #: Joules of a loop and mean watts, by NVML's counter; None without ``--energy``, and where a
+    #: note says why.
+    energy: float | None = None
+    power: float | None = None
+    #: The machine and the versions; None for a result that was put together otherwise.
+    conditions: Conditions | None = None
 
     def _blocks(self) -> list[Block]:
         ended_by_itself = self.quality is not None and self.quality.stopped_by is not None
         # A repeated run that was stopped may have one repeat: it must say so.
         stopped = self.partial and self.quality is not None
         repeated = self.repeat > 1 or self.loops > 1 or ended_by_itself or stopped
-        return [*(_statistics(self) if repeated else _single(self)), *dim_lines(_notes(self))]
+        return [
+            *(_statistics(self) if repeated else _single(self)),
+            *_work(self),
+            *dim_lines(_notes(self)),
+        ]
 
     def __repr__(self) -> str:
         gpu = "-" if self.gpu is None else f"{self.gpu.median:.6g} s"
@@ -175,6 +195,16 @@ class CudaTiming(Result):
         if len(rows) > 1:
             timeline.legend(frameon=False)
         return plot
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        from gpumagic.results.stored import save
+
+        return save(self, path)
 
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
@@ -237,6 +267,12 @@ def _at_most(result: CudaTiming, name: str) -> str:
 
 def _device_names(result: CudaTiming) -> list[str]:
     return [f"  {result.backend}:{i}" for i in result.per_device]
+
+
+def _work(result: CudaTiming) -> list[Block]:
+    gpu = None if result.gpu is None else result.gpu.median
+    lines = work_lines(result.flops, gpu, result.peak_share, result.energy, result.power)
+    return [*map(Line.of, lines), *dim_lines(compilation_lines(result.compiled))]
 
 
 def _single(result: CudaTiming) -> list[Block]:

@@ -1,8 +1,8 @@
-"""Choose what this process sees of the GPUs, and verify that the choice took effect.
+"""Choose which GPUs this process sees, and verify that the choice took effect.
 
-The choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. What is reported is
-what was found afterwards: the driver's state, and, where the CUDA runtime may have remembered an
-earlier failure, its answer in a forked copy of this process.
+A choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. What is reported is what
+was found afterwards: the driver's state, and, where the CUDA runtime may have failed earlier, its
+answer in a forked copy of this process.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpumagic.cuda import (
-    devices as inventory,
-)
-from gpumagic.cuda import (
-    driver,
-    init_failure,
-    init_trace,
-    torch_cuda,
-    visible_devices,
-)
-from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
-from gpumagic.selection import environment as choice
-from gpumagic.selection import spec as visibility
-from gpumagic.selection.spec import Spec, Wants
+from gpumagic.selection import environment
+from gpumagic.selection.spec import (
+    Spec,
+    Wants,
+    candidates,
+    freest,
+    may_fit_later,
+    parse,
+    pick,
+    resolve,
+)
 from gpumagic.system.text import plural
 
 _NO_WANTS = Wants()
@@ -47,7 +47,7 @@ def select(
     idle: bool = False,
     wait: float = 0.0,
 ) -> Selection:
-    """Choose what this process sees of the GPUs, and say what became of it.
+    """Choose which GPUs this process sees, and return what was found afterwards.
 
     ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs: numbers are
     always nvidia-smi's. For ``auto``: at least ``min_free`` bytes free, at most ``max_util``
@@ -56,44 +56,37 @@ def select(
     A status of ``too-late`` comes with a `GpuMagicWarning`.
 
     Raises:
-        SpecError: the spec means nothing on this machine; nothing was changed.
+        SpecError: the spec is not valid on this machine; nothing was changed.
         DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
     """
-    selection = choose(spec, Wants(min_free=min_free, max_util=max_util, idle=idle), wait=wait)
+    wants = Wants(min_free=min_free, max_util=max_util, idle=idle)
+    selection = choose(parse(spec), wants, wait=wait)
     if selection.status == "too-late":
         warnings.warn(str(selection.message), GpuMagicWarning, stacklevel=2)
     return selection
 
 
 def choose(
-    text: str, wants: Wants = _NO_WANTS, *, wait: float = 0.0, progress: Progress | None = None
+    spec: Spec, wants: Wants = _NO_WANTS, *, wait: float = 0.0, progress: Progress | None = None
 ) -> Selection:
-    """`select` without its warning."""
-    spec = visibility.parse(text)
-    table = inventory.devices(processes=False)
+    """Choose devices by a parsed spec; like `select`, without its warning."""
+    table = devices.devices(processes=False)
     if spec.kind == "auto" and wait > 0:
-        inventory.check(table)
+        devices.check(table)
         table = _wait(spec, wants, wait, progress)
     change = _change(spec, wants, table, can_wait=wait == 0)
-    before = choice.now()
-    init_failure.note_hiding(before, table)
-    choice.write(change)
-    init_failure.note_hiding(choice.now(), table)
-    return _verified(spec, before, table)
+    return _write(spec, change, table)
 
 
-def apply(text: str, values: Mapping[str, str | None]) -> Selection:
-    """Write variables that an earlier choice, ``text``, came to; what became of it."""
-    spec, table = visibility.parse(text), inventory.devices(processes=False)
-    before = choice.now()
-    choice.write({name: values.get(name) for name in choice.VARIABLES})
-    init_failure.note_hiding(choice.now(), table)
-    return _verified(spec, before, table)
+def apply_saved(spec: Spec, values: Mapping[str, str | None]) -> Selection:
+    """Write the variables to which an earlier choice by ``spec`` led, and verify them."""
+    change = {name: values.get(name) for name in VARIABLES}
+    return _write(spec, change, devices.devices(processes=False))
 
 
-def restarted(text: str) -> Selection:
-    """What became of a choice for whose sake this process was started."""
-    found = _verify(visibility.parse(text), choice.now(), inventory.devices(processes=False))
+def after_restart(spec: Spec) -> Selection:
+    """Verify a choice that was written before the process was restarted for it."""
+    found = _verify(spec, environment.now(), devices.devices(processes=False))
     return found if found.status == "too-late" else replace(found, status="restarted")
 
 
@@ -103,74 +96,74 @@ def restarted(text: str) -> Selection:
 def _change(
     spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool
 ) -> Mapping[str, str | None]:
-    """The variables to write for a spec."""
+    """Return the variables to write for a spec."""
     if spec.kind == "off":
         return {MASK: visible_devices.HIDE_ALL}
     if spec.kind == "on":
         return {MASK: None}
     if spec.kind == "reset":
-        return choice.started_with()
-    inventory.check(table)
+        return environment.started_with()
+    devices.check(table)
     if spec.kind == "auto":
-        mine = allowed(table)
-        if table.devices and not mine:
+        usable = allowed(table)
+        if table.devices and not usable:
             raise DeviceError(
                 f"which MIG instance this kernel was given is not known ({MASK}="
-                f"{choice.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
+                f"{environment.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
-        chosen = visibility.pick(mine, spec.count, wants, can_wait=can_wait)
+        chosen = pick(usable, spec.count, wants, can_wait=can_wait)
     else:
-        chosen = visibility.resolve(spec, table)
+        chosen = resolve(spec, table)
     return {MASK: ",".join(chosen)}
 
 
 def allowed(table: DeviceTable) -> Sequence[Device]:
-    """The devices that ``auto`` may take: those that this process was given at its start.
+    """Return the devices that ``auto`` may choose: those that were visible at the process's start.
 
-    A scheduler that gives a job some of a server's GPUs says so by the variable; a kernel that was
-    started with all of them hidden, or with none hidden, may take any. Empty where it was given a
-    MIG instance that NVML does not list.
+    A scheduler that assigns some of a server's GPUs to a job does so by the variable; a kernel that
+    was started with all of them hidden, or with none hidden, may use any. Empty where it was
+    assigned a MIG instance that NVML does not list.
 
     Raises:
         DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
     """
-    start = {name: value for name, value in choice.started_with().items() if value is not None}
-    anything = [replace(device, instance=None) for device in table]
+    start = {name: value for name, value in environment.started_with().items() if value is not None}
+    everything = [replace(device, instance=None) for device in table]
     if MASK not in start:
-        return anything
-    given = visible_devices.given(start, table)
+        return everything
+    named = visible_devices.named(start, table)
     if start[MASK].startswith("MIG-"):
-        return given or ()
-    if given is None:
+        return named or ()
+    if named is None:
         visible = _view(start, table).visible
         if visible is None:
             raise DeviceError(
                 f"which GPUs this kernel was given is not known: {MASK}={start[MASK]} counts in "
                 "CUDA's own order, which the driver does not tell; name a GPU, for example: %gpu 0"
             )
-        given = [device for device in table if device.index in visible]
-    return given or anything
+        named = [device for device in table if device.index in visible]
+    return named or everything
 
 
-def _view(environment: Mapping[str, str], table: DeviceTable) -> visible_devices.View:
-    """What these variables show; where only the driver knows its order, it is asked in a child."""
-    found = visible_devices.view(environment, table)
+def _view(variables: Mapping[str, str], table: DeviceTable) -> View:
+    """Return what these variables show; where only the driver knows its order, ask a child."""
+    found = visible_devices.view(variables, table)
     if found.visible is not None:
         return found
     index_of = {device.uuid[4:].lower(): device.index for device in table if device.uuid}
     try:
-        listed = _listed(environment.get(MASK), environment.get(ORDER))
-        indexes = tuple(index_of[device.uuid[4:].lower()] for device in listed or ())
+        listed = _listed(variables.get(MASK), variables.get(ORDER))
+        indexes = tuple(index_of[(device.uuid or "")[4:].lower()] for device in listed or ())
     except KeyError:
         return found
     if listed is None:
         return found
-    return visible_devices.View(indexes, frozenset(indexes))
+    return View(indexes, frozenset(indexes))
 
 
 @cache
 def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...] | None:
-    """What the driver shows under these variables; None if it does not start, which is kept too."""
+    """Return what the driver shows under these variables; None if it does not start."""
     try:
         return driver.list_in_child({MASK: mask, ORDER: order})
     except DeviceError:
@@ -178,16 +171,16 @@ def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, .
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
-    """The table as soon as enough devices fit, or never can, or at the time limit.
+    """Return the table as soon as enough devices fit, or never can, or at the time limit.
 
     Interruptible.
     """
     started = time.monotonic()
     while True:
-        table = inventory.devices(processes=False)
-        mine = visibility.candidates(allowed(table), spec.count)
-        fitting = len(visibility.freest(mine, wants))
-        possible = sum(visibility.may_pass(device, wants) for device in mine)
+        table = devices.devices(processes=False)
+        usable = candidates(allowed(table), spec.count)
+        fitting = len(freest(usable, wants))
+        possible = sum(may_fit_later(device, wants) for device in usable)
         waited = time.monotonic() - started
         if fitting >= spec.count or possible < spec.count or waited >= limit:
             return table
@@ -200,33 +193,38 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
 
 
 def note_hiding() -> None:
-    """Remember it if all devices are, or were, hidden from a torch that is loaded.
+    """Note it if all devices are, or were at the process's start, hidden from a loaded torch.
 
-    Called when gpumagic loads: what was set at the process's start held for a while.
+    Called when gpumagic loads: the variables of the process's start were in force for a while.
     """
-    masks = [held for held in (choice.now(), choice.started_with()) if held[MASK] is not None]
-    if masks and torch_cuda.loaded() is not None:
-        table = inventory.devices(processes=False)
-        for held in masks:
-            init_failure.note_hiding(held, table)
+    variables = [environment.now(), environment.started_with()]
+    in_force = [each for each in variables if each[MASK] is not None]
+    if in_force and torch_cuda.loaded() is not None:
+        table = devices.devices(processes=False)
+        for each in in_force:
+            init_failure.note_hiding(each, table)
 
 
-def _verified(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
-    """What became of the choice; none is made if finding that out, which may last, is ended."""
+def _write(spec: Spec, change: Mapping[str, str | None], table: DeviceTable) -> Selection:
+    """Write the variables and verify the choice; undo it if that, which may take long, is ended."""
+    before = STATE.snapshot()
+    init_failure.note_hiding(before.environment, table)
     try:
-        return _verify(spec, before, table)
+        environment.write(change)
+        init_failure.note_hiding(environment.now(), table)
+        return _verify(spec, before.environment, table)
     except BaseException:
-        choice.restore(before)
+        STATE.restore(before)
         raise
 
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
-    """What became of the choice that has just been written."""
-    now = choice.now()
+    """Return what the variables that were just written lead to; ``before`` are the earlier ones."""
+    now = environment.now()
     present = {name: value for name, value in now.items() if value is not None}
     wanted = _view(present, table)
     if table.cuda_missing:
-        wanted = visible_devices.View((), frozenset())
+        wanted = View((), frozenset())
     state = driver.state()
     notes: list[str] = []
     status: Status = "unchanged" if now == before else "applied"
@@ -235,7 +233,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     seen = _devices(wanted, table) if known else ()
     if state.initialized:
         seen, known = _visible(table), True
-        if _frozen_differs(wanted, seen, state, table):
+        if _shows_others(wanted, seen, state, table):
             status, message = "too-late", _too_late(spec, state, seen)
     elif state.initialized is None:
         status = "too-late"
@@ -247,9 +245,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
-    if os.name != "nt" and any(
-        driver.c_environment(name) != now[name] for name in choice.VARIABLES
-    ):
+    if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
         status = "too-late"
         message = f"os.environ was replaced, so {MASK} does not reach the driver"
     if status == "too-late":
@@ -267,8 +263,8 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     )
 
 
-def _devices(wanted: visible_devices.View, table: DeviceTable) -> tuple[Device, ...]:
-    """The devices that are wanted as a fresh start of CUDA will number them."""
+def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
+    """Return the devices as CUDA will number them when it is initialised."""
     by_index = {device.index: device for device in table}
     if wanted.indexes is None:
         return tuple(replace(device, ordinal=None, visible=True) for device in table)
@@ -281,21 +277,21 @@ def _devices(wanted: visible_devices.View, table: DeviceTable) -> tuple[Device, 
 
 
 def _visible(table: DeviceTable) -> tuple[Device, ...]:
-    """The devices that the initialised driver shows, in its order."""
+    """Return the devices that the initialised driver shows, in its order."""
     shown = [device for device in table if device.visible and device.ordinal is not None]
     return tuple(d.as_seen() for d in sorted(shown, key=lambda device: device.ordinal or 0))
 
 
-def _frozen_differs(
-    wanted: visible_devices.View,
+def _shows_others(
+    wanted: View,
     seen: Sequence[Device],
     state: driver.DriverState,
     table: DeviceTable,
 ) -> bool:
-    """Whether what the initialised driver shows is something else than what is wanted."""
+    """Return whether the initialised driver shows other devices than those wanted."""
     if state.uuids is None or (state.uuids and not seen):
-        return True  # it does not say what it shows, or shows what NVML does not know
-    if wanted.indexes is None:  # the order cannot be told: compare which, not in what order
+        return True  # it does not tell its devices, or shows one that NVML does not know
+    if wanted.indexes is None:  # the order is not known: compare the sets
         return wanted.visible != frozenset(device.index for device in seen)
     if any(device.mig for device in table):  # one GPU, perhaps, but another instance of it
         uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
@@ -305,7 +301,7 @@ def _frozen_differs(
 
 
 def _remedy(spec: Spec) -> str:
-    """What to do when it is too late."""
+    """Return the command for when it is too late."""
     by_hand = "restart the kernel and choose before anything uses CUDA"
     if os.name == "nt":  # it cannot replace a running process
         return by_hand
@@ -318,21 +314,22 @@ def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> 
     if seen:
         shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
     return (
-        f"Too late for '{spec.text}' in this process: {_frozen_by()}, and it still sees {shows}. "
-        f"To change that: {_remedy(spec)}"
+        f"Too late for '{spec.text}' in this process: {_initialized_by()}, and it still sees "
+        f"{shows}. To change that: {_remedy(spec)}"
     )
 
 
 _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 
-def _frozen_by() -> str:
-    """Who initialised the driver, as far as this process can tell."""
-    culprit = init_trace.culprit()
-    return _frozen_state() if culprit is None else f"{_frozen_state()} ({culprit})"
+def _initialized_by() -> str:
+    """Return what has initialised CUDA, and where, as far as is known."""
+    location = init_trace.location()
+    return _library() if location is None else f"{_library()} ({location})"
 
 
-def _frozen_state() -> str:
+def _library() -> str:
+    """Return which library has initialised CUDA, as a clause."""
     if torch_cuda.initialized():
         return "torch has initialised CUDA"
     others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
@@ -350,7 +347,7 @@ def _frozen_state() -> str:
 def _ask_runtime(
     spec: Spec, expected: int, status: Status
 ) -> tuple[Status, str | None, int | None]:
-    """Whether torch's CUDA runtime can still start, and how many devices it finds then."""
+    """Return the status, a message, and how many devices torch's CUDA runtime finds, in a copy."""
     start = init_failure.ask()
     if start.count == expected:
         return status, None, expected

@@ -1,7 +1,4 @@
-"""CPU threads: how many torch computes with, and how many cores this process may use.
-
-They matter as soon as the GPU is off.
-"""
+"""The CPU threads that torch computes with, and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.process_state import STATE, ThreadCount
 from gpumagic.errors import DeviceError
 from gpumagic.results import Selection
-from gpumagic.selection import spec
+from gpumagic.selection.spec import Spec
 from gpumagic.system import system_files
 from gpumagic.system.text import plural
 
@@ -33,7 +31,7 @@ class Cores:
 
     @property
     def allowed(self) -> int:
-        """Threads that can run at the same time."""
+        """The number of threads that can run at the same time."""
         return self.affinity if self.quota is None else min(self.affinity, math.ceil(self.quota))
 
     def __str__(self) -> str:
@@ -49,14 +47,14 @@ class Cores:
 
 
 def cores() -> Cores:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     machine = os.cpu_count() or 1
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
     return Cores(machine, affinity, quota() if sys.platform.startswith("linux") else None)
 
 
 def quota() -> float | None:
-    """The control group's limit in cores, the tightest from this process's group to the root.
+    """Return the control group's limit in cores, the lowest from this process's group to the root.
 
     Version 2 (``cpu.max``) and version 1 (``cpu.cfs_quota_us``); None without a limit. A container
     sees its own group as the root. Documented in Linux's admin-guide/cgroup-v2 ("cpu.max") and
@@ -102,14 +100,9 @@ def _version_1(folder: Path) -> float | None:
 
 
 def number() -> int | None:
-    """How many CPU threads torch computes with; None where torch is not loaded."""
+    """Return how many CPU threads torch computes with; None where torch is not loaded."""
     torch = torch_cuda.loaded()
     return None if torch is None else int(torch.get_num_threads())
-
-
-#: The number before the first `use`, and that after the last one.
-_before: int | None = None
-_ours: int | None = None
 
 
 def use(count: int) -> int:
@@ -118,53 +111,41 @@ def use(count: int) -> int:
     Raises:
         DeviceError: torch cannot be imported.
     """
-    global _before, _ours
-    torch = torch_cuda.require()
-    if _before is None:
-        _before = int(torch.get_num_threads())
+    torch, choice = torch_cuda.require(), STATE.choice
+    before = int(torch.get_num_threads()) if choice.threads is None else choice.threads.before
     torch.set_num_threads(count)
-    _ours = int(torch.get_num_threads())
-    return _ours
+    choice.threads = ThreadCount(before, int(torch.get_num_threads()))
+    return choice.threads.current
 
 
 def is_ours() -> bool:
-    """Whether the number of threads is that of the last `use`, for `reset` to take back."""
-    return _before is not None and number() == _ours
+    """Return whether the number of threads is that of the last `use`."""
+    chosen = STATE.choice.threads
+    return chosen is not None and number() == chosen.current
 
 
 def reset() -> bool:
-    """Back to the number of threads before the first `use`; whether there was one."""
-    global _before
-    torch = torch_cuda.loaded()
-    if _before is None or torch is None:
+    """Set the number of threads before the first `use`; return whether there was one."""
+    torch, chosen = torch_cuda.loaded(), STATE.choice.threads
+    if chosen is None or torch is None:
         return False
-    torch.set_num_threads(_before)
-    _before = None
+    torch.set_num_threads(chosen.before)
+    STATE.choice.threads = None
     return True
 
 
 def take_back() -> None:
-    """`reset`, unless the user has set another number since."""
-    global _before
-    if number() != _ours:
-        _before = None
-    reset()
-
-
-def put_back(count: int | None) -> None:
-    """The number that `number` told earlier; None for before torch was loaded."""
-    if count is None:
+    """Undo `use`, unless the user has set another number since."""
+    if is_ours():
         reset()
-    else:
-        use(count)
+    STATE.choice.threads = None
 
 
-def noted(chosen: Selection, count: int | None) -> Selection:
-    """A choice of devices, with ``count`` CPU threads set if asked for, and a note on them.
+def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
+    """Set ``count`` CPU threads, if given, and return the selection with a note on the threads.
 
-    Without ``count``: `%gpu off` tells the number, `%gpu on` and `reset` put back what was.
+    Without ``count``: `%gpu off` tells the number, `%gpu on` and `reset` undo an earlier ``count``.
     """
-    kind = spec.parse(chosen.requested).kind
     if count is not None:
         try:
             got = use(count)
@@ -173,16 +154,16 @@ def noted(chosen: Selection, count: int | None) -> Selection:
         if got != count:
             text = f"{count} CPU threads were asked for, torch says {got}"
             return replace(chosen, notes=(*chosen.notes, text))
-    elif kind in ("on", "reset"):
+    elif spec.kind in ("on", "reset"):
         if not reset():
             return chosen
-    elif kind != "off" or chosen.status == "too-late":
+    elif spec.kind != "off" or chosen.status == "too-late":
         return chosen
     return replace(chosen, notes=(*chosen.notes, note()))
 
 
 def note() -> str:
-    """One line on threads and cores, for when the CPU has to do the work."""
+    """Return one line on threads and cores, for when the CPU computes."""
     found, threads = cores(), number()
     if threads is None:
         return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"

@@ -1,33 +1,33 @@
 """A gate inside the process: device-agnostic code goes to the CPU, new CUDA tensors are refused.
 
-For those who must not lose their state when it is too late to hide the GPUs. A best effort, and
-said to be one: work on CUDA tensors that exist goes on, other threads are gated only by the
+For when it is too late to hide the GPUs and the state of the process must be kept. A best effort,
+and documented as one: work on existing CUDA tensors goes on, other threads are gated only by the
 replaced functions, and a name that was copied earlier (``from torch.cuda import is_available``)
-keeps its old meaning. `close` and `lift` are exact opposites: every replaced object comes back,
+keeps its old meaning. `close` and `lift` are exact opposites: every replaced object is put back,
 identical by ``is``.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cuda import devices as inventory
-from gpumagic.cuda import driver, torch_cuda, visible_devices
+from gpumagic.cuda import devices, driver, torch_cuda
+from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError, SpecError
-from gpumagic.results import Device, Selection
-from gpumagic.selection import spec as visibility
+from gpumagic.results import Device, Selection, Status
+from gpumagic.selection import environment
+from gpumagic.selection.spec import Spec, Wants, pick, resolve
 from gpumagic.system.text import plural
 
 
 class GateError(GpuMagicError, RuntimeError):
-    """New work for a GPU that the gate keeps out."""
+    """New work for a GPU that the gate excludes."""
 
 
-_NO_WANTS = visibility.Wants()
+_NO_WANTS = Wants()
 
 LIMITS = (
     "What the gate cannot stop: work on CUDA tensors that exist, other libraries, and names "
@@ -36,13 +36,13 @@ LIMITS = (
 
 
 class Gate:
-    """A closed gate. ``allowed`` are the CUDA ordinals that may still be used; empty for none."""
+    """A gate. ``allowed`` are the CUDA ordinals that may still be used; empty for none."""
 
     def __init__(self, allowed: Iterable[int], spec: str) -> None:
         self.allowed = tuple(allowed)
         self.spec = spec
         self._torch: Any = torch_cuda.require()
-        #: Owner, attribute and what stood there in the owner's own ``__dict__``.
+        #: Owner, attribute, and its value in the owner's own ``__dict__`` before.
         self._replaced: list[tuple[Any, str, Any]] = []
         self._mode: Any = None
         self._device_before: int | None = None
@@ -60,7 +60,7 @@ class Gate:
         else:
             self._replace(cuda, "set_device", self._choosing(cuda.set_device))
             accelerator = self._torch.accelerator
-            # Two names of the same, and in newer versions of torch two functions.
+            # Two names of one function, and in newer versions of torch two functions.
             for name in ("set_device_index", "set_device_idx"):
                 original = vars(accelerator).get(name)
                 if original is not None:
@@ -93,7 +93,8 @@ class Gate:
         else:
             # Not before the user's own first use: choosing a device would make a context.
             def first(gate: Gate = self) -> None:
-                if gate is _gate:
+                # Queued again by each `close`.
+                if gate is STATE.choice.gate and gate._device_before is None:
                     gate._device_before = gate._torch._C._cuda_getDevice()
                     gate._torch._C._cuda_setDevice(ordinal)
 
@@ -102,13 +103,13 @@ class Gate:
     # --- what is refused -----------------------------------------------------------------------
 
     def refuses(self, index: int | None) -> bool:
-        """Whether a CUDA device may not be used; None is the current one."""
+        """Return whether a CUDA device may not be used; None is the current one."""
         if index is None:
             return not self.allowed
         return index not in self.allowed
 
     def error(self, what: str) -> GateError:
-        """The refusal, which says how to lift it."""
+        """Return the exception for a refusal, with the command that lifts the gate."""
         names = ", ".join(f"cuda:{ordinal}" for ordinal in self.allowed)
         allowed = f" ({names} {'is' if len(self.allowed) == 1 else 'are'} allowed)" if names else ""
         return GateError(
@@ -152,10 +153,10 @@ def _answering(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
 
 
 def _refusing_mode(gate: Gate) -> Any:
-    """A function mode of torch that refuses whatever puts a new tensor on a gated device.
+    """Return a function mode of torch that refuses new tensors on a gated device.
 
-    After CUDA is initialised torch's C++ side does not ask Python any more, so the functions
-    themselves are watched: the devices they are given, and the tensors they return.
+    After CUDA is initialised torch's C++ code does not ask Python any more, so the mode looks at
+    the arguments of functions, and at the tensors that they return.
     """
     torch = gate._torch
     tensor, device_type = torch.Tensor, torch.device
@@ -179,7 +180,7 @@ def _refusing_mode(gate: Gate) -> Any:
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
             kwargs = kwargs or {}
-            # What exists on a gated device goes on working: the gate is for what is new.
+            # Work on existing tensors of a gated device goes on: only new ones are refused.
             if not any(map(gated_tensor, args[:1])):
                 name = getattr(function, "__name__", "")
                 moves = name in ("cuda", "pin_memory") and gate.refuses(
@@ -206,7 +207,7 @@ def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def _remove_mode(torch: Any, mode: Any) -> None:
-    """Take the mode out of torch's stack, also from under those that the user put above it."""
+    """Remove the mode from torch's stack, also from under modes that the user put above it."""
     overrides = torch.overrides
     above = []
     while overrides._len_torch_function_stack():
@@ -220,24 +221,22 @@ def _remove_mode(torch: Any, mode: Any) -> None:
 
 # --- the process's gate --------------------------------------------------------------------------
 
-_gate: Gate | None = None
-
 
 def current() -> Gate | None:
-    """The gate, if it is closed."""
-    return _gate
+    """Return the gate that is closed; None if none is."""
+    gate = STATE.choice.gate
+    return gate if isinstance(gate, Gate) else None
 
 
 def close(allowed: Iterable[int], spec: str) -> None:
-    """Close the gate but for the CUDA ordinals ``allowed``; imports torch. Replaces an earlier one.
+    """Close a gate for all but the CUDA ordinals ``allowed``; imports torch. Lifts an earlier one.
 
     Raises:
         DeviceError: torch cannot be imported.
     """
-    global _gate
     lift()
     gate = Gate(allowed, spec)
-    _gate = gate
+    STATE.choice.gate = gate
     try:
         gate.close()
     except BaseException:
@@ -246,26 +245,16 @@ def close(allowed: Iterable[int], spec: str) -> None:
 
 
 def lift() -> bool:
-    """Lift the gate; whether there was one."""
-    global _gate
-    gate, _gate = _gate, None
+    """Lift the gate; return whether there was one."""
+    gate, STATE.choice.gate = STATE.choice.gate, None
     if gate is None:
         return False
     gate.lift()
     return True
 
 
-def put_back(before: Gate | None) -> None:
-    """Make the gate what it was: ``before`` is what `current` said then."""
-    if before is _gate:
-        return
-    lift()
-    if before is not None:
-        close(before.allowed, before.spec)
-
-
-def living_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """The CUDA tensors that live on, a line each for those that the user has a name for.
+def existing_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line for each CUDA tensor in a variable, and one for all others.
 
     Scans all objects: 40 to 100 ms.
     """
@@ -286,61 +275,59 @@ def living_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def choose(
-    text: str,
-    wants: visibility.Wants = _NO_WANTS,
-    namespace: Mapping[str, Any] | None = None,
+    spec: Spec, wants: Wants = _NO_WANTS, namespace: Mapping[str, Any] | None = None
 ) -> Selection:
-    """Close the gate for what ``text`` does not name, or lift it (``on``); the variables stay.
+    """Close the gate for all devices but those of ``spec``, or lift it (``on``, ``reset``).
 
-    ``wants`` is for ``auto``; ``namespace`` holds the user's variables, to name the CUDA tensors
-    that live on.
+    The variables stay. ``wants`` is for ``auto``; ``namespace`` holds the user's variables, to name
+    the existing CUDA tensors.
 
     Raises:
-        SpecError: the spec means nothing here, or names a device that this process does not see.
+        SpecError: the spec is not valid here, or names a device that this process does not see.
         DeviceError: torch cannot be imported, or not enough devices fit.
     """
-    spec = visibility.parse(text)
-    table = inventory.devices(processes=False)
+    table = devices.devices(processes=False)
     if spec.kind in ("on", "reset"):
         lifted = lift()
-        note = "the gate is lifted" if lifted else "there was no gate"
-        return _selection(spec.text, "applied" if lifted else "unchanged", _seen(table), (note,))
+        text = "the gate is lifted" if lifted else "there was no gate"
+        return _selection(spec, "applied" if lifted else "unchanged", _visible(table), (text,))
     if spec.kind == "off":
         close((), spec.text)
-        living = living_tensors(namespace or {})
-        notes = (LIMITS, *(f"lives on: {line}" for line in living), "lift it with: %gpu on")
-        return _selection(spec.text, "gated", (), notes)
-    inventory.check(table)
-    if spec.kind == "auto" and table.devices and not _seen(table):
+        existing = existing_tensors(namespace or {})
+        notes = (LIMITS, *(f"lives on: {line}" for line in existing), "lift it with: %gpu on")
+        return _selection(spec, "gated", (), notes)
+    devices.check(table)
+    if spec.kind == "auto" and table.devices and not _visible(table):
         raise SpecError("which GPUs this kernel sees is not known, or none: name one for the gate")
     if spec.kind == "auto":
-        uuids = visibility.pick(_seen(table), spec.count, wants)
+        uuids = pick(_visible(table), spec.count, wants)
     else:
-        uuids = visibility.resolve(spec, table)
+        uuids = resolve(spec, table)
     chosen = [d for uuid in uuids for d in table if uuid in (d.uuid, d.instance)]
     hidden = [device for device in chosen if device.ordinal is None]
     if hidden or len(chosen) < len(uuids):
         named = f"GPU {hidden[0].index}" if hidden else uuids[0]
         raise SpecError(f"{named} is hidden from this kernel, so a gate cannot choose it")
     close((device.ordinal for device in chosen if device.ordinal is not None), spec.text)
-    return _selection(spec.text, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
+    return _selection(spec, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
 
 
 def note() -> str | None:
-    """One line on the gate that is closed; None where none is."""
-    if _gate is None:
+    """Return one line on the gate that is closed; None if none is."""
+    gate = current()
+    if gate is None:
         return None
-    names = ", ".join(f"cuda:{ordinal}" for ordinal in _gate.allowed)
+    names = ", ".join(f"cuda:{ordinal}" for ordinal in gate.allowed)
     may = f"only {names}" if names else "no GPU"
     return (
-        f"a gate is closed ('%gpu {_gate.spec} --soft'): {may} may be used for new work; "
+        f"a gate is closed ('%gpu {gate.spec} --soft'): {may} may be used for new work; "
         "lift it with: %gpu on"
     )
 
 
-def noted(chosen: Selection) -> Selection:
-    """A choice by the variables, under the gate that is closed: it stays, and is said."""
-    line, gate = note(), _gate
+def under_gate(chosen: Selection) -> Selection:
+    """Return a selection by the variables with what the closed gate leaves of it, and a note."""
+    line, gate = note(), current()
     if line is None or gate is None:
         return chosen
     chosen = replace(chosen, notes=(line, *chosen.notes))
@@ -350,20 +337,19 @@ def noted(chosen: Selection) -> Selection:
     return replace(chosen, status="gated", devices=usable)
 
 
-def _seen(table: Iterable[Device]) -> tuple[Device, ...]:
+def _visible(table: Iterable[Device]) -> tuple[Device, ...]:
     shown = [device for device in table if device.visible and device.ordinal is not None]
     return tuple(sorted(shown, key=lambda device: device.ordinal or 0))
 
 
 def _selection(
-    text: str, status: Any, devices: Iterable[Device], notes: tuple[str, ...]
+    spec: Spec, status: Status, usable: Iterable[Device], notes: tuple[str, ...]
 ) -> Selection:
-    names = (visible_devices.MASK, visible_devices.ORDER)
     return Selection(
-        requested=text,
-        environment={name: os.environ.get(name) for name in names},
+        requested=spec.text,
+        environment=environment.now(),
         status=status,
-        devices=tuple(devices),
+        devices=tuple(usable),
         cuda_initialized=driver.state().initialized,
         notes=notes,
     )

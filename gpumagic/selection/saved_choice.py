@@ -1,7 +1,7 @@
 """A choice of GPUs that outlives an ordinary restart of a kernel (``%gpu SPEC --save``).
 
 A front end restarts a kernel with the environment of its first launch, but with the same connection
-file, beside which the choice is kept: in a file of mode 0600 that nobody else may have written.
+file. The choice is saved beside that, in a file of mode 0600 that must belong to this user.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Variables = Mapping[str, str | None]
 
 
 def place(connection_file: str) -> Path:
-    """Where the choice for a kernel is kept."""
+    """Return the file with the saved choice of a kernel."""
     path = Path(connection_file)
     return path.with_name(f"{_PREFIX}{path.name}{_SUFFIX}")
 
 
 def save(connection_file: str, spec: str, variables: Variables) -> None:
-    """Keep the variables of a choice, and what was typed.
+    """Save the variables of a choice, and its spec.
 
     Raises:
         DeviceError: the file cannot be written.
@@ -44,18 +44,18 @@ def save(connection_file: str, spec: str, variables: Variables) -> None:
 
 
 def load(connection_file: str) -> tuple[str, Variables] | None:
-    """What was typed, and the variables; None if nothing (or nothing of ours) is kept."""
+    """Return the spec and the variables; None if no choice is saved, or not by this user."""
     try:
         with open_own(place(connection_file), private=True, follow=False) as file:
-            kept = json.load(file)
-            variables = {str(name): value for name, value in kept["variables"].items()}
+            saved = json.load(file)
+            variables = {str(name): value for name, value in saved["variables"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return str(kept.get("spec")), variables
+    return str(saved.get("spec")), variables
 
 
 def forget(connection_file: str) -> None:
-    """Keep nothing for this kernel any more.
+    """Remove the saved choice of a kernel.
 
     Raises:
         DeviceError: the file cannot be removed.
@@ -67,9 +67,9 @@ def forget(connection_file: str) -> None:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove what was kept for kernels whose connection files are gone."""
+    """Remove the saved choices of kernels whose connection files are gone."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        # Another user's, in a folder for everyone; or a name that is nobody's.
+        # Another user's file in a shared folder; or not a file name.
         with contextlib.suppress(OSError, ValueError):
             if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
                 path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The selection grammar: parse a spec, validate it against the devices, write it canonically.
+"""The grammar of a choice of GPUs: parse a spec, and resolve it to the UUIDs of devices.
 
-Pure: no environment, no driver, no NVML. Numbers are always nvidia-smi's indexes. What is written
-are UUIDs, one form that the driver and torch read alike and that does not depend on
-``CUDA_DEVICE_ORDER`` (CUDA C++ Programming Guide, "CUDA Environment Variables").
+Pure: no environment, no driver, no NVML. Numbers are always nvidia-smi's indexes. The result are
+UUIDs, which the driver and torch read alike, and which do not depend on ``CUDA_DEVICE_ORDER`` (CUDA
+C++ Programming Guide, "CUDA Environment Variables").
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "all": "on",
     "reset": "reset",
 }
-#: The highest index that is looked for: a range is not expanded beyond it.
+#: The highest index that a range is expanded to.
 _LAST_INDEX = 1023
-#: No number has more digits; Python itself converts no more than 4300.
+#: The most digits of a number; Python itself converts no more than 4300.
 _DIGITS = 18
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
@@ -35,7 +35,7 @@ _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec, not yet compared with the machine."""
+    """A parsed spec, not yet resolved on this machine."""
 
     text: str
     kind: Literal["off", "on", "reset", "devices", "auto"]
@@ -58,7 +58,7 @@ def parse(text: str) -> Spec:
         return Spec(text, _WORDS[lowered])
     if lowered == "auto":
         return Spec(text, "auto", count=_count(rest))
-    items: dict[int | str, None] = {}  # a set that keeps the order
+    items: dict[int | str, None] = {}  # an ordered set
     for raw in text.split(","):
         item = raw.strip()
         for value in _item(item, text):
@@ -88,7 +88,7 @@ def _number(digits: str) -> int:
 
 
 def _item(item: str, text: str) -> Sequence[int | str]:
-    """The indexes or the UUID that one comma-separated item stands for."""
+    """Return the indexes, or the UUID, of one comma-separated item."""
     if _NUMBER.fullmatch(item):
         return [_number(item)]
     if match := _RANGE.fullmatch(item):
@@ -124,11 +124,11 @@ def _item(item: str, text: str) -> Sequence[int | str]:
 
 
 def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
-    """The UUIDs (``GPU-…`` or ``MIG-…``) that a ``devices`` spec names, in the user's order.
+    """Return the UUIDs (``GPU-…``, ``MIG-…``) that a ``devices`` spec names, in the user's order.
 
     Raises:
         SpecError: a device does not exist, is ambiguous, or is named twice.
-        DeviceError: a device is lost, or has no UUID to be named by.
+        DeviceError: a device is lost, or its UUID is not known.
     """
     lost = {d.uuid: d for d in devices if d.uuid and d.error}
     chosen: list[str] = []
@@ -175,7 +175,7 @@ def _by_uuid(prefix: str, devices: Sequence[Device]) -> str:
 
 
 def uuid_of(device: Device) -> str:
-    """The device's UUID.
+    """Return the device's UUID.
 
     Raises:
         DeviceError: NVML does not tell it.
@@ -208,7 +208,7 @@ def _existing(devices: Sequence[Device], *, uuids: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Wants:
-    """What ``auto`` asks of a device."""
+    """What ``auto`` requires of a device."""
 
     #: Bytes.
     min_free: int | None = None
@@ -219,7 +219,7 @@ class Wants:
 
 
 def refusal(device: Device, wants: Wants) -> str | None:
-    """Why a device does not fit, or None if it does. What is not known does not fit."""
+    """Return why a device does not fit, or None if it does. What is not known does not fit."""
     if device.error is not None:
         return device.error
     if wants.min_free is not None:
@@ -243,7 +243,7 @@ def refusal(device: Device, wants: Wants) -> str | None:
 
 
 def freest(devices: Sequence[Device], wants: Wants) -> list[Device]:
-    """The devices that fit, the most free memory first, then the least utilised."""
+    """Return the devices that fit, the most free memory first, then the least utilised."""
 
     def key(device: Device) -> tuple[int, float, int]:
         free = -1 if device.memory_free is None else device.memory_free
@@ -254,7 +254,7 @@ def freest(devices: Sequence[Device], wants: Wants) -> list[Device]:
 
 
 def candidates(devices: Sequence[Device], count: int) -> list[Device]:
-    """What ``auto`` may take of the devices: of a divided one its MIG instances.
+    """Return what ``auto`` can choose among: devices, and of a divided one its MIG instances.
 
     CUDA shows a process a single instance, and no other GPU beside it.
     """
@@ -268,8 +268,8 @@ def candidates(devices: Sequence[Device], count: int) -> list[Device]:
     return found
 
 
-def may_pass(device: Device, wants: Wants) -> bool:
-    """Whether a device that does not fit may fit later."""
+def may_fit_later(device: Device, wants: Wants) -> bool:
+    """Return whether a device that does not fit now may fit later."""
     small = device.memory_total is not None and (wants.min_free or 0) > device.memory_total
     return not (device.error or small or (refusal(device, wants) or "").endswith("not known"))
 
@@ -277,13 +277,13 @@ def may_pass(device: Device, wants: Wants) -> bool:
 def pick(
     devices: Sequence[Device], count: int, wants: Wants, can_wait: bool = False
 ) -> tuple[str, ...]:
-    """UUIDs of the ``count`` freest devices, or of the freest MIG instance, that fit.
+    """Return the UUIDs of the ``count`` freest devices, or MIG instance, that fit.
 
-    ``can_wait``: the message may advise to wait, where waiting can help.
+    With ``can_wait`` the message of the error advises to wait, where waiting can help.
 
     Raises:
         SpecError: more devices are asked for than there are.
-        DeviceError: not enough devices fit; the message says which do not, and why.
+        DeviceError: not enough devices fit; the message names those that do not, and why.
     """
     if count > len(devices):
         number = "1 GPU is" if count == 1 else f"{count} GPUs are"
@@ -302,7 +302,7 @@ def pick(
             if (why := refusal(device, wants)) is not None
         )
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
-        helps = can_wait and sum(may_pass(device, wants) for device in devices) >= count
+        helps = can_wait and sum(may_fit_later(device, wants) for device in devices) >= count
         advice = "; --wait SECONDS waits for them" if helps else ""
         raise DeviceError(f"{number}, {count} asked for ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

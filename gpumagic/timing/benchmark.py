@@ -11,6 +11,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.quality import Quality, StoppedBy
 from gpumagic.timing import bottleneck, stopping_rule
+from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.conditions import Clocks, Flush, compilations
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
@@ -114,6 +115,7 @@ class Benchmark:
         self.runs: list[Run] = []
         #: Wall seconds of the runs in which torch.compile compiled.
         self.compilations: list[float] = []
+        self._compiled = CompilationRecord()
 
     async def run(self) -> None:
         """Run everything; awaits only if the loop does.
@@ -358,6 +360,7 @@ class Benchmark:
             sampling=self._sampling,
             quality=quality,
             compilations=self.compilations,
+            compiled=self._compiled.since(),
         )
 
 

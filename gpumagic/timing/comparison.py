@@ -27,8 +27,14 @@ EVENT_RESOLUTION = 0.5e-6
 _EXACT_PAIRS = 900
 
 
-def compare(timings: Mapping[str, CudaTiming], baseline: str | None = None) -> Comparison:
+def compare(
+    timings: Mapping[str, CudaTiming] | CudaTiming,
+    *more: CudaTiming,
+    baseline: str | None = None,
+) -> Comparison:
     """Compare timings side by side, with the ratio of each to ``baseline`` (default: the first).
+
+    A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
     GPU times are compared where every timing has one that is more than an upper bound, else wall
     times.
@@ -36,6 +42,10 @@ def compare(timings: Mapping[str, CudaTiming], baseline: str | None = None) -> C
     Raises:
         SpecError: fewer than two timings, or a baseline that is none of them.
     """
+    if isinstance(timings, CudaTiming):
+        timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
+    elif more:
+        raise SpecError("compare() takes a mapping of timings, or timings alone, not both")
     if len(timings) < 2:
         raise SpecError(f"{len(timings)} timing to compare, but it takes two or more")
     first = next(iter(timings)) if baseline is None else baseline

@@ -79,7 +79,7 @@ class DeviceTimer(ABC, Generic[_Clock]):
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
         self._running: list[_Clock] = []
-        self._harmless = graph_capture.Harmless()
+        self._relaxed = graph_capture.RelaxedMode()
         self.note: str | None = None
 
     @abstractmethod
@@ -123,7 +123,7 @@ class DeviceTimer(ABC, Generic[_Clock]):
             ordinals = self._devices()
             if not ordinals:
                 return {}
-            with self._harmless:
+            with self._relaxed:
                 clocks = self._stop_clocks()
                 readings = {c.ordinal: c.read(host_start, host_stop) for c in clocks}
                 for ordinal in {*ordinals} - {clock.ordinal for clock in self._running}:
@@ -257,7 +257,7 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         try:
             ordinals = self._devices()
             current = torch_cuda.current_device()
-            with self._harmless:
+            with self._relaxed:
                 # The current device last, and so its start event next to the code.
                 for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
                     clock = self._clock(ordinal)
@@ -278,7 +278,7 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         """Record the first end events: the host is done, the devices perhaps not."""
         try:
             # The current device first here: its event is the one that short code is timed by.
-            with self._harmless:
+            with self._relaxed:
                 for clock in reversed(self._running):
                     clock.record_stop()
         except RuntimeError as error:

@@ -37,7 +37,7 @@ class _DeviceClock:
         self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
         self._streams = torch_cuda.streams(ordinal)
         self._by_handle = {stream.cuda_stream: stream for stream in self._streams}
-        self._is_capturing = graph_capture.question(ordinal)
+        self._is_capturing = graph_capture.query(ordinal)
         self._allocations = torch_cuda.allocations(ordinal)
         self._start = torch_cuda.timing_event(torch_cuda.current_stream(ordinal))
 
@@ -126,7 +126,7 @@ class PassiveTimer(DeviceTimer[_DeviceClock]):
         return [c for c in self._running if c.record_stop(side_streams=c.ordinal == current)]
 
     def _wait_for_new_device(self, ordinal: int) -> None:
-        if graph_capture.question(ordinal)():
+        if graph_capture.query(ordinal)():
             raise CaptureError
         for stream in torch_cuda.busy_streams(ordinal):
             wait_for(torch_cuda.timing_event(stream))

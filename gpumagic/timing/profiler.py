@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.cuda import gpu_absence, graph_capture, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
 from gpumagic.system import text
@@ -51,7 +51,7 @@ class Profiled:
         if torch_cuda.loaded() is None:
             return "no profile: torch is not imported"
         if not torch_cuda.initialized():
-            return f"no profile: {torch_cuda.no_gpu_reason()}"
+            return f"no profile: {gpu_absence.reason()}"
         if graph_capture.under_way(torch_cuda.contexts()):
             return "no profile: a CUDA graph is being captured"
         if torch_cuda.profiling():  # a second one would end the first

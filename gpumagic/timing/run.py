@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
+from gpumagic.results.compilation import Compilation
 from gpumagic.results.quality import Quality
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
@@ -120,6 +121,7 @@ def summarize(
     sampling: QueuedSampling | None = None,
     quality: Quality | None = None,
     compilations: Sequence[float] = (),
+    compiled: Sequence[Compilation] = (),
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`."""
 
@@ -150,6 +152,8 @@ def summarize(
         **_queued(sampling),
         quality=quality,
         compilations=tuple(compilations),
+        compiled=tuple(compiled),
+        conditions=machine.conditions(gpu.devices),
     )
 
 
@@ -191,7 +195,7 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
     if failures:
         return _Gpu(note=failures[0])
     if not any(run.readings for run in runs):
-        return _Gpu(note=f"no GPU time: {torch_cuda.no_gpu_reason()}")
+        return _Gpu(note=f"no GPU time: {gpu_absence.reason()}")
     used = list(devices_used(runs))
     if not used and sampling is not None and sampling.no_gpu_work:
         return _Gpu(note="no GPU time: the code gave the GPU nothing to do")

@@ -18,21 +18,21 @@ _SCRIPT = (
 import importlib, weakref
 ip.run_line_magic("load_ext", "gpumagic")
 ip.run_cell("None")
-from gpumagic.cuda import driver, import_trace as import_notes, init_trace as witness
+from gpumagic.cuda import driver, import_trace
 locks, plain = importlib._bootstrap._module_locks, {}
 counts = {"imports": 0, "packages": 0}
-note = import_notes._Locks.__setitem__
+note = import_trace._Locks.__setitem__
 
 def counting(self, name, lock):
     counts["imports"] += 1
     counts["packages"] += "." not in name
     note(self, name, lock)
 
-import_notes._Locks.__setitem__ = counting
+import_trace._Locks.__setitem__ = counting
 started = time.perf_counter()
 import torch
 cell = time.perf_counter() - started
-import_notes._Locks.__setitem__ = note
+import_trace._Locks.__setitem__ = note
 
 def per_call(function, *arguments, loops=20000):
     times = []
@@ -52,9 +52,9 @@ def package(into, name):
 module = per_call(package, locks, "torch.cuda") - per_call(package, plain, "torch.cuda")
 # The dearer of the two: while the driver's library is not loaded, the loader looks for it.
 library, driver._library = driver._library, None
-known, driver._LIBRARY = driver._LIBRARY, "libcuda-not-loaded.so.1"
+known, driver.LIBRARY = driver.LIBRARY, "libcuda-not-loaded.so.1"
 whole = per_call(package, locks, "torch", loops=500) - per_call(package, plain, "torch", loops=500)
-driver._library, driver._LIBRARY = library, known
+driver._library, driver.LIBRARY = library, known
 assert counts["imports"] > 500 and counts["packages"] > 10, counts
 cost = (counts["imports"] - counts["packages"]) * module + counts["packages"] * whole
 print(json.dumps({"cell": cell, "cost": cost}))

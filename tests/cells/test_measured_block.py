@@ -231,7 +231,7 @@ def test_one_object_within_itself(torch: ModuleType) -> None:
     assert memory.devices[0].allocated == len(outer) + len(inner)
     assert times.wall.median > inside.wall.median
     assert len(LEDGER._scopes) == scopes
-    assert len(measured_block._SCOPES) == 0
+    assert len(measured_block._OPEN) == 0
 
 
 def test_one_object_in_two_threads() -> None:
@@ -279,7 +279,7 @@ def test_one_object_in_two_tasks() -> None:
         return [*partial, measurement.result.partial]
 
     assert asyncio.run(run()) == [True, False]
-    assert len(measured_block._SCOPES) == 0
+    assert len(measured_block._OPEN) == 0
 
 
 def test_a_block_that_ends_in_another_task() -> None:
@@ -291,7 +291,7 @@ def test_a_block_that_ends_in_another_task() -> None:
 
     asyncio.run(end())
     assert not measurement.result.partial
-    assert len(measured_block._SCOPES) == 0
+    assert len(measured_block._OPEN) == 0
 
 
 def test_one_report_in_itself(torch: ModuleType) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from tests.support.shells import Ran
 from tests.virtual_gpu import Scenario, World, environment
 
 GPUS = 4
+
+ENGINE_ID = "engine = get_ipython().kernel.engine_id"
+INITIALISE_CUDA = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
 
 
 @pytest.fixture
@@ -101,45 +104,69 @@ def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
 
 
 @pytest.fixture
-def two(shared: Shared) -> Cluster:
-    """Two engines on one machine with four GPUs, as fresh ones are; others use them too."""
+def two_engines(shared: Shared) -> Cluster:
+    """Two engines on one machine with four GPUs, in their first state; several tests use them."""
     return shared.fresh()
 
 
+@pytest.fixture
+def cuda_engines(shared: Shared) -> Cluster:
+    """Two engines that have initialised CUDA, each on a GPU of its own; several tests use them."""
+    cluster, ask = shared.cluster, "globals().get('_ready')"
+    if cluster is None or not all(cluster.value(engine, ask) for engine in (0, 1)):
+        cluster = shared.fresh()
+        mask = "import os; os.environ['CUDA_VISIBLE_DEVICES']"
+        for engine in (0, 1):
+            cluster.run(engine, f"{mask} = '{engine}'; {INITIALISE_CUDA}; _ready = True")
+    return cluster
+
+
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until it holds; AssertionError if it does not come to, on the slowest machine."""
+    """Wait until a condition is true; AssertionError if it never is, on the slowest machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, condition
         time.sleep(0.02)
 
 
-#: What an engine runs to be at work: it says that it has begun, and ends when it is let go.
+def once_begun(begun: Sequence[Path], then: Callable[[], object]) -> threading.Thread:
+    """Start a thread that calls ``then`` when all files exist, which a cell creates."""
+
+    def waits() -> None:
+        wait_for(lambda: all(file.exists() for file in begun))
+        then()
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    return thread
+
+
+#: A cell that keeps an engine busy: it creates one file, and ends when there is another.
 BUSY = """
 import pathlib, time
 pathlib.Path({begun!r}).touch()
-while not pathlib.Path({enough!r}).exists():
+while not pathlib.Path({end!r}).exists():
     time.sleep(0.02)
 """
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManager[None]]:
-    """A context, for a cluster and an engine, in which that engine is at work."""
-    begun, enough = tmp_path / "begun", tmp_path / "enough"
+def busy_engine(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManager[None]]:
+    """Return a context manager, for a cluster and an engine, that keeps the engine busy."""
+    begun, end = tmp_path / "begun", tmp_path / "end"
 
     @contextmanager
-    def at_work(cluster: Cluster, engine: int) -> Iterator[None]:
-        source = BUSY.format(begun=str(begun), enough=str(enough))
-        working = cluster.client[engine].execute(source, block=False)
+    def busy(cluster: Cluster, engine: int) -> Iterator[None]:
+        source = BUSY.format(begun=str(begun), end=str(end))
+        request = cluster.client[engine].execute(source, block=False)
         try:
             wait_for(begun.exists)
             yield
         finally:
-            enough.touch()
-            working.get(timeout=60)
+            end.touch()
+            request.get(timeout=60)
 
-    return at_work
+    return busy
 
 
 @pytest.fixture
@@ -154,3 +181,11 @@ def run(ip: InteractiveShell, run_cell: Callable[..., Ran]) -> Callable[..., Ran
         return run_cell(source, **options)
 
     return run
+
+
+@pytest.fixture
+def grouped_engines(two_engines: Cluster, run: Callable[..., Ran]) -> Cluster:
+    """Two engines, on CPUs, that are the ranks of a process group."""
+    run(two_engines, "%gpu off --cluster -q")
+    run(two_engines, "%gpu dist init -q")
+    return two_engines

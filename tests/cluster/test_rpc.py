@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
 import gpumagic
 from gpumagic import __version__, results
-from gpumagic.cluster import engine, rpc
+from gpumagic.cluster import connection, engine, rpc
 from gpumagic.results import (
     CudaTiming,
     DeviceTable,
@@ -24,6 +27,13 @@ from gpumagic.results import (
 )
 from gpumagic.results.base import plain
 from gpumagic.results.quality import Quality
+from tests.cluster.conftest import INITIALISE_CUDA, wait_for
+from tests.support.clusters import Cluster
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+COUNT = "__import__('torch').cuda.device_count()"
 
 HERE = engine.Place("host", 7, 0, 2, "gloo", "machine", "127.0.0.1:1")
 
@@ -174,7 +184,7 @@ def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engine.QUESTIONS, "device_table", lambda: (HERE, DeviceTable(), (), ()))
+    monkeypatch.setitem(engine.FUNCTIONS, "device_table", lambda: (HERE, DeviceTable(), (), ()))
     kind, content = engine.answer(__version__, "device_table", {}, 10**6)
     assert kind == "ok"
     assert json.loads(content)[0]["host"] == "host"
@@ -184,3 +194,117 @@ def test_no_pickle_in_the_questions() -> None:
     """ipyparallel has its own; what gpumagic asks and answers has none."""
     for module in (rpc, engine, results):
         assert "pickle" not in Path(inspect.getfile(module)).read_text()
+
+
+# --- engines -----------------------------------------------------------------------------------
+
+
+def test_a_busy_engine_holds_up_nobody(two_engines: Cluster, run: Run, busy_engine: Any) -> None:
+    run(two_engines, "%gpu cluster -q")
+    with busy_engine(two_engines, 1):  # it ends only after we have been answered
+        table = run(two_engines, "%gpu cluster -o --timeout 8s").value
+        group = run(two_engines, "%gpu dist -o --timeout 500ms").value
+    assert table[0].table is not None
+    assert table[1].table is None
+    assert table[1].error == "no answer within 8 s: it is busy, or has lost its connection"
+    assert [each.engine for each in table.silent] == [1]
+    assert "engine 1: no answer within 8 s" in str(table)
+    assert "1 of 2 engines" in str(table)
+    assert group.failed[1].startswith("no answer within 0.5 s")
+    # The question was taken back: it does not wait at the engine until that has time.
+    assert run(two_engines, "%gpu cluster -o").value[1].error is None
+
+
+def test_nothing_outstanding_is_left(two_engines: Cluster, run: Run) -> None:
+    run(two_engines, "%gpu cluster -q")
+
+    (client,) = connection._clients.values()
+    client.wait(timeout=60)
+    assert not client.outstanding
+    assert not client.results
+
+
+def test_another_version_and_none(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    two_engines = cluster_of(2)
+    two_engines.run(0, "import gpumagic.cluster.engine as r; r.__version__ = '0.0.9'")
+    two_engines.run(
+        1,
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name.split('.')[0] == 'gpumagic':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "[sys.modules.pop(n) for n in list(sys.modules) if n.startswith('gpumagic')]",
+    )
+    table = run(two_engines, "%gpu cluster -o").value
+    assert table[0].error == "has gpumagic 0.0.9, this kernel 0.1.0: install the same there"
+    assert table[1].error == "gpumagic is not installed there: pip install gpumagic"
+    with pytest.raises(UsageError, match=r"no engine can run the cell; engine 0: has gpumagic"):
+        run(two_engines, "%%cudatime --cluster\n1")
+
+
+def test_a_result_too_large(
+    two_engines: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(two_engines, "%gpu cluster -q")
+    monkeypatch.setattr("gpumagic.cluster.rpc.LARGEST", 1000)
+    assert all(
+        str(each.error).startswith("its result is too large to fetch (")
+        for each in run(two_engines, "%gpu cluster -o").value
+    )
+
+
+def test_a_controller_that_has_ended(
+    cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_engines = cluster_of(1)
+    monkeypatch.setattr("gpumagic.cluster.connection.CONTROLLER_TIMEOUT", 1.0)
+    run(two_engines, "%gpu cluster -q")
+    two_engines.end_controller()
+    with pytest.raises(UsageError, match=r"the controller .* does not answer: has it ended\?"):
+        run(two_engines, "%gpu cluster --timeout 1s")
+    with pytest.raises(UsageError, match="does not answer: has it ended"):
+        run(two_engines, f"%gpu cluster {two_engines.file}")
+
+
+def test_an_engine_that_goes_between_two_questions(
+    cluster_of: Callable[..., Cluster], run: Run
+) -> None:
+
+    cluster = cluster_of(2)
+    from gpumagic.cluster import connection
+
+    known = connection.connect(cluster.client)
+    cluster.kill(1)
+    wait_for(lambda: 1 not in cluster.client.ids)
+    replies = rpc.call(known, [0, 1], "device_table")
+    assert replies[0].error is None
+    assert replies[1].error == "the engine is gone"
+
+
+def test_an_interrupt_withdraws_what_a_busy_engine_has_not_begun(
+    two_engines: Cluster, run: Run, busy_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds later it would have restarted, and lost its variables."""
+    two_engines.run(0, f"{INITIALISE_CUDA}; weights = 5")
+    run(two_engines, "%gpu cluster -q")
+
+    wait = concurrent.futures.wait
+    waits: list[object] = []
+
+    def interrupted(futures: Any, timeout: float) -> object:
+        waits.append(futures)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(futures, 60)  # however slow the machine: the engine does confirm
+
+    with busy_engine(two_engines, 0), monkeypatch.context() as patch:
+        patch.setattr("gpumagic.cluster.rpc.concurrent.futures.wait", interrupted)
+        with pytest.raises(
+            UsageError, match="interrupted: engines that had not begun are unchanged"
+        ):
+            run(two_engines, "%gpu off --cluster -t 0 --restart -q")
+    assert len(waits) == 2
+    assert two_engines.value(0, "weights") == 5
+    assert two_engines.value(0, COUNT) == 4

@@ -11,7 +11,7 @@ import pytest
 import gpumagic
 from gpumagic import cli
 from gpumagic.cuda import devices
-from gpumagic.cuda.processes import command_name, looked_up
+from gpumagic.cuda.processes import command_name, look_up
 from gpumagic.results import Device, DeviceTable, Process
 from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import running
@@ -143,6 +143,6 @@ def test_a_name_does_not_steer_the_terminal(virtual_gpu: Any) -> None:
 def test_only_some_of_many_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     many = [Process(pid, pid, own=False) for pid in range(1000, 11_000)]
-    found = looked_up(many, lambda pid: bool(asked.append(pid)))
+    found = look_up(many, lambda pid: bool(asked.append(pid)))
     assert len(found) == 10_000
     assert sorted(asked) == list(range(10_800, 11_000))

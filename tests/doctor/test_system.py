@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import devices as inventory
+from gpumagic.cuda import devices
 from gpumagic.doctor import system
 from gpumagic.system import system_files
 from tests.doctor.healthy import finding
@@ -26,10 +26,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         root = tmp_path / str(len([*tmp_path.iterdir()]))
         Scenario(**fields).write_files(root)
         monkeypatch.setenv(system_files.ROOT, str(root))
-        inventory.in_first_pid_namespace.cache_clear()
+        devices.in_first_pid_namespace.cache_clear()
 
     yield use
-    inventory.in_first_pid_namespace.cache_clear()
+    devices.in_first_pid_namespace.cache_clear()
 
 
 def test_device_files_are_looked_at(machine: Callable[..., None]) -> None:

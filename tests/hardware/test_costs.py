@@ -110,7 +110,7 @@ def test_what_two_events_tell_apart(torch: Any, figure: Figure) -> None:
     for _ in range(10):
         launch_overhead.launch_delay(delay, stream)
         start = torch_cuda.timing_event(stream)
-        launch_overhead.let_wait(0, start, stream)
+        launch_overhead.make_other_streams_wait(0, start, stream)
         ends = [torch_cuda.timing_event(other) for other in torch_cuda.streams(0)]
         torch.cuda.synchronize()
         every.append(max(start.elapsed_time(end) for end in ends) / 1e3)
@@ -128,11 +128,11 @@ def _summary(values: Sequence[float]) -> tuple[float, float, float | None]:
 
 
 def test_how_many_launches_a_queue_holds(torch: Any, figure: Figure) -> None:
-    """Behind a hold of 1 s, the first launch that has to wait."""
+    """Behind a delay of 1 s, the first launch that has to wait."""
     x = torch.ones(1, device="cuda")
     x.add_(1)
     torch.cuda.synchronize()
-    launch_overhead.hold(launch_overhead.Hold(0, 1.0), torch_cuda.current_stream(0))
+    launch_overhead.launch_delay(launch_overhead.Delay(0, 1.0), torch_cuda.current_stream(0))
     waited = None
     for launch in range(1, 5001):
         begin = time.perf_counter()

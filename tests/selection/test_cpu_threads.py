@@ -1,4 +1,4 @@
-"""The cores that the control group allows."""
+"""CPU threads: set, undone, and told beside the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,96 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from gpumagic.cuda import devices as inventory
-from gpumagic.selection.cpu_threads import quota
+from gpumagic.cuda import devices, torch_cuda
+from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.results import Selection, Status
+from gpumagic.selection import cpu_threads
+from gpumagic.selection.cpu_threads import Cores, quota
+from gpumagic.selection.spec import parse
 from gpumagic.system import system_files
 from tests.virtual_gpu import Scenario
+
+BEFORE = torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(STATE, "choice", Choice())
+    yield
+    torch.set_num_threads(BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("cores", "allowed", "text"),
+    [
+        (Cores(8, 8), 8, "8 cores allowed"),
+        (Cores(1, 1), 1, "1 core allowed"),
+        (Cores(8, 2), 2, "2 cores allowed (affinity: 2, machine: 8)"),
+        (Cores(8, 8, 1.5), 2, "2 cores allowed (control group: 1.5, machine: 8)"),
+        (Cores(8, 4, 2.0), 2, "2 cores allowed (control group: 2, affinity: 4, machine: 8)"),
+        (Cores(8, 8, 64.0), 8, "8 cores allowed"),
+    ],
+)
+def test_cores(cores: Cores, allowed: int, text: str) -> None:
+    assert (cores.allowed, str(cores)) == (allowed, text)
+
+
+def test_the_number_before_the_first_use_comes_back() -> None:
+    assert not cpu_threads.reset()
+    assert cpu_threads.use(BEFORE + 1) == BEFORE + 1
+    assert cpu_threads.use(BEFORE + 2) == cpu_threads.number() == BEFORE + 2
+    assert cpu_threads.is_ours()
+    assert cpu_threads.reset()
+    assert cpu_threads.number() == BEFORE
+    assert not cpu_threads.is_ours()
+
+
+def test_a_number_that_the_user_set_since_stays() -> None:
+    cpu_threads.use(BEFORE + 1)
+    torch.set_num_threads(BEFORE + 2)
+    assert not cpu_threads.is_ours()
+    cpu_threads.take_back()
+    assert cpu_threads.number() == BEFORE + 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "count", "threads", "note"),
+    [
+        ("off", "applied", None, 0, "CPU: torch computes with"),
+        ("off", "too-late", None, 0, None),
+        ("off", "too-late", 1, 1, "CPU: torch computes with"),
+        ("0", "applied", None, 0, None),
+        ("0", "applied", 2, 2, "CPU: torch computes with"),
+        ("on", "applied", None, 0, None),
+    ],
+)
+def test_a_selection_with_threads(
+    spec: str, status: Status, count: int | None, threads: int, note: str | None
+) -> None:
+    """``count`` and ``threads`` are above the number before."""
+    chosen = Selection(spec, {}, status)
+    wanted = None if count is None else BEFORE + count
+    found = cpu_threads.with_threads(chosen, parse(spec), wanted)
+    assert cpu_threads.number() == BEFORE + threads
+    assert len(found.notes) == (note is not None)
+    if note is not None:
+        assert found.notes[0].startswith(f"{note} {BEFORE + threads} thread")
+
+
+@pytest.mark.parametrize("spec", ["on", "reset"])
+def test_on_and_reset_undo_the_number(spec: str) -> None:
+    cpu_threads.use(BEFORE + 1)
+    found = cpu_threads.with_threads(Selection(spec, {}, "applied"), parse(spec), None)
+    assert cpu_threads.number() == BEFORE
+    assert len(found.notes) == 1
+
+
+def test_without_torch_the_note_names_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
+    assert cpu_threads.number() is None
+    assert cpu_threads.note().endswith("torch is not loaded yet. Set its threads with --threads N")
 
 
 @pytest.fixture
@@ -22,10 +107,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         root = tmp_path / str(len([*tmp_path.iterdir()]))
         Scenario(**fields).write_files(root)
         monkeypatch.setenv(system_files.ROOT, str(root))
-        inventory.in_first_pid_namespace.cache_clear()
+        devices.in_first_pid_namespace.cache_clear()
 
     yield use
-    inventory.in_first_pid_namespace.cache_clear()
+    devices.in_first_pid_namespace.cache_clear()
 
 
 @pytest.mark.parametrize(

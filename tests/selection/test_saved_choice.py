@@ -1,15 +1,18 @@
-"""The file of a saved choice: only one that this user alone can have written is read."""
+"""A choice saved beside a connection file, which only this user can have written."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.errors import DeviceError
 from gpumagic.selection import saved_choice
 from gpumagic.system.trusted_file import open_own
 from tests.support.other_user import needs_root, run_as_other_user, shared_folder
@@ -17,9 +20,63 @@ from tests.support.other_user import needs_root, run_as_other_user, shared_folde
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 
 
+@pytest.fixture
+def connection(tmp_path: Path) -> str:
+    path = tmp_path / "kernel-1.json"
+    path.touch()
+    return str(path)
+
+
+def test_a_choice_is_saved_replaced_and_forgotten(connection: str) -> None:
+    assert saved_choice.load(connection) is None
+    for spec, mask in (("off", "-1"), ("0", "GPU-aa"), ("on", None)):
+        variables = {MASK: mask, ORDER: None}
+        saved_choice.save(connection, spec, variables)
+        assert saved_choice.load(connection) == (spec, variables)
+    assert stat.S_IMODE(saved_choice.place(connection).stat().st_mode) == 0o600
+    for _ in range(2):
+        saved_choice.forget(connection)
+        assert saved_choice.load(connection) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "no JSON", "[]", "{}", "3", '{"spec": "off"}', '{"variables": 3}'),
+        *('{"spec": "off", "variables": []}', "[" * 100_000),
+    ],
+    ids=lambda content: content[:20],
+)
+def test_what_is_not_a_saved_choice_is_none(connection: str, content: str) -> None:
+    saved_choice.save(connection, "off", {})
+    saved_choice.place(connection).write_text(content)
+    assert saved_choice.load(connection) is None
+
+
+def test_saving_removes_choices_of_kernels_that_are_gone(connection: str) -> None:
+    other = Path(connection).with_name("kernel-2.json")
+    for alive in (True, False):
+        if alive:
+            other.touch()
+        saved_choice.save(str(other), "off", {})
+        saved_choice.save(connection, "on", {})
+        assert (saved_choice.load(str(other)) is not None) is alive
+        other.unlink(missing_ok=True)
+        other_file = saved_choice.place(str(other))
+        other_file.write_text(json.dumps({"spec": "off", "variables": {}}))
+    saved_choice.save(connection, "on", {})
+    assert not saved_choice.place(str(other)).exists()
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="the choice cannot be saved: ") as caught:
+        saved_choice.save(str(tmp_path / "none" / "kernel.json"), "off", {})
+    assert "\n" not in str(caught.value)
+
+
 def test_a_pipe_does_not_hold_up_the_reader(tmp_path: Path) -> None:
-    kept = saved_choice.place(str(tmp_path / "kernel-1.json"))
-    os.mkfifo(kept, 0o600)
+    saved = saved_choice.place(str(tmp_path / "kernel-1.json"))
+    os.mkfifo(saved, 0o600)
     found: list[Any] = []
     reader = threading.Thread(
         target=lambda: found.append(saved_choice.load(str(tmp_path / "kernel-1.json"))), daemon=True
@@ -28,27 +85,27 @@ def test_a_pipe_does_not_hold_up_the_reader(tmp_path: Path) -> None:
     reader.join(30)
     assert found == [None]
     with pytest.raises(PermissionError, match="it is no regular file"):
-        open_own(kept)
+        open_own(saved)
 
 
-def test_what_is_kept_must_be_private_and_no_link(tmp_path: Path) -> None:
+def test_a_saved_choice_must_be_private_and_no_link(tmp_path: Path) -> None:
     connection = str(tmp_path / "kernel-1.json")
     saved_choice.save(connection, "0", {"CUDA_VISIBLE_DEVICES": "GPU-1"})
-    kept = saved_choice.place(connection)
+    saved = saved_choice.place(connection)
     expected = ("0", {"CUDA_VISIBLE_DEVICES": "GPU-1"})
     assert saved_choice.load(connection) == expected
-    kept.chmod(0o640)
+    saved.chmod(0o640)
     assert saved_choice.load(connection) is None
-    kept.chmod(0o600)
-    os.link(kept, tmp_path / "another")
+    saved.chmod(0o600)
+    os.link(saved, tmp_path / "another")
     assert saved_choice.load(connection) is None
     (tmp_path / "another").unlink()
-    kept.rename(tmp_path / "elsewhere")
-    kept.symlink_to(tmp_path / "elsewhere")
+    saved.rename(tmp_path / "elsewhere")
+    saved.symlink_to(tmp_path / "elsewhere")
     assert saved_choice.load(connection) is None
     saved_choice.save(connection, "0", {"CUDA_VISIBLE_DEVICES": "GPU-1"})  # takes the link's place
     assert saved_choice.load(connection) == expected
-    kept.write_text("[" * 100_000)
+    saved.write_text("[" * 100_000)
     assert saved_choice.load(connection) is None
 
 

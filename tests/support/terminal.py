@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pexpect
@@ -47,4 +50,9 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r\n", "\n").strip()
 
     def close(self) -> None:
-        self.process.close(force=True)
+        """End IPython, however long the machine takes over that; pexpect gives it 0.1 s."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if not self.process.terminated:
+            self.process.wait()
+        self.process.close()

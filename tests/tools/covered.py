@@ -1,6 +1,6 @@
 """Run the tests, and print the lines and branches of the package that none of them reaches.
 
-``make coverage``; ``ARGS=tests/gpu`` measures a part. Child processes are measured too: kernels,
+``make coverage``; ``ARGS=tests/memory`` measures a part. Child processes are measured too: kernels,
 engines, restarts in place, forked copies. Fails below `LEAST` per cent of the lines (not for a
 part), and where no test ran. Whether the tests pass is what ``make test`` tells: a few cannot while
 a tracer is at work, as those that set a tracer of their own; their number is printed.

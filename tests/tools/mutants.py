@@ -32,8 +32,10 @@ class Mutant(NamedTuple):
 
 
 # What the tests are called for short, beside what they test.
-GRAMMAR = ("tests/gpu/test_grammar.py", "tests/gpu/test_mig.py")
-_CHOICE = "tests/gpu/test_choice.py::"  # a kernel each: only those that may tell
+SPEC = ("tests/selection/test_spec.py",)
+MASK = ("tests/cuda/test_visible_devices.py",)
+_CHOICE = "tests/magics/gpu/test_choosing.py::"  # a kernel each: only those that may tell
+PROCESS = ("tests/cuda/test_process_state.py",)
 ALREADY = (_CHOICE + "test_what_is_already_so_is_not_too_late",)
 BROKEN_OFF = (_CHOICE + "test_a_choice_whose_verification_is_broken_off_is_not_made",)
 BOUND = ("tests/timing/test_bottleneck.py",)
@@ -61,34 +63,34 @@ HOLDERS = ("tests/memory/test_holders.py",)
 OOM = ("tests/memory/test_oom.py",)
 
 _SPEC, _MASK = "gpumagic/selection/spec.py", "gpumagic/cuda/visible_devices.py"
-_APPLY = "gpumagic/selection/apply.py"
+_APPLY, _STATE = "gpumagic/selection/apply.py", "gpumagic/cuda/process_state.py"
 _TIMING, _MEMORY = "gpumagic/timing/", "gpumagic/memory/"
 
 MUTANTS = (
     # --- which GPUs: what is typed, what the driver reads, what is verified
-    Mutant(_SPEC, "range(first, last + 1)", "range(first, last)", GRAMMAR),
-    Mutant(_SPEC, "return min(found, key=len)", "return max(found, key=len)", GRAMMAR),
+    Mutant(_SPEC, "range(first, last + 1)", "range(first, last)", SPEC),
+    Mutant(_SPEC, "return min(found, key=len)", "return max(found, key=len)", SPEC),
     Mutant(
         _SPEC,
         "len(found) > 1 and wanted not in (uuid.lower() for uuid in found)",
         "len(found) > 2 and wanted not in (uuid.lower() for uuid in found)",
-        GRAMMAR,
+        SPEC,
     ),
-    Mutant(_SPEC, "if uuid in lost:", "if uuid in chosen:", GRAMMAR),
-    Mutant(_SPEC, "if parts and len(chosen) > 1:", "if parts and len(chosen) > 2:", GRAMMAR),
-    Mutant(_SPEC, "device.memory_free < wants.min_free", "device.memory_free < 0", GRAMMAR),
-    Mutant(_SPEC, "if device.utilization > limit:", "if device.utilization >= limit:", GRAMMAR),
+    Mutant(_SPEC, "if uuid in lost:", "if uuid in chosen:", SPEC),
+    Mutant(_SPEC, "if parts and len(chosen) > 1:", "if parts and len(chosen) > 2:", SPEC),
+    Mutant(_SPEC, "device.memory_free < wants.min_free", "device.memory_free < 0", SPEC),
+    Mutant(_SPEC, "if device.utilization > limit:", "if device.utilization >= limit:", SPEC),
     Mutant(
         _SPEC,
         "return (-free, used, device.index)",
         "return (free, used, device.index)",
-        GRAMMAR,
+        SPEC,
     ),
-    Mutant(_MASK, "return MASK in environment and view", "return view", GRAMMAR),
-    Mutant(_MASK, "lambda number: number < count", "lambda number: number <= count", GRAMMAR),
-    Mutant(_MASK, "if int(match[1]) in numbers:", "if int(match[1]) in numbers[:0]:", GRAMMAR),
-    Mutant(_MASK, "if entry[:4] == mask[:4] else None", "if entry else None", GRAMMAR),
-    Mutant(_MASK, "if len(found) == 1 else None", "if found else None", GRAMMAR),
+    Mutant(_MASK, "return MASK in environment and view", "return view", MASK),
+    Mutant(_MASK, "lambda number: number < count", "lambda number: number <= count", MASK),
+    Mutant(_MASK, "if int(match[1]) in numbers:", "if int(match[1]) in numbers[:0]:", MASK),
+    Mutant(_MASK, "if entry[:4] == mask[:4] else None", "if entry else None", MASK),
+    Mutant(_MASK, "if len(found) == 1 else None", "if found else None", MASK),
     Mutant(
         _APPLY,
         "return list(wanted.indexes) != [device.index for device in seen]",
@@ -96,7 +98,15 @@ MUTANTS = (
         ALREADY,
     ),
     Mutant(_APPLY, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
-    Mutant(_APPLY, "        choice.restore(before)\n", "        pass\n", BROKEN_OFF),
+    Mutant(_APPLY, "        STATE.restore(before)\n", "        pass\n", BROKEN_OFF),
+    Mutant(_STATE, "set_variable(name, value)\n        self", "pass\n        self", PROCESS),
+    Mutant(_STATE, "        self._restore_gate(snapshot.choice.gate)\n", "", PROCESS),
+    Mutant(
+        _STATE,
+        "if before is not None:\n            torch",
+        "if before is None:\n            torch",
+        PROCESS,
+    ),
     # --- GPU time
     Mutant(
         _TIMING + "bottleneck.py", "return 2 * later > len(gpu)", "return later > len(gpu)", BOUND

@@ -32,6 +32,7 @@ FIELDS = (
     "throttle_reasons",
     "mig",
     "ecc",
+    "energy",
 )
 
 

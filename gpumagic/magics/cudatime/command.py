@@ -9,7 +9,15 @@ from typing import Any, Literal
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import execution, named_results, per_cell, profiling, repeat_options
+from gpumagic.magics.cudatime import (
+    baseline,
+    execution,
+    named_results,
+    per_cell,
+    profiling,
+    repeat_options,
+    work,
+)
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.gpu import cluster
 from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
@@ -67,7 +75,9 @@ def parser() -> Parser:
     made = Parser("%cudatime", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
     repeat_options.add_options(made)
     profiling.add_options(made)
+    work.add_options(made)
     named_results.add_options(made)
+    baseline.add_options(made)
     group = made.add_argument_group("many processes")
     cluster.add_targets(group)
     group.add_argument(
@@ -145,7 +155,9 @@ def read_request(
 
 def _is_of_a_run(options: argparse.Namespace) -> bool:
     """Whether an option is given that a verb does not have."""
-    return any((options.name, options.trace, options.nvtx, options.kernels, options.compare))
+    given = (options.name, options.trace, options.nvtx, options.kernels, options.compare)
+    more = (options.flops, options.save, options.against, options.strict)
+    return any((*given, *more)) or options.fail_above is not None
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:

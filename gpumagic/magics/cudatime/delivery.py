@@ -35,6 +35,13 @@ class Delivery:
         named_results.store(self.magics, self.options.name, result)
         hand_over(self.shell, result, self.options)
 
+    def deliver_repeats(self, result: CudaTiming | None) -> None:
+        """Deliver the result of the complete repeats, or say that there is none."""
+        if result is not None:
+            self.deliver(result)
+        elif not self.options.quiet:
+            print("%cudatime: stopped before the first repeat was complete")
+
     def add(self, **fields: Any) -> None:
         """Replace fields of the result wherever it is stored. Shows nothing."""
         assert self.result is not None

@@ -8,10 +8,13 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
+from gpumagic.magics.cudatime import work
+from gpumagic.magics.cudatime.baseline import Baseline
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import OnceMore, nvtx_range
 from gpumagic.magics.progress import Progress
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.run import Stopwatch, summarize
 
@@ -36,12 +39,15 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     once_more = OnceMore(delivery)
+    baseline = Baseline(delivery.options)
     scope = _SingleRun(delivery, cell.compile_time)
 
     async def run() -> Any:
         __tracebackhide__ = True
         value = await cell.run(scope)
         value = await once_more.run(cell.run, value)
+        value = await work.count_flops(delivery, cell.run, value)
+        baseline.finish(delivery)
         if not delivery.options.output:
             return value
         if value is not None:
@@ -56,15 +62,27 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     __tracebackhide__ = True
     once_more = OnceMore(delivery)
+    baseline = Baseline(delivery.options)
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
     benchmark = Benchmark(loop, plan, progress.update)
-    scope = _RepeatedRuns(delivery, benchmark, progress, loop.compile_time)
+    nvtx = nvtx_range(delivery.options)
 
     async def run() -> Any:
         __tracebackhide__ = True
-        with scope:
-            await benchmark.run()
+        complete = False
+        try:
+            with nvtx:
+                await benchmark.run()
+            complete = True
+        finally:
+            with print_failure():
+                progress.close()
+                result = benchmark.result(loop.compile_time, partial=not complete)
+                delivery.deliver_repeats(result)
         await once_more.run(lambda profiler: loop.run(1, profiler), None)
+        await work.count_flops(delivery, lambda counter: loop.run(1, counter), None)
+        await work.measure_energy(delivery, loop)
+        baseline.finish(delivery)
         return delivery.returned
 
     return run_or_await(run, is_async=loop.is_async)
@@ -78,6 +96,7 @@ class _SingleRun(AbstractContextManager[None]):
         self._compile_time = compile_time
         self._range = nvtx_range(delivery.options)
         self._stopwatch = Stopwatch()
+        self._compiled = CompilationRecord()
 
     def __enter__(self) -> None:
         __tracebackhide__ = True
@@ -100,41 +119,14 @@ class _SingleRun(AbstractContextManager[None]):
                 except KeyboardInterrupt as error:
                     interrupt, run = error, self._stopwatch.give_up()
                 partial = kind is not None or interrupt is not None
-                result = summarize([run], compile_time=self._compile_time, partial=partial)
+                result = summarize(
+                    [run],
+                    compile_time=self._compile_time,
+                    partial=partial,
+                    compiled=self._compiled.since(),
+                )
                 self._delivery.deliver(result)
         finally:
             self._range.__exit__(None, None, None)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # where we waited says nothing of the cell
-
-
-class _RepeatedRuns(AbstractContextManager[None]):
-    """Delivers the complete repeats when the block ends, also after an exception."""
-
-    def __init__(
-        self, delivery: Delivery, benchmark: Benchmark, progress: Progress, compile_time: float
-    ) -> None:
-        self._delivery = delivery
-        self._benchmark = benchmark
-        self._progress = progress
-        self._compile_time = compile_time
-        self._range = nvtx_range(delivery.options)
-
-    def __enter__(self) -> None:
-        self._range.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        __tracebackhide__ = True
-        try:
-            with print_failure():
-                self._progress.close()
-                self._report(partial=kind is not None)
-        finally:
-            self._range.__exit__(None, None, None)
-
-    def _report(self, *, partial: bool) -> None:
-        result = self._benchmark.result(self._compile_time, partial=partial)
-        if result is not None:
-            self._delivery.deliver(result)
-        elif not self._delivery.options.quiet:
-            print("%cudatime: stopped before the first repeat was complete")

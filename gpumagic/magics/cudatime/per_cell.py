@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any
 
+from gpumagic.magics.argument_types import duration_or_zero
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
@@ -24,29 +25,14 @@ _OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|ms|s|min|)")
-_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
-
 
 def parser(verb: str) -> Parser:
     """Return the parser of the options of ``%cudatime VERB``."""
     made = Parser(f"%cudatime {verb}")
     if verb == "on":
-        made.add_argument("--above", metavar="TIME", type=duration, default=ABOVE)
+        made.add_argument("--above", metavar="TIME", type=duration_or_zero, default=ABOVE)
     add_result_options(made)
     return made
-
-
-def duration(word: str) -> float:
-    """Return seconds from ``0.5s``, ``500ms``, ``2min`` or ``0.5``.
-
-    Raises:
-        argparse.ArgumentTypeError: not a duration.
-    """
-    match = _DURATION.fullmatch(word)
-    if match is None or len(word) > 18:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a time; write 0.5s, 500ms or 2min")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

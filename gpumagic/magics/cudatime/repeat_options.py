@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
-from gpumagic.magics.parsing import Parser, duration, share
+from gpumagic.magics.argument_types import count, duration, share
+from gpumagic.magics.parsing import Parser
 from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 
 #: Each of these alone makes the run a repeated one.
@@ -20,6 +20,7 @@ _REPEATING = (
     "queued",
     "cold",
     "on",
+    "energy",
 )
 
 
@@ -27,9 +28,9 @@ def add_options(parser: Parser) -> None:
     """Add the options, each of which makes the run a repeated one."""
     group = parser.add_argument_group("repeated runs")
     add = group.add_argument
-    add("-n", dest="loops", metavar="N", type=_at_least(1), help="loops in each repeat")
-    add("-r", dest="repeat", metavar="R", type=_at_least(1), help="repeats, each timed by itself")
-    add("-w", dest="warmup", metavar="W", type=_at_least(0), help="loops before the first repeat")
+    add("-n", dest="loops", metavar="N", type=count(), help="loops in each repeat")
+    add("-r", dest="repeat", metavar="R", type=count(), help="repeats, each timed by itself")
+    add("-w", dest="warmup", metavar="W", type=count(0), help="loops before the first repeat")
     add("--repeat", dest="repeated", action="store_true", help="repeat with nothing else given")
     add("-s", dest="setup", metavar="CODE", help="code to run before each repeat, not timed")
     add(
@@ -52,17 +53,6 @@ def add_options(parser: Parser) -> None:
         metavar="DEVICES",
         help="run with each as torch's default device, and compare: cpu,cuda:0,cuda:1",
     )
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def number(word: str) -> int:
-        if not word.isdecimal() or int(word[:19]) < least:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a number of {least} or more")
-        if len(word) > 18:  # takes years, and no float holds it
-            raise argparse.ArgumentTypeError(f"{word[:20]!r} is too large a number")
-        return int(word)
-
-    return number
 
 
 def is_wanted(options: argparse.Namespace) -> bool:

@@ -10,23 +10,28 @@ from typing import Any
 from gpumagic.cluster import connection, process_group, rpc, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.magics.argument_types import count, duration
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, duration
+from gpumagic.magics.parsing import Parser
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
 from gpumagic.selection.spec import Wants
 from gpumagic.system.text import harmless, noun
 
-#: The verbs of ``%gpu`` that are about clusters.
+#: The verbs of ``%gpu`` for clusters.
 VERBS = ("cluster", "pin", "dist")
 
 
 def add_options(options: Parser) -> None:
-    """The options of ``%gpu`` that are about clusters."""
+    """Add the options of ``%gpu`` for clusters."""
     group = options.add_argument_group("cluster (needs ipyparallel)")
     add_targets(group)
     group.add_argument(
-        "--per-engine", type=_count, metavar="K", default=1, help="pin: K GPUs each (default: 1)"
+        "--per-engine",
+        type=count(most=10**9 - 1, of="GPUs"),
+        metavar="K",
+        default=1,
+        help="pin: K GPUs each (default: 1)",
     )
     group.add_argument(
         "--share", action="store_true", help="pin: engines of a host may have the same GPU"
@@ -47,7 +52,7 @@ def add_options(options: Parser) -> None:
 
 
 def add_targets(group: Any) -> None:
-    """``--cluster`` and ``-t``, which every magic has."""
+    """Add ``--cluster`` and ``-t``, which every magic has."""
     group.add_argument(
         "--cluster",
         action="store_true",
@@ -61,13 +66,7 @@ def add_targets(group: Any) -> None:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
-    return int(text)
-
-
-#: What an option that is only for this kernel, or only for one verb, is called.
+#: The options that are only for this kernel, or only for one verb.
 _ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration", "arguments")
 _VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
 _ONLY_AUTO = ("min_free", "max_util", "idle")
@@ -75,10 +74,10 @@ _ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("
 
 
 def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace) -> None:
-    """Whether an option would be passed over in silence.
+    """Raise an error for an option that would be ignored.
 
     Raises:
-        SpecError: one would.
+        SpecError: an option does not go with the verb.
     """
 
     def used(name: str) -> bool:
@@ -106,10 +105,10 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
 
 
 def check_unused(options: argparse.Namespace) -> None:
-    """Whether options of clusters are used without one.
+    """Raise an error for an option for clusters without ``--cluster``.
 
     Raises:
-        SpecError: one is.
+        SpecError: there is one.
     """
     for name, used in (
         ("-t", options.targets is not None),
@@ -119,13 +118,13 @@ def check_unused(options: argparse.Namespace) -> None:
         ("--timeout", options.timeout is not None),
     ):
         if used:
-            raise SpecError(f"{name} is about a cluster; for example: %gpu off --cluster -t 0:4")
+            raise SpecError(f"{name} goes with a cluster; for example: %gpu off --cluster -t 0:4")
 
 
 def current(magics: Any, where: str | None = None) -> Cluster:
-    """The cluster of this shell: ``where``, or the one that was chosen last, or that of ``%px``."""
+    """Return the cluster ``where``, or the one that this shell used last, or that of ``%px``."""
     extension = magics.extension
-    # The one that was named last stays the one that is meant, also when it has to be found again.
+    # The one that was named last stays in use, also when it has to be connected again.
     where = extension.cluster if where is None else where
     found = connection.connect(where, magics.shell)
     extension.cluster = where
@@ -139,10 +138,10 @@ def run(
     defaults: argparse.Namespace,
     wants: Wants,
 ) -> Any:
-    """Do what a verb, or a choice with ``--cluster``, asks for; ``defaults`` are the options'.
+    """Run a verb, or a selection with ``--cluster``; ``defaults`` are those of the options.
 
     Raises:
-        SpecError: the line does not fit.
+        SpecError: the options do not fit.
         DependencyError: ipyparallel is not installed.
         DeviceError: there is no cluster, or it cannot do what was asked.
     """
@@ -172,13 +171,13 @@ def run(
                 result = selection.choose(cluster, spec, engines, wants=wants, **again)
         except KeyboardInterrupt:
             raise DeviceError(
-                "interrupted: engines that had not begun with it do not; see %gpu cluster"
+                "interrupted: engines that had not begun are unchanged; see %gpu cluster"
             ) from None
     returned = hand_over(magics.shell, result, options, silent=silent)
     if isinstance(result, ClusterSelection):
         if result and all(each.error is not None for each in result):
             raise DeviceError(
-                f"no engine has done it; engine {result[0].engine}: {result[0].error}"
+                f"no engine was changed; engine {result[0].engine}: {result[0].error}"
             )
         _warn(result, options, defaults)
     return returned
@@ -197,7 +196,7 @@ def _warn(
     which = f"{noun(len(late), 'engine')} {spans(late)}"
     warnings.warn_explicit(
         f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
-        "start afresh in place, and lose their variables)",
+        "restart in place, and lose their variables)",
         GpuMagicWarning,
         filename="%gpu",
         lineno=1,
@@ -206,7 +205,7 @@ def _warn(
 
 
 def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterator[str]:
-    """What was typed, as far as it says which engines are to see what."""
+    """Yield the words that select engines and devices, to type them again."""
     yield from options.spec
     for name in ("cluster", "targets", "per_engine", "share", *_ONLY_AUTO):
         value = getattr(options, name)

@@ -1,32 +1,19 @@
-"""``%gpu`` and ``%%gpu``: the device table, and what this kernel sees of the devices."""
+"""``%gpu`` and ``%%gpu``: the device table, and which devices this kernel sees."""
 
 from __future__ import annotations
 
 import argparse
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from gpumagic.cells import compile as cells
-from gpumagic.cuda import devices, driver, init_failure, torch_cuda
-from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError, SpecError
-from gpumagic.magics.gpu import cluster, option_conflicts, restarting, saved_choice
-from gpumagic.magics.output import LiveDisplay, hand_over, show
-from gpumagic.magics.parsing import (
-    Parser,
-    add_result_options,
-    percentage,
-    size,
-    split,
-    take_semicolon,
-)
-from gpumagic.results import DeviceTable, Selection, Status
-from gpumagic.selection import apply, cpu_threads, environment, gate
-from gpumagic.selection.spec import Wants, parse
+from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
+from gpumagic.magics.gpu import choosing, cluster, device_table, option_conflicts, single_cell
+from gpumagic.magics.output import hand_over
+from gpumagic.magics.parsing import Parser, add_result_options, split, take_semicolon
+from gpumagic.results import Result
+from gpumagic.selection.spec import parse
 
 _EXAMPLES = """\
 examples:
@@ -58,7 +45,7 @@ examples:
 
 @cache
 def parser() -> Parser:
-    """The options of ``%gpu``."""
+    """Return the parser of the options of ``%gpu``."""
     options = Parser(
         "%gpu",
         usage="%(prog)s [SPEC] [options]",
@@ -88,18 +75,18 @@ def parser() -> Parser:
     )
     options.add_argument(
         "--threads",
-        type=_count,
+        type=count(most=10**9 - 1, of="threads"),
         metavar="N",
         help="let torch compute with N CPU threads; %%gpu on and reset take that back",
     )
-    again = options.add_argument_group("restart")
-    again.add_argument(
+    restart = options.add_argument_group("restart")
+    restart.add_argument(
         "--restart",
         action="store_true",
         help="if it is too late, restart the kernel in place: variables are lost, the next cells "
         "run in the new state; must be the last line of its cell",
     )
-    again.add_argument(
+    restart.add_argument(
         "--keep",
         nargs="+",
         action="extend",
@@ -110,13 +97,13 @@ def parser() -> Parser:
         "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
         "CPU",
     )
-    again.add_argument(
+    restart.add_argument(
         "--save",
         action="store_true",
         help="make this choice again when gpumagic loads after a restart of this kernel by its "
         "front end; %%gpu reset --save ends that",
     )
-    again.add_argument(
+    restart.add_argument(
         "--force",
         action="store_true",
         help="restart although running threads, child processes, or variables that cannot be kept "
@@ -124,21 +111,28 @@ def parser() -> Parser:
     )
     auto = options.add_argument_group("auto")
     auto.add_argument(
-        "--min-free", type=size, metavar="SIZE", help="at least so much free memory (20GiB)"
+        "--min-free", type=size, metavar="SIZE", help="at least this much free memory (20GiB)"
     )
     auto.add_argument(
-        "--max-util", type=percentage, metavar="PERCENT", help="at most so much utilised"
+        "--max-util", type=percentage, metavar="PERCENT", help="at most this utilisation"
     )
     auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
     auto.add_argument(
-        "--wait", type=_seconds, metavar="SECONDS", default=0.0, help="wait for such GPUs"
+        "--wait", type=duration_or_zero, metavar="SECONDS", default=0.0, help="wait for such GPUs"
     )
     watch = options.add_argument_group("watch")
     watch.add_argument(
-        "--every", type=_seconds, metavar="SECONDS", help="between looks (default: 1)"
+        "--every",
+        type=duration_or_zero,
+        metavar="SECONDS",
+        help="between two updates (default: 1)",
     )
     watch.add_argument(
-        "--for", dest="duration", type=_seconds, metavar="SECONDS", help="stop after so long"
+        "--for",
+        dest="duration",
+        type=duration_or_zero,
+        metavar="SECONDS",
+        help="stop after this time",
     )
     cluster.add_options(options)
     add_result_options(options)
@@ -146,210 +140,54 @@ def parser() -> Parser:
 
 
 def help_text() -> str:
-    """What ``%gpu?`` shows."""
+    """Return what ``%gpu?`` shows."""
     return parser().format_help()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return value
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     """Show the table, choose devices, or run ``cell`` under a choice."""
     __tracebackhide__ = True
-    shell = magics.shell
     header = f"%%gpu {line}"
     line, silent = take_semicolon(line)
     options = parser().parse_words(split(line))
     options.quiet = options.quiet or magics.quiet
-    spec = " ".join(options.spec)
+    text = " ".join(options.spec)
     if options.cluster or (options.spec and options.spec[0] in cluster.VERBS):
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
-        auto = spec.split(" ")[0].lower() == "auto"
-        wants = option_conflicts.wants(options, magics, spec) if auto else Wants()
-        return cluster.run(magics, options, silent, parser().parse_words([]), wants)
+        return _on_engines(magics, text, options, silent=silent)
     cluster.check_unused(options)
-    if cell is not None and spec in option_conflicts.VERBS:
+    verb = _VERBS.get(text)
+    if cell is not None and verb is not None:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
-    option_conflicts.check(options, spec, one_cell=cell is not None)
-    wants = option_conflicts.wants(options, magics, spec)
-    if cell is not None:
-        return _run_cell(shell, spec, wants, options, cell, header)
-    if spec in ("", "ps"):
-        table = _table(options.processes or spec == "ps", options.arguments)
-        return hand_over(shell, table, options, silent=silent)
-    if spec == "watch":
-        return _watch(shell, options)
-    if spec == "doctor":
-        from gpumagic.doctor import diagnose
-
-        return hand_over(shell, diagnose(), options, silent=silent)
-    if options.save:
-        kept = saved_choice.kept(shell)
-    before, gated = environment.now(), gate.current()
-    try:
-        chosen = _choose(shell, spec, wants, options)
-    except KeyboardInterrupt:
-        environment.restore(before)
-        gate.put_back(gated)
-        raise DeviceError("interrupted; nothing was changed") from None
-    if options.save:
-        chosen = saved_choice.keep(shell, chosen)
-    if options.restart and chosen.status == "too-late":
-        try:
-            restarting.begin(magics, chosen, options, silent=silent)
-        except BaseException as failure:
-            environment.restore(before)
-            if options.save:
-                saved_choice.put_back(shell, kept)
-            if isinstance(failure, KeyboardInterrupt):
-                raise RestartError("interrupted; this kernel goes on as it was") from None
-            raise
-    _warn(chosen)
-    chosen = cpu_threads.noted(chosen, options.threads)
-    return hand_over(shell, chosen, options, silent=silent)
+    option_conflicts.check(options, text, is_choice=verb is None, one_cell=cell is not None)
+    result: Result
+    if verb is not None:
+        result = verb(magics.shell, options)
+    else:
+        spec, wants = parse(text), option_conflicts.wants(options, magics, text)
+        if cell is not None:
+            return single_cell.run(magics.shell, spec, wants, options, cell, header)
+        result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
+    return hand_over(magics.shell, result, options, silent=silent)
 
 
-def _choose(shell: Any, spec: str, wants: Wants, options: argparse.Namespace) -> Selection:
-    if options.soft:
-        return gate.choose(spec, wants, shell.user_ns)
-    lifted = parse(spec).kind in ("on", "reset") and gate.lift()
-    with LiveDisplay(shell, quiet=options.quiet) as live:
-
-        def progress(waited: float, what: str) -> None:
-            live.text(f"waiting for GPUs: {what} ({waited:.0f} s of {options.wait:.0f} s)")
-
-        try:
-            chosen = apply.choose(spec, wants, wait=options.wait, progress=progress)
-        except KeyboardInterrupt:
-            if not options.wait:
-                raise
-            raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
-    if not lifted:
-        return gate.noted(chosen)
-    # The variables may be as they were; what this kernel can use is not.
-    status: Status = "applied" if chosen.status == "unchanged" else chosen.status
-    return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
+def _on_engines(magics: Any, text: str, options: argparse.Namespace, *, silent: bool) -> Any:
+    """Do what the line asks of the engines of a cluster."""
+    wants = option_conflicts.wants(options, magics, text)
+    return cluster.run(magics, options, silent, parser().parse_words([]), wants)
 
 
-def _warn(chosen: Selection) -> None:
-    if chosen.status == "too-late":
-        # Without a registry: said every time, and nothing is left in the user's namespace.
-        warnings.warn_explicit(
-            str(chosen.message), GpuMagicWarning, filename="%gpu", lineno=1, registry=None
-        )
+def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:
+    from gpumagic.doctor import diagnose
+
+    return diagnose()
 
 
-def _table(processes: bool, arguments: bool) -> DeviceTable:
-    """The table, with what it costs seconds to find out if there is reason to."""
-    table = devices.devices(processes=processes, arguments=arguments)
-    if not table.cuda_failed and init_failure.found(table):
-        table = devices.devices(processes=processes, arguments=arguments)
-    gated = gate.note()
-    return table if gated is None else replace(table, notes=(*table.notes, f"{gated}."))
-
-
-def _watch(shell: Any, options: argparse.Namespace) -> Any:
-    """The table, again and again in one place, until interrupted."""
-    ends = None if options.duration is None else time.monotonic() + options.duration
-    table = _table(options.processes, options.arguments)
-    with LiveDisplay(shell, quiet=options.quiet) as live:
-        with suppress(KeyboardInterrupt):  # the way to stop it
-            live.result(table)
-            while ends is None or time.monotonic() < ends:
-                time.sleep(1.0 if options.every is None else options.every)
-                table = _table(options.processes, options.arguments)
-                live.result(table)
-        live.keep()
-    options.quiet = True  # it stands on the screen already
-    return hand_over(shell, table, options)
-
-
-# --- one cell ----------------------------------------------------------------------------------
-
-
-def _run_cell(
-    shell: Any, spec: str, wants: Wants, options: argparse.Namespace, cell: str, header: str
-) -> Any:
-    __tracebackhide__ = True
-    parse(spec)
-    compiled = cells.compile_cell(shell, cell, header=header)
-    outcome: list[Selection] = []
-
-    def finish(value: Any) -> Any:
-        chosen = outcome[0]
-        options_shown = argparse.Namespace(**{**vars(options), "quiet": True})
-        returned = hand_over(shell, chosen, options_shown)
-        if returned is None:
-            return value
-        if value is not None:
-            shell.displayhook(value)
-        return returned
-
-    return compiled.run_within(_under(shell, spec, wants, options, outcome.append), finish)
-
-
-@contextmanager
-def _under(
-    shell: Any,
-    spec: str,
-    wants: Wants,
-    options: argparse.Namespace,
-    tell: Callable[[Selection], None],
-) -> Iterator[None]:
-    """The selection for a while; the variables are put back at the end, also after an exception."""
-    __tracebackhide__ = True
-    before, gated, computing = environment.now(), gate.current(), cpu_threads.number()
-    chosen = _choose(shell, spec, wants, options)
-    failed = driver.runtime_failed
-    started = time.monotonic()
-    try:
-        chosen = cpu_threads.noted(chosen, options.threads)
-        tell(chosen)
-        _warn(chosen)
-        if not options.quiet:
-            show(shell, chosen)
-        yield
-    finally:
-        passed = time.monotonic() - started
-        if not chosen.devices and torch_cuda.loaded() is not None:
-            init_failure.note_hiding(environment.now(), devices.devices(processes=False))
-        environment.restore(before)
-        gate.put_back(gated)
-        if options.threads is not None:
-            cpu_threads.put_back(computing)
-        if not options.quiet and not chosen.cuda_initialized:
-            with suppress(Exception, KeyboardInterrupt):  # what the cell came to must pass
-                _say_what_is_permanent(passed, failed)
-
-
-def _say_what_is_permanent(passed: float, failed: bool) -> None:
-    """What the cell has made of its choice, if it is for good; it had ``failed`` before or not.
-
-    To find that out may take long, next to the seconds that the cell took: then `%gpu` does it.
-    """
-    if driver.is_initialized():
-        print(
-            "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
-            "this kernel; the variables are put back for processes started from here."
-        )
-        return
-    may_have = not failed and init_failure.suspected() and init_failure.is_quick(passed)
-    if may_have and init_failure.found(devices.devices(processes=False)):
-        print(
-            f"{init_failure.cause()}: this kernel sees no GPU any more. To change that: "
-            "%gpu on --restart, or restart the kernel."
-        )
+#: What is not a choice of GPUs: the first words of a line, and the function for them.
+_VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
+    "": device_table.table,
+    "ps": device_table.table_with_processes,
+    "watch": device_table.watch,
+    "doctor": _diagnosis,
+}

@@ -1,4 +1,4 @@
-"""Which options of ``%gpu`` go together: none is passed over in silence."""
+"""Which options of ``%gpu`` go together: an option without effect is an error."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import argparse
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import percentage, size
+from gpumagic.magics.argument_types import percentage, size
 from gpumagic.selection.spec import Wants
 
-#: What is no choice of GPUs.
-VERBS = ("", "ps", "watch", "doctor")
 
+def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: bool) -> None:
+    """Check that every option that is used has an effect beside the others.
 
-def check(options: argparse.Namespace, spec: str, *, one_cell: bool) -> None:
-    """Whether every option that is used has a meaning beside the others.
+    ``is_choice`` tells whether ``spec`` is a choice of GPUs and not a verb.
 
     Raises:
-        SpecError: one has none; what it goes with.
+        SpecError: an option has none; the message says what it goes with.
     """
-    choice = spec not in VERBS
-    lasting = choice and not one_cell
+    lasting = is_choice and not one_cell
     listed = spec == "ps" or options.processes
     a_choice = "a choice of GPUs" if not one_cell else "%gpu, not with %%gpu, which is for one cell"
     for name, used, fits, partner in (
@@ -28,8 +26,8 @@ def check(options: argparse.Namespace, spec: str, *, one_cell: bool) -> None:
         ("--arguments", options.arguments, listed, "the processes: %gpu -p --arguments"),
         ("--every", options.every is not None, spec == "watch", "watch: %gpu watch --every 5"),
         ("--for", options.duration is not None, spec == "watch", "watch: %gpu watch --for 60"),
-        ("--threads", options.threads is not None, choice, _example(a_choice, "--threads 4")),
-        ("--soft", options.soft, choice, _example(a_choice, "--soft")),
+        ("--threads", options.threads is not None, is_choice, _example(a_choice, "--threads 4")),
+        ("--soft", options.soft, is_choice, _example(a_choice, "--soft")),
         ("--restart", options.restart, lasting, _example(a_choice, "--restart")),
         ("--save", options.save, lasting, _example(a_choice, "--save")),
         ("--keep", options.keep, options.restart, _example("--restart", "--restart --keep model")),
@@ -37,8 +35,9 @@ def check(options: argparse.Namespace, spec: str, *, one_cell: bool) -> None:
     ):
         if used and not fits:
             raise SpecError(f"{name} goes with {partner}")
+    _check_auto(options, spec)
     if options.soft and options.save:
-        raise SpecError("--save keeps a choice of devices; a gate (--soft) is none")
+        raise SpecError("--save is for a choice of devices, not for a gate (--soft): leave one out")
     if options.soft and options.restart:
         raise SpecError("--soft is for going on without a restart: leave --soft or --restart out")
     if options.soft and options.wait > 0:
@@ -49,13 +48,16 @@ def _example(partner: str, options: str) -> str:
     return f"{partner}; for example: %gpu off {options}"
 
 
-def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
-    """What ``auto`` asks of a device, by the options or by what is configured.
+def _is_auto(spec: str) -> bool:
+    return spec.split(" ")[0].lower() == "auto"
+
+
+def _check_auto(options: argparse.Namespace, spec: str) -> None:
+    """Check that options for ``auto`` are used only with it.
 
     Raises:
-        SpecError: it is asked for without ``auto``, or is no such value.
+        SpecError: one is used without it.
     """
-    auto = spec.split(" ")[0].lower() == "auto"
     used = [
         name
         for name, value in (
@@ -66,9 +68,17 @@ def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
         )
         if value
     ]
-    if used and not auto:
+    if used and not _is_auto(spec):
         raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
-    if not auto:
+
+
+def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
+    """Return what ``auto`` requires of a device, by the options or by the configuration.
+
+    Raises:
+        SpecError: a configured value is not valid.
+    """
+    if not _is_auto(spec):
         return Wants()
     try:
         min_free, max_util = options.min_free, options.max_util

@@ -18,8 +18,8 @@ from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming
 from gpumagic.results import Selection
-from gpumagic.selection import apply, cpu_threads
-from gpumagic.selection import environment as choice
+from gpumagic.selection import apply, cpu_threads, environment
+from gpumagic.selection.spec import parse
 from gpumagic.system import import_path
 from gpumagic.system.text import plural
 
@@ -37,11 +37,11 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
 
 def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
     check(shell, force=options.force)
-    environment = _environment(shell)
+    variables = _environment(shell)
     payload: dict[str, Any] = {
         "spec": chosen.requested,
         "saved": chosen.notes[-1:] if options.save else (),
-        "started_with": choice.started_with(),
+        "started_with": environment.started_with(),
         "options": {"output": options.output, "variable": options.variable},
         "quiet": options.quiet or silent,
         "target": _target(shell),
@@ -49,15 +49,15 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
-        trial = ending.enter_context(in_place.trial(shell, environment))
+        trial = ending.enter_context(in_place.trial(shell, variables))
         files: list[IO[bytes]] = []
         if options.keep:
             from gpumagic.magics.gpu import keep_variables
 
-            files = keep_variables.write(shell, options, payload, environment)
+            files = keep_variables.write(shell, options, payload, variables)
         for file in files:
             ending.callback(file.close)
-        in_place.restart(shell, environment, payload, trial, files=files, force=options.force)
+        in_place.restart(shell, variables, payload, trial, files=files, force=options.force)
     raise AssertionError("unreachable")
 
 
@@ -74,14 +74,14 @@ def check(shell: Any, *, force: bool = False) -> None:
 
 def _environment(shell: Any) -> dict[str, str]:
     """Return the environment of the new process: the current one, under the choice just made."""
-    environment = dict(os.environ)
-    for name, value in choice.now().items():
-        environment.pop(name, None)
+    variables = dict(os.environ)
+    for name, value in environment.now().items():
+        variables.pop(name, None)
         if value is not None:
-            environment[name] = value
+            variables[name] = value
     for name in of(shell).own_variables():
-        environment.pop(name, None)
-    return environment
+        variables.pop(name, None)
+    return variables
 
 
 def _target(shell: Any) -> str | None:
@@ -136,8 +136,9 @@ def resume(shell: Any, state: Mapping[str, Any]) -> None:
 
 def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     payload = resumed.payload
-    choice.start_from(payload["started_with"])
-    chosen = apply.restarted(payload["spec"])
+    environment.start_from(payload["started_with"])
+    spec = parse(payload["spec"])
+    chosen = apply.after_restart(spec)
     began = time.monotonic()
     restored: list[str] = []
     if resumed.files:
@@ -146,7 +147,7 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
         restored = keep_variables.restore(shell, resumed)
     notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
     chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
-    chosen = cpu_threads.noted(chosen, payload["threads"])
+    chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     # What draws the report draws random numbers too: rich does when it is imported.
     numbers = random.getstate()

@@ -1,4 +1,4 @@
-"""``%gpu SPEC --save``: a choice kept for the restarts of a kernel, and applied when it loads."""
+"""``%gpu SPEC --save``: save a choice for restarts of this kernel, and apply it on loading."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     from gpumagic.results import Selection
+    from gpumagic.selection.spec import Spec
 
 
 def connection_file(shell: Any) -> str | None:
-    """The connection file of the shell's kernel; None if it is not a kernel's."""
+    """Return the connection file of the shell's kernel; None if it is not a kernel's."""
     app = getattr(getattr(shell, "kernel", None), "parent", None)
     path: str | None = getattr(app, "abs_connection_file", None)
     return path
 
 
-def check(shell: Any) -> str:
-    """The connection file.
+def _require_connection_file(shell: Any) -> str:
+    """Return the connection file of the shell's kernel.
 
     Raises:
-        SpecError: there is none, so there is nothing to keep a choice for.
+        SpecError: there is none, so the choice cannot be saved.
     """
     path = connection_file(shell)
     if not path:
@@ -32,10 +33,10 @@ def check(shell: Any) -> str:
     return path
 
 
-def keep(shell: Any, chosen: Selection) -> Selection:
-    """Keep a choice that has been made, or, for ``reset``, forget the one that was kept."""
-    path = check(shell)
-    if chosen.requested == "reset":
+def save(shell: Any, spec: Spec, chosen: Selection) -> Selection:
+    """Save a choice that was made, or, for ``reset``, remove the saved one; add a note on that."""
+    path = _require_connection_file(shell)
+    if spec.kind == "reset":
         saved_choice.forget(path)
         note = "No choice is saved for this kernel any more."
     else:
@@ -46,41 +47,48 @@ def keep(shell: Any, chosen: Selection) -> Selection:
     return replace(chosen, notes=(*chosen.notes, note))
 
 
-def kept(shell: Any) -> Any:
-    """What is kept now, for `put_back`."""
-    return saved_choice.load(check(shell))
+def saved(shell: Any) -> tuple[str, saved_choice.Variables] | None:
+    """Return the saved choice, for `put_back`; None if there is none.
+
+    Raises:
+        SpecError: the shell is not a kernel's.
+    """
+    return saved_choice.load(_require_connection_file(shell))
 
 
-def put_back(shell: Any, before: Any) -> None:
-    """Undo `keep`."""
+def put_back(shell: Any, before: tuple[str, saved_choice.Variables] | None) -> None:
+    """Undo `save`; ``before`` is what `saved` returned before it."""
+    path = _require_connection_file(shell)
     if before is None:
-        saved_choice.forget(check(shell))
+        saved_choice.forget(path)
     else:
-        saved_choice.save(check(shell), *before)
+        saved_choice.save(path, *before)
 
 
 def apply(shell: Any) -> None:
-    """Apply the choice that was kept for this kernel, if there is one. For when gpumagic loads."""
+    """Apply the choice that is saved for this kernel, if there is one; print what it led to."""
     path = connection_file(shell)
     found = saved_choice.load(path) if path else None
     if found is None:
         return
+    from gpumagic.cuda.process_state import STATE
     from gpumagic.selection import apply as selection
     from gpumagic.selection import environment
+    from gpumagic.selection.spec import parse
+    from gpumagic.system import text
 
     spec, variables = found
-    before = environment.now()
-    if all(before.get(name) == value for name, value in variables.items()):
+    now = environment.now()
+    if all(now.get(name) == value for name, value in variables.items()):
         return
+    before = STATE.snapshot()
     try:
-        chosen = selection.apply(spec, variables)
+        chosen = selection.apply_saved(parse(spec), variables)
     except GpuMagicError as error:
-        from gpumagic.system import text
-
         print(f"%gpu {spec} --save: not applied: {text.reason(error)}")
         return
     if chosen.status == "too-late":
-        environment.restore(before)
+        STATE.restore(before)
         print(f"%gpu {spec} --save: not applied. {chosen.message}")
     else:
         number = len(chosen.devices)

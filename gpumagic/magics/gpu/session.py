@@ -65,7 +65,7 @@ def restore_first(shell: Any, found: Mapping[str, Any]) -> None:
     if _formatter(shell).float_precision != found["precision"]:
         _formatter(shell).float_precision = found["precision"]
     if found["threads"] is not None:
-        cpu_threads.put_back(found["threads"])
+        cpu_threads.use(found["threads"])
 
 
 def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from gpumagic.magics.argument_types import count
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
@@ -18,17 +19,13 @@ def parser(verb: str) -> Parser:
     made = Parser(f"%gpumem {verb}")
     if verb == "record":
         made.add_argument("switch", nargs="?", choices=("on", "off"))
-        made.add_argument("--entries", type=_count, default=MAX_ENTRIES, metavar="N")
+        made.add_argument(
+            "--entries", type=count(most=10_000_000), default=MAX_ENTRIES, metavar="N"
+        )
     elif verb == "snapshot":
         made.add_argument("file", metavar="FILE")
     add_result_options(made)
     return made
-
-
-def _count(word: str) -> int:
-    if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= 10_000_000:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 1 to 10000000")
-    return int(word)
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

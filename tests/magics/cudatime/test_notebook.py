@@ -152,7 +152,7 @@ def test_interrupts(kernel: Any) -> None:
 
 def test_progress_shows_and_goes(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
-    k.run("import time\nfrom gpumagic.magics import progress\nprogress.PATIENCE = 0.05")
+    k.run("import time\nfrom gpumagic.magics import progress\nprogress.DELAY = 0.05")
     slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
     # with tqdm where it is installed, and without
     for reply in (
@@ -164,7 +164,7 @@ def test_progress_shows_and_goes(kernel: Any) -> None:
         assert "█" in reply.stderr
         assert reply.stderr.rstrip("\r").split("\r")[-1].strip() == ""
     assert k.run(slow.replace("-n", "-q -n")).stderr == ""
-    k.run("progress.PATIENCE = 1000")
+    k.run("progress.DELAY = 1000")
     assert k.run(slow).stderr == ""
 
 

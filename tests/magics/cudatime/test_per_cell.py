@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 
-from gpumagic.magics.cudatime.per_cell import duration
 from gpumagic.magics.extension import of
 from gpumagic.results import CellTiming, CudaTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
@@ -238,16 +236,6 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
     error = run_cell(line, raising=False).error
     assert type(error) is UsageError
     assert says in str(error)
-
-
-@pytest.mark.parametrize(
-    ("word", "seconds"),
-    [("0.5s", 0.5), ("500ms", 0.5), ("2min", 120), ("3", 3), (".5", 0.5), ("20us", 2e-5)],
-)
-def test_durations(word: str, seconds: float) -> None:
-    assert duration(word) == pytest.approx(seconds)
-    with pytest.raises(argparse.ArgumentTypeError):
-        duration(f"{word} or so")
 
 
 def test_a_cell_within_a_cell_is_part_of_it(on: Any, ip: Any) -> None:

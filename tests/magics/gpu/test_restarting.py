@@ -98,7 +98,7 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
         ("%gpu off --keep x", "--keep goes with --restart"),
         ("%gpu off --restart --keep nothing", "no variable nothing"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
-        ("%gpu off --soft --save", "--save keeps a choice of devices"),
+        ("%gpu off --soft --save", "--save is for a choice of devices, not for a gate"),
     ],
 )
 def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said: str) -> None:

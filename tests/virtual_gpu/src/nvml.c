@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -283,7 +284,6 @@ NEVER(nvmlDeviceGetNvLinkRemotePciInfo)
 NEVER(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 NEVER(nvmlDeviceGetSamples)
 NEVER(nvmlDeviceGetProcessUtilization)
-NEVER(nvmlDeviceGetTotalEnergyConsumption)
 NEVER(nvmlDeviceGetAccountingStats)
 
 VG_EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
@@ -468,6 +468,19 @@ VG_EXPORT int nvmlDeviceGetTemperatureThreshold(struct handle *handle, unsigned 
 }
 
 NUMBER(nvmlDeviceGetPowerUsage, VG_POWER, gpu->power)
+
+/* Millijoules, as on real hardware in steps: the power that the scenario says, for as long as the clock has gone on. */
+#define ENERGY_STEP 20000000 /* ns */
+VG_EXPORT int nvmlDeviceGetTotalEnergyConsumption(struct handle *handle, unsigned long long *result)
+{
+    struct timespec now;
+    GPU_FIELD(nvmlDeviceGetTotalEnergyConsumption, VG_ENERGY);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    unsigned long long steps = (now.tv_sec * 1000000000ull + now.tv_nsec) / ENERGY_STEP;
+    *result = steps * (gpu->power / (1000000000 / ENERGY_STEP));
+    return 0;
+}
+
 NUMBER(nvmlDeviceGetPowerManagementMode, VG_POWER_LIMIT, 1)
 NUMBER(nvmlDeviceGetPowerManagementLimit, VG_POWER_LIMIT, gpu->power_limit)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, VG_POWER_LIMIT, gpu->power_limit)

@@ -37,6 +37,7 @@ enum vg_field {
     VG_THROTTLE = 1 << 14,
     VG_MIG = 1 << 15,
     VG_ECC = 1 << 16,
+    VG_ENERGY = 1 << 17,
 };
 
 struct vg_mig {

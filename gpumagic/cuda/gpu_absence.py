@@ -1,0 +1,45 @@
+"""Why this process has no GPU to measure."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+from typing import Any
+
+from gpumagic.cuda import driver, torch_cuda
+
+#: The one reason that is not final: CUDA may still be initialised.
+NOT_IN_USE = "CUDA is not in use in this process"
+
+
+def reason() -> str:
+    """Return why this process has no GPU to measure, in a few words. Initialises nothing."""
+    torch = torch_cuda.loaded()
+    if torch is None:
+        return "torch is not imported"
+    if not torch_cuda.built_with_cuda():
+        return "this torch is built without CUDA"
+    if torch_cuda.initialized():
+        return "no GPU has been used in this process"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
+        return f"no GPU is visible: CUDA_VISIBLE_DEVICES={hidden.strip()}"
+    if not driver.installed():
+        return "there is no NVIDIA driver"
+    if driver.state().uuids == ():
+        return "there is no GPU that CUDA can use"
+    if _counted_by_nvml(torch) == 0:
+        return "this machine has no GPU"
+    return NOT_IN_USE
+
+
+@cache
+def _counted_by_nvml(torch: Any) -> int:
+    """Return the number of devices as torch counts them by NVML; -1 where it cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return int(torch.cuda._raw_device_count_nvml())
+        except (AttributeError, OSError):  # NVML's library is missing, or older
+            return -1

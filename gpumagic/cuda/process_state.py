@@ -1,0 +1,192 @@
+"""The state of this process: what was chosen for it by ``%gpu``, and what was found out about CUDA.
+
+All of it is in `STATE`. A `Choice` can be undone: `ProcessState.snapshot` and `restore` do that for
+every field of it, and `%%gpu` and a choice that fails use them. The other fields are facts: what
+has happened to CUDA in a process lasts as long as the process, so no restore changes them.
+
+Caches are elsewhere, since losing one costs only time: the handles of the driver's library
+(`driver`) and of NVML (`nvml`), the devices that the driver listed in a child process (`devices`,
+`selection.apply`), whether this is the first pid namespace (`devices`), torch's streams
+(`torch_cuda`), NVML's count of devices (`gpu_absence`) and the queries for captures
+(`graph_capture`).
+
+Imported when the extension loads: imports nothing of the package at its top.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+
+class WrittenVariable(NamedTuple):
+    """An environment variable that choices have written; None for a variable that is not set."""
+
+    #: The value before the first choice.
+    before: str | None
+    #: The value that the last choice wrote.
+    after: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadCount:
+    """A number of CPU threads that was set; compared by identity, so that setting it again counts.
+
+    ``before`` is torch's number before the first choice, ``current`` what torch said after the
+    last.
+    """
+
+    before: int
+    current: int
+
+
+class ClosedGate(Protocol):
+    """A `gpumagic.selection.gate.Gate`; ``close`` works again after ``lift``."""
+
+    def close(self) -> None: ...
+
+    def lift(self) -> None: ...
+
+
+@dataclass
+class Choice:
+    """What ``%gpu`` has changed in this process."""
+
+    #: By name.
+    variables: dict[str, WrittenVariable] = field(default_factory=dict)
+    threads: ThreadCount | None = None
+    gate: ClosedGate | None = None
+
+
+@dataclass
+class InitFailure:
+    """Whether an initialisation of CUDA failed; see `gpumagic.cuda.init_failure`."""
+
+    #: CUDA's runtime has failed to initialise, and does not try again in this process.
+    failed: bool = False
+    #: CUDA may have been asked for when it could not start; the runtime has not been asked.
+    suspected: bool = False
+    #: At some time all devices were hidden while torch was loaded, which would be the reason.
+    hidden: bool = False
+    #: The error that the runtime gave in a forked copy of this process.
+    reason: str | None = None
+    #: Seconds that the last question to a forked copy took.
+    seconds: float = 0.0
+    #: The variables under which a forked copy gave no answer: it is not asked again.
+    unanswered: Mapping[str, str | None] | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A `Choice`, and the values that it had in the process."""
+
+    choice: Choice
+    #: The variables that choose devices; None for one that is not set.
+    environment: Mapping[str, str | None]
+    #: torch's number of CPU threads; None if torch was not loaded.
+    threads: int | None
+
+
+def _environment_at_start() -> dict[str, str]:
+    """Return the environment that this process was started with.
+
+    On Linux ``/proc/self/environ`` keeps it, whatever has been set since; elsewhere it is the
+    current environment.
+    """
+    try:
+        raw = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+@dataclass
+class ProcessState:
+    """The state of one process; see the module."""
+
+    choice: Choice = field(default_factory=Choice)
+    #: The environment at the process's start.
+    started_with: dict[str, str] = field(default_factory=_environment_at_start)
+    #: Whether the variable in the environment that `nvml_check` is about was set by gpumagic.
+    nvml_check_set: bool = False
+    init_failure: InitFailure = field(default_factory=InitFailure)
+    #: The `init_trace.InitTrace` that is attached, or that has seen CUDA initialised.
+    init_trace: Any = None
+
+    def snapshot(self) -> Snapshot:
+        """Return the current choice, for `restore`."""
+        from gpumagic.cuda.visible_devices import VARIABLES
+
+        return Snapshot(
+            replace(self.choice, variables=dict(self.choice.variables)),
+            {name: os.environ.get(name) for name in VARIABLES},
+            _thread_count(),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Undo the choices since a snapshot: variables, CPU threads and the gate.
+
+        The variables get the values that they had, whoever has written them since; the number of
+        threads only where a choice has set it since.
+        """
+        for name, value in snapshot.environment.items():
+            set_variable(name, value)
+        self._restore_threads(snapshot)
+        self._restore_gate(snapshot.choice.gate)
+        self.choice = replace(snapshot.choice, variables=dict(snapshot.choice.variables))
+
+    def _restore_threads(self, snapshot: Snapshot) -> None:
+        from gpumagic.cuda import torch_cuda
+
+        now, before, torch = self.choice.threads, snapshot.threads, torch_cuda.loaded()
+        if now is snapshot.choice.threads or torch is None:
+            return
+        if before is None and now is not None:  # torch was imported since
+            before = now.before
+        if before is not None:
+            torch.set_num_threads(before)
+
+    def _restore_gate(self, gate: ClosedGate | None) -> None:
+        if gate is self.choice.gate:
+            return
+        current, self.choice.gate = self.choice.gate, None
+        if current is not None:
+            current.lift()
+        if gate is not None:
+            self.choice.gate = gate  # closing it compares itself with the gate of this process
+            gate.close()
+
+
+def set_variable(name: str, value: str | None) -> None:
+    """Set an environment variable, or unset it for None, for this process and its children."""
+    from gpumagic.cuda import torch_cuda
+
+    if torch_cuda.initialized():
+        # torch 2.6 counts devices by the variable when it is first asked, and keeps the count: let
+        # it count while the variable is still the one that CUDA has read.
+        torch_cuda.require().cuda.device_count()
+    environ: Any = os.environ
+    replaced = type(environ) is dict  # by the user: what is written to it stays in Python
+    if value is None:
+        os.environ.pop(name, None)
+        if replaced:
+            os.unsetenv(name)
+    else:
+        os.environ[name] = value
+        if replaced:
+            os.putenv(name, value)
+
+
+def _thread_count() -> int | None:
+    from gpumagic.cuda import torch_cuda
+
+    torch = torch_cuda.loaded()
+    return None if torch is None else int(torch.get_num_threads())
+
+
+#: The state of this process.
+STATE = ProcessState()

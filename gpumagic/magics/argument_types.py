@@ -1,0 +1,112 @@
+"""The types of options' arguments: each turns text into a value, or says in one line what is wrong.
+
+Each raises ``argparse.ArgumentTypeError`` for text that is no such value.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+#: Larger numbers are refused: no loop ends after so many runs, and a float cannot hold them.
+_MOST = 10**18 - 1
+_NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
+_SIZE = re.compile(_NUMBER + r"([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_SHARE = re.compile(_NUMBER + r"(%?)\s*")
+_DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|)\s*")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+#: The longest duration in seconds: systems count them in 31 bits of milliseconds.
+_LONGEST = 1e6
+
+
+def count(least: int = 1, most: int = _MOST, *, of: str = "") -> Callable[[str], int]:
+    """Return the type of a number from ``least`` to ``most``; ``of`` says what is counted."""
+    expected = f"a number of {of or f'{least} or more'}"
+    if not of and most < _MOST:
+        expected = f"a number from {least} to {most}"
+
+    def convert(text: str) -> int:
+        number = -1
+        if text.isdecimal():  # Python converts no text of thousands of digits
+            number = int(text) if len(text) <= len(str(_MOST)) else _MOST + 1
+        if number < least or (number > most and most < _MOST):
+            raise ArgumentTypeError(f"{text[:20]!r} is not {expected}")
+        if number > most:
+            raise ArgumentTypeError(f"{text[:20]!r} is too large a number")
+        return number
+
+    return convert
+
+
+def variable_name(text: str) -> str:
+    """Return the name of a variable."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise ArgumentTypeError(f"{text!r} is not a variable name")
+    return text
+
+
+def percentage(text: str) -> float:
+    """Return a percentage from 0 to 100, with or without its sign."""
+    try:
+        value = float(text.rstrip("%"))
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 100:
+        raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
+def excess(text: str) -> float:
+    """Return what is allowed above a baseline, as a part of it, from ``10%`` or ``10`` percent."""
+    match = _SHARE.fullmatch(text)
+    if match is None or float(match[1]) > 1e6:
+        raise ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")
+    return float(match[1]) / 100
+
+
+def share(text: str) -> float:
+    """Return a fraction above 0 and below 1 from ``1%`` or ``0.01``."""
+    match = _SHARE.fullmatch(text)
+    value = 0.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 < value < 1:
+        raise ArgumentTypeError(f"{text!r} is not a share; write 1% or 0.01")
+    return value
+
+
+def size(text: str) -> int:
+    """Return bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``.
+
+    ``KB`` is 1000 bytes, ``K`` and ``KiB`` are 1024.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a size; write 20GiB or 500MiB")
+    number, prefix, binary = match.groups()
+    exponent = " kmgt".index(prefix.lower() or " ")
+    decimal = bool(prefix) and not binary and text.strip().lower().endswith("b")
+    value = float(number) * (1000 if decimal else 1024) ** exponent
+    if value >= 2**63:  # more than can be addressed; infinity is no int
+        raise ArgumentTypeError(f"{text[:20]!r} is more than any memory has")
+    return int(value)
+
+
+def duration(text: str) -> float:
+    """Return seconds above 0 from ``0.5``, ``0.5s``, ``500ms`` or ``2min``."""
+    return _duration(text, " above 0", zero=False)
+
+
+def duration_or_zero(text: str) -> float:
+    """Return seconds from ``0``, ``0.5``, ``0.5s``, ``500ms`` or ``2min``."""
+    return _duration(text, "", zero=True)
+
+
+def _duration(text: str, above: str, *, zero: bool) -> float:
+    match = _DURATION.fullmatch(text)
+    value = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if match is None or not (value or zero):
+        raise ArgumentTypeError(f"{text[:20]!r} is not a time{above}; write 0.5s, 500ms or 2min")
+    if value > _LONGEST:
+        raise ArgumentTypeError(f"{text[:20]!r} is too long; at most {_LONGEST:.0f}s")
+    return value

@@ -1,0 +1,279 @@
+"""What Tab offers behind ``%gpu``, ``%cudatime`` and ``%gpumem``.
+
+Verbs, options, indexes and UUIDs, names of timings, variables and files, each where it is meant;
+nothing else is offered there. No driver is touched: GPUs are those of a table that was read before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.magics.parsing import Parser
+
+#: A line that begins with one of the magics, also behind an assignment; ``%%`` only as the cell's
+#: first line.
+_LINE = re.compile(r"\s*(?:[\w.\[\]'\", ]+=\s*)?(%{1,2})(gpu|cudatime|gpumem)[ \t]+(.*)", re.DOTALL)
+#: At most so many files, variables and the like.
+_MANY = 200
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A completion: the text, and in a word or two what it is."""
+
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """What may be named: read by the caller, so that nothing is asked here."""
+
+    #: The user's variables.
+    variables: Mapping[str, Any]
+    #: Names of timings.
+    timings: tuple[str, ...] = ()
+    #: What is known of the GPUs: index and UUID.
+    devices: tuple[tuple[int, str | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is offered for the last word of a line."""
+
+    offers: tuple[Offer, ...]
+    #: The part of the line that they replace.
+    fragment: str
+    #: Whether nothing but these fits.
+    only: bool
+
+
+def complete(line: str, session: Session, *, first: bool = True) -> Answer | None:
+    """Return what fits at the end of ``line``; None where it is no line of ours.
+
+    ``first``: the line is its cell's first one, so that it may be a cell magic.
+    """
+    match = _LINE.fullmatch(line)
+    if match is None or (match[1] == "%%" and not first):
+        return None
+    magic, rest = match[2], match[3]
+    words = rest.split()
+    fragment = "" if not rest or rest[-1].isspace() else words.pop()
+    verb = next((word for word in words if not word.startswith("-")), None)
+    parser, verbs = _grammar(magic, verb, cell=match[1] == "%%")
+    action = _wants_value(parser, words)
+    if action is not None:
+        offers = list(_values(magic, action, fragment, session))
+        only = bool(offers)
+    elif fragment.startswith("-"):
+        offers, only = list(_options(parser)), True
+    else:
+        offers, only = list(_words(magic, match[1], verb, verbs, words, fragment, session)), True
+        # A statement may stand there too: the user's names are IPython's to complete.
+        only = magic == "gpu" or verb in verbs
+    found = tuple(offer for offer in offers if offer.text.startswith(fragment))[:_MANY]
+    return Answer(found, fragment, only and bool(found))
+
+
+def _grammar(magic: str, verb: str | None, *, cell: bool) -> tuple[Parser, Mapping[str, str]]:
+    """Return the parser that the line goes to, and the magic's verbs with what each does."""
+    if magic == "gpu":
+        from gpumagic.magics.gpu import command as gpu
+
+        return gpu.parser(), _GPU
+    if magic == "cudatime":
+        from gpumagic.magics.cudatime import command as cudatime
+
+        verbs: Mapping[str, str] = {} if cell else _CUDATIME
+        return cudatime.parser(), verbs
+    from gpumagic.magics.gpumem import command as gpumem
+
+    return gpumem.parser(), {} if cell else _GPUMEM
+
+
+_GPU = {
+    "off": "hide all GPUs",
+    "on": "show all GPUs",
+    "auto": "the freest GPU",
+    "reset": "as at the start",
+    "ps": "processes",
+    "watch": "the table, repeated",
+    "doctor": "why, or why not",
+    "cluster": "engines' GPUs",
+    "pin": "a GPU each engine",
+    "dist": "process group",
+}
+_CUDATIME = {"on": "every cell", "off": "no more", "log": "all cells"}
+_GPUMEM = {
+    "on": "every cell",
+    "off": "no more",
+    "log": "all cells",
+    "plot": "all cells",
+    "record": "history",
+    "cells": "by cell",
+    "snapshot": "to a file",
+    "vars": "who holds it",
+    "free": "give it back",
+    "explain": "out of memory",
+}
+
+
+def _wants_value(parser: Parser, words: list[str]) -> argparse.Action | None:
+    """Return the option that the next word is a value of; None where it is none."""
+    for place, word in enumerate(reversed(words)):
+        if word.startswith("-"):
+            name = word.split("=")[0]
+            action = next((a for a in parser._actions if name in a.option_strings), None)
+            if action is None or action.nargs == 0:
+                return None
+            # --keep takes several names.
+            return action if place == 0 or action.nargs == "+" else None
+    return None
+
+
+def _options(parser: Parser) -> Iterator[Offer]:
+    for action in parser._actions:
+        for option in action.option_strings:
+            yield Offer(option, _short(action.help))
+
+
+def _short(text: str | None) -> str:
+    """Return a description's beginning: front ends give it a narrow column."""
+    start = re.split(r"[;:,(]", text or "")[0].replace("%%", "%")
+    return start if len(start) <= 40 else f"{start[:39]}…"
+
+
+def _values(
+    magic: str, action: argparse.Action, fragment: str, session: Session
+) -> Iterator[Offer]:
+    name = action.option_strings[-1] if action.option_strings else ""
+    if name == "--keep":
+        yield Offer("all", "every variable")
+        yield from _variables(session)
+    elif name in ("-f", "--function"):
+        yield from _functions(session)
+    elif action.metavar == "FILE" or name in ("--save", "--against", "--trace"):
+        if magic != "gpu":
+            yield from _files(fragment)
+    elif action.choices:
+        yield from (Offer(str(choice), "choice") for choice in action.choices)
+
+
+def _words(
+    magic: str,
+    mark: str,
+    verb: str | None,
+    verbs: Mapping[str, str],
+    words: list[str],
+    fragment: str,
+    session: Session,
+) -> Iterator[Offer]:
+    """Yield what fits where no option is: a verb, a device, a name."""
+    if magic == "cudatime" and "--compare" in words:
+        yield from (Offer(name, "timing") for name in session.timings)
+    elif verb is None:
+        fit = {k: v for k, v in verbs.items() if mark == "%" or k in ("off", "on", "auto", "reset")}
+        yield from (Offer(word, what) for word, what in fit.items())
+        if magic == "gpu":
+            yield from _devices(fragment, session)
+    elif magic == "gpumem" and verb == "free":
+        yield from _variables(session)
+    elif magic == "gpumem" and verb in ("record", "explain"):
+        yield from (Offer(word, "switch") for word in ("on", "off"))
+    elif magic == "gpumem" and verb in ("snapshot", "plot"):
+        yield from _files(fragment)
+    elif magic == "gpu" and verb == "dist":
+        yield from (Offer(word, "process group") for word in ("init", "down"))
+
+
+def _devices(fragment: str, session: Session) -> Iterator[Offer]:
+    """Yield indexes, or UUIDs once one has begun; none twice in a list."""
+    before, comma, last = fragment.rpartition(",")
+    named = before.split(",")
+    for index, uuid in session.devices:
+        device = str(index) if not last or last.isdecimal() else uuid
+        if device is not None and device not in named:
+            yield Offer(f"{before}{comma}{device}", "GPU")
+
+
+def _variables(session: Session) -> Iterator[Offer]:
+    for name in _names(session):
+        yield Offer(name, "variable")
+
+
+def _functions(session: Session) -> Iterator[Offer]:
+    for name in _names(session):
+        value = session.variables.get(name)
+        if type(value).__name__ in ("function", "type", "builtin_function_or_method"):
+            yield Offer(name, "function")
+
+
+def _names(session: Session) -> Iterable[str]:
+    hidden = ("In", "Out", "exit", "quit", "get_ipython", "open")
+    return sorted(n for n in session.variables if not n.startswith("_") and n not in hidden)
+
+
+def _files(fragment: str) -> Iterator[Offer]:
+    """Yield files and folders that begin like ``fragment``, as it is written."""
+    folder, name = os.path.split(fragment)
+    try:
+        with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
+            found = [
+                (entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(name)
+            ]
+    except (OSError, RuntimeError, ValueError):
+        return
+    for each, is_folder in sorted(found)[:_MANY]:
+        if name.startswith(".") or not each.startswith("."):
+            yield Offer(
+                str(Path(folder) / each) + ("/" if is_folder else ""),
+                "folder" if is_folder else "file",
+            )
+
+
+# --- IPython's side ---------------------------------------------------------------------------
+
+
+def known_devices() -> tuple[tuple[int, str | None], ...]:
+    """Return index and UUID of the GPUs that an open NVML session has read; asks nothing."""
+    nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
+    session = None if nvml is None else nvml.opened()
+    return () if session is None else tuple(session.identities())
+
+
+def matcher(shell: Any, timings: Any) -> Any:
+    """Return a matcher for IPython's completer; ``timings()`` returns the names of timings.
+
+    None where this IPython has no matchers of this kind (before 8.6).
+    """
+    try:
+        from IPython.core.completer import SimpleCompletion, context_matcher
+    except ImportError:
+        return None
+
+    @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
+    def offer(context: Any) -> Any:
+        nothing = {"completions": [], "suppress": False}
+        try:
+            session = Session(shell.user_ns, tuple(timings()), known_devices())
+            first = not any(context.full_text.split("\n")[: context.cursor_line])
+            answer = complete(context.text_until_cursor, session, first=first)
+        except Exception:  # Tab must go on without us
+            return nothing
+        if answer is None:
+            return nothing
+        return {
+            "completions": [SimpleCompletion(o.text, type=o.kind) for o in answer.offers],
+            "matched_fragment": answer.fragment,
+            "suppress": answer.only,
+        }
+
+    return offer

@@ -1,0 +1,116 @@
+"""``%%cudatime --flops`` and ``--energy``: what the timed code did, in runs of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from gpumagic.cells.timeit_loop import Loop
+from gpumagic.errors import DeviceError
+from gpumagic.magics.cudatime.delivery import Delivery, print_failure
+from gpumagic.magics.parsing import Parser
+from gpumagic.results.work import work_lines
+from gpumagic.timing.energy import SECONDS, Energy, EnergyMeter
+from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
+
+_T = TypeVar("_T")
+
+
+def add_options(parser: Parser) -> None:
+    """Add ``--flops`` and ``--energy``."""
+    group = parser.add_argument_group("what the code did")
+    group.add_argument(
+        "--flops",
+        action="store_true",
+        help="run the code once more under torch's FLOP counter: operations per loop, per second, "
+        "and the share of the card's dense peak where that is known",
+    )
+    group.add_argument(
+        "--energy",
+        action="store_true",
+        help=f"repeat the code for {SECONDS:g} s more at least: joules per loop and mean watts by "
+        "NVML's counter of the whole device; no figure per loop beside other processes",
+    )
+
+
+async def count_flops(
+    delivery: Delivery, code: Callable[[AbstractContextManager[Any]], Awaitable[_T]], value: _T
+) -> _T:
+    """Run ``code`` under the FLOP counter, if asked for, and return its value; else ``value``."""
+    __tracebackhide__ = True
+    result = delivery.result
+    if not delivery.options.flops or result is None:
+        return value
+    try:
+        counter = FlopCounter()
+    except DeviceError as error:
+        _refuse(delivery, f"no FLOPs: {error}")
+        return value
+    value = await code(counter)
+    with print_failure("the FLOPs"):
+        if counter.found is not None:
+            _add_flops(delivery, counter.found)
+    return value
+
+
+def _add_flops(delivery: Delivery, found: Flops) -> None:
+    result = delivery.result
+    assert result is not None
+    notes = result.notes
+    if found.unseen:
+        notes = (*notes, f"FLOPs of these are not counted: {', '.join(found.unseen)}")
+    gpu = None if result.gpu is None else result.gpu.median
+    devices = {} if result.conditions is None else result.conditions.devices
+    share = None
+    if gpu and len(devices) == 1 and not found.unseen:
+        share = share_of_peak(found, gpu, *devices.values())
+    delivery.add(flops=found.count, peak_share=share, notes=notes)
+    _show(delivery, work_lines(found.count, gpu, share, None, None), notes[len(result.notes) :])
+
+
+async def measure_energy(delivery: Delivery, loop: Loop) -> None:
+    """Run ``loop`` for long enough to read its energy, if asked for."""
+    __tracebackhide__ = True
+    result = delivery.result
+    if not delivery.options.energy or result is None:
+        return
+    count = max(math.ceil(SECONDS / max(result.wall.median, 1e-9)), 1)
+    meter = _Metered(EnergyMeter(sorted(result.per_device)))
+    await loop.run(count, meter)
+    with print_failure("the energy"):
+        found = meter.found
+        if found is not None:
+            joules = None if found.joules is None else found.joules / count
+            notes = (*result.notes, found.note)
+            delivery.add(energy=joules, power=found.watts, notes=notes)
+            _show(delivery, work_lines(None, None, None, joules, found.watts), (found.note,))
+
+
+class _Metered(AbstractContextManager["_Metered"]):
+    """The meter as the scope of a loop's run."""
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+        self.found: Energy | None = None
+
+    def __enter__(self) -> _Metered:
+        self._meter.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.found = self._meter.stop()
+
+
+def _refuse(delivery: Delivery, why: str) -> None:
+    result = delivery.result
+    assert result is not None
+    delivery.add(notes=(*result.notes, why))
+    _show(delivery, [], (why,))
+
+
+def _show(delivery: Delivery, lines: list[str], notes: tuple[str, ...]) -> None:
+    if not delivery.options.quiet:
+        print("\n".join([*lines, *notes]))

@@ -1,0 +1,91 @@
+"""``%gpu SPEC``: choose devices for this kernel, save the choice, restart where it is too late."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError
+from gpumagic.magics.gpu import restarting, saved_choice
+from gpumagic.magics.output import LiveDisplay
+from gpumagic.results import Selection, Status
+from gpumagic.selection import apply, cpu_threads, gate
+from gpumagic.selection.spec import Spec, Wants
+
+
+def choose_for_kernel(
+    magics: Any, spec: Spec, wants: Wants, options: argparse.Namespace, *, silent: bool
+) -> Selection:
+    """Choose devices until the next choice; does not return where the kernel is restarted.
+
+    Raises:
+        DeviceError: the devices cannot be chosen; nothing was changed.
+        RestartError: the restart was refused; nothing was changed.
+    """
+    shell = magics.shell
+    saved = saved_choice.saved(shell) if options.save else None
+    before = STATE.snapshot()
+    try:
+        chosen = choose(shell, spec, wants, options)
+    except KeyboardInterrupt:
+        raise DeviceError("interrupted; nothing was changed") from None
+    if options.save:
+        chosen = saved_choice.save(shell, spec, chosen)
+    if options.restart and chosen.status == "too-late":
+        try:
+            restarting.begin(magics, chosen, options, silent=silent)
+        except BaseException as failure:
+            STATE.restore(before)
+            if options.save:
+                saved_choice.put_back(shell, saved)
+            if isinstance(failure, KeyboardInterrupt):
+                raise RestartError("interrupted; this kernel goes on as it was") from None
+            raise
+    warn(chosen)
+    return cpu_threads.with_threads(chosen, spec, options.threads)
+
+
+def choose(shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:
+    """Choose devices by the variables, or by the gate for ``--soft``; an exception undoes it."""
+    before = STATE.snapshot()
+    try:
+        if options.soft:
+            return gate.choose(spec, wants, shell.user_ns)
+        lifted = spec.kind in ("on", "reset") and gate.lift()
+        chosen = _choose_by_variables(shell, spec, wants, options)
+    except BaseException:
+        STATE.restore(before)
+        raise
+    if not lifted:
+        return gate.under_gate(chosen)
+    # The variables may be unchanged; which devices this kernel can use is not.
+    status: Status = "applied" if chosen.status == "unchanged" else chosen.status
+    return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
+
+
+def _choose_by_variables(
+    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace
+) -> Selection:
+    with LiveDisplay(shell, quiet=options.quiet) as live:
+
+        def progress(waited: float, reason: str) -> None:
+            live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
+
+        try:
+            return apply.choose(spec, wants, wait=options.wait, progress=progress)
+        except KeyboardInterrupt:
+            if not options.wait:
+                raise
+            raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
+
+
+def warn(chosen: Selection) -> None:
+    """Warn of a choice that is too late."""
+    if chosen.status == "too-late":
+        # Without a registry: shown every time, and nothing is left in the user's namespace.
+        warnings.warn_explicit(
+            str(chosen.message), GpuMagicWarning, filename="%gpu", lineno=1, registry=None
+        )

@@ -1,0 +1,90 @@
+"""``%%gpu SPEC``: run one cell under a choice of devices, and undo the choice."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gpumagic.cells import compile as cells
+from gpumagic.cuda import devices, driver, init_failure, torch_cuda
+from gpumagic.cuda.process_state import STATE
+from gpumagic.magics.gpu import choosing
+from gpumagic.magics.output import hand_over, show
+from gpumagic.results import Selection
+from gpumagic.selection import cpu_threads, environment
+from gpumagic.selection.spec import Spec, Wants
+
+
+def run(
+    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace, cell: str, header: str
+) -> Any:
+    """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
+    __tracebackhide__ = True
+    compiled = cells.compile_cell(shell, cell, header=header)
+    selections: list[Selection] = []
+
+    def finish(value: Any) -> Any:
+        shown = argparse.Namespace(**{**vars(options), "quiet": True})
+        returned = hand_over(shell, selections[0], shown)
+        if returned is None:
+            return value
+        if value is not None:
+            shell.displayhook(value)
+        return returned
+
+    scope = _choice(shell, spec, wants, options, selections.append)
+    return compiled.run_within(scope, finish)
+
+
+@contextmanager
+def _choice(
+    shell: Any,
+    spec: Spec,
+    wants: Wants,
+    options: argparse.Namespace,
+    chosen_as: Callable[[Selection], None],
+) -> Iterator[None]:
+    """Choose devices for the scope; what was there before is restored, also after an exception."""
+    __tracebackhide__ = True
+    before = STATE.snapshot()
+    chosen = choosing.choose(shell, spec, wants, options)
+    failed = STATE.init_failure.failed
+    started = time.monotonic()
+    try:
+        chosen = cpu_threads.with_threads(chosen, spec, options.threads)
+        chosen_as(chosen)
+        choosing.warn(chosen)
+        if not options.quiet:
+            show(shell, chosen)
+        yield
+    finally:
+        seconds = time.monotonic() - started
+        if not chosen.devices and torch_cuda.loaded() is not None:
+            init_failure.note_hiding(environment.now(), devices.devices(processes=False))
+        STATE.restore(before)
+        if not options.quiet and not chosen.cuda_initialized:
+            with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
+                _print_what_lasts(seconds, failed)
+
+
+def _print_what_lasts(seconds: float, failed: bool) -> None:
+    """Print whether CUDA was initialised by the cell, or failed to be, which no restore undoes.
+
+    ``seconds`` are those of the cell, ``failed`` whether CUDA had failed before. Where finding out
+    may take long compared with the cell, the next `%gpu` does it.
+    """
+    if driver.is_initialized():
+        print(
+            "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
+            "this kernel; the variables are put back for processes started from here."
+        )
+        return
+    possible = not failed and init_failure.suspected() and init_failure.is_quick(seconds)
+    if possible and init_failure.has_failed(devices.devices(processes=False)):
+        print(
+            f"{init_failure.cause()}: this kernel sees no GPU any more. To change that: "
+            "%gpu on --restart, or restart the kernel."
+        )

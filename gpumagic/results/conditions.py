@@ -1,0 +1,46 @@
+"""Where and with what a result was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The machine and the versions behind a result; None for what was not known."""
+
+    #: UTC, ISO 8601: ``2026-01-31T12:00:00+00:00``.
+    date: str | None = None
+    #: Names of the devices in use, by CUDA ordinal.
+    devices: Mapping[int, str] = field(default_factory=dict)
+    #: SM clocks at the end, by CUDA ordinal, in MHz; empty where NVML was not in use.
+    clocks: Mapping[int, int] = field(default_factory=dict)
+    #: Version of the NVIDIA driver.
+    driver: str | None = None
+    #: Version of torch, and of the CUDA that it was built with.
+    torch: str | None = None
+    cuda: str | None = None
+    python: str | None = None
+    gpumagic: str | None = None
+
+
+def differences(now: Conditions | None, before: Conditions | None) -> tuple[str, ...]:
+    """Return what differs between two measurements, a phrase each: device, driver, torch, CUDA.
+
+    What is unknown on either side is not compared, for it may be the same.
+    """
+    if now is None or before is None:
+        return ()
+    names = [sorted(each.devices.values()) for each in (now, before)]
+    found = []
+    if all(names) and names[0] != names[1]:
+        found.append(f"device {', '.join(names[0])} instead of {', '.join(names[1])}")
+    for title, ours, theirs in (
+        ("driver", now.driver, before.driver),
+        ("torch", now.torch, before.torch),
+        ("CUDA", now.cuda, before.cuda),
+    ):
+        if ours is not None and theirs is not None and ours != theirs:
+            found.append(f"{title} {ours} instead of {theirs}")
+    return tuple(found)

@@ -1,0 +1,60 @@
+"""The lines about what timed code did: operations, energy, compilations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpumagic.results.compilation import Compilation
+from gpumagic.system.text import plural
+
+
+def work_lines(
+    flops: int | None,
+    seconds: float | None,
+    peak_share: float | None,
+    energy: float | None,
+    power: float | None,
+) -> list[str]:
+    """Return a line for the operations and one for the energy of a loop, of what is known.
+
+    ``seconds`` are the GPU time of a loop.
+    """
+    lines = []
+    if flops is not None:
+        line = f"{_scaled(flops, 'FLOP')} per loop"
+        if seconds:
+            line += f" · {_scaled(flops / seconds, 'FLOP/s')}"
+        if peak_share is not None:
+            line += f" · {peak_share:.1%} of the card's dense peak"
+        lines.append(line.replace("%", " %") if peak_share is not None else line)
+    if power is not None:
+        each = "" if energy is None else f"{_scaled(energy, 'J')} per loop · "
+        lines.append(f"{each}{power:.4g} W")
+    return lines
+
+
+def _scaled(value: float, unit: str) -> str:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    if 0 < abs(value) < 1:
+        return f"{value * 1e3:.3g} m{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def compilation_lines(compiled: Sequence[Compilation]) -> list[str]:
+    """Return what torch.compile compiled: a line in all, and one for each reason."""
+    if not compiled:
+        return []
+    known = [each.seconds for each in compiled if each.seconds is not None]
+    took = f" in {sum(known):.3g} s" if known else ""
+    lines = [f"torch.compile compiled {plural(len(compiled), 'time')}{took}"]
+    for each in compiled:
+        what = f"{each.function or '?'} ({each.file or '?'}:{each.line or '?'})"
+        if each.reason:
+            lines.append(f"recompiled {what}: {each.reason}")
+        if each.graph_breaks:
+            lines.append(f"{plural(each.graph_breaks, 'graph break')} in {what}")
+        if each.failure:
+            lines.append(f"not compiled: {what}: {each.failure}")
+    return lines

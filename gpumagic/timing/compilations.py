@@ -1,0 +1,51 @@
+"""What torch.compile compiled, by its own record of compilations; nothing is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gpumagic.results.compilation import Compilation
+from gpumagic.system.text import harmless
+
+#: torch's record is private, bounded, and of another form in other versions: read field by field.
+_RECORD = "get_compilation_metrics"
+#: Characters of a reason: torch quotes guards and stacks.
+_LONG = 200
+
+
+class CompilationRecord:
+    """Remembers what had been compiled; `since` returns what came after."""
+
+    def __init__(self) -> None:
+        self._before = {id(entry): entry for entry in _entries()}
+
+    def since(self) -> tuple[Compilation, ...]:
+        """Return the compilations since this object was made, the first one first."""
+        return tuple(_read(entry) for entry in _entries() if id(entry) not in self._before)
+
+
+def _entries() -> Sequence[Any]:
+    record = getattr(sys.modules.get("torch._dynamo.utils"), _RECORD, None)
+    return list(record()) if callable(record) else ()
+
+
+def _read(entry: Any) -> Compilation:
+    def text(name: str) -> str | None:
+        found = getattr(entry, name, None)
+        return harmless(found, _LONG) if isinstance(found, str) and found else None
+
+    def number(name: str) -> Any:
+        found = getattr(entry, name, None)
+        return found if type(found) in (int, float) else None
+
+    return Compilation(
+        function=text("co_name"),
+        file=text("co_filename"),
+        line=number("co_firstlineno"),
+        seconds=number("entire_frame_compile_time_s"),
+        reason=text("recompile_reason"),
+        graph_breaks=number("num_graph_breaks"),
+        failure=text("fail_reason"),
+    )

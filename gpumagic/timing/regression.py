@@ -1,0 +1,58 @@
+"""Whether code has become slower than its stored result says."""
+
+from __future__ import annotations
+
+from gpumagic.errors import RegressionError, SpecError
+from gpumagic.results import Comparison, CudaTiming
+from gpumagic.results.conditions import differences
+from gpumagic.timing.comparison import compare
+
+#: What the two timings are called in the comparison.
+BEFORE, NOW = "stored", "now"
+
+
+def against(
+    now: CudaTiming,
+    before: CudaTiming,
+    *,
+    fail_above: float | None = None,
+    strict: bool = False,
+) -> Comparison:
+    """Compare a timing with a stored one; say in its notes where the conditions were others.
+
+    With ``fail_above`` (0.1: 10 % more time) the lower end of the ratio's 95 % interval must not be
+    beyond that, so that noise alone fails nothing. Under other conditions (device, driver, torch,
+    CUDA) that is not checked, unless ``strict``.
+
+    Raises:
+        RegressionError: it is slower by more than that, beyond the noise.
+        SpecError: ``fail_above``, and too few repeats to tell a difference from noise; ``strict``,
+            and the conditions are others.
+    """
+    compared = compare({BEFORE: before, NOW: now})
+    others = differences(now.conditions, before.conditions)
+    if others:
+        compared = _noted(compared, f"measured under other conditions: {'; '.join(others)}")
+        if strict:
+            raise SpecError(
+                f"--strict: {'; '.join(others)}; store a result of these conditions with --save"
+            )
+    if fail_above is None or (others and not strict):
+        return compared
+    entry = compared[NOW]
+    if entry.ratio is None or entry.interval is None:
+        raise SpecError(
+            "--fail-above: too few repeats to tell a difference from noise; "
+            "four or more of each would do: --repeat"
+        )
+    if entry.verdict == "slower" and entry.interval[0] > 1 + fail_above:
+        low, high = entry.interval
+        raise RegressionError(
+            f"{entry.ratio:.2f} times as long as stored (95 % interval {low:.2f} to {high:.2f}; "
+            f"allowed: {1 + fail_above:.2f})"
+        )
+    return compared
+
+
+def _noted(compared: Comparison, note: str) -> Comparison:
+    return Comparison(compared.entries, compared.quantity, (*compared.notes, note))

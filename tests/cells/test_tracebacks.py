@@ -1,0 +1,177 @@
+"""`gpumagic.cells.tracebacks`: which files are the user's, and where in them an exception is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy
+import pytest
+
+import gpumagic
+from gpumagic.cells import tracebacks
+from gpumagic.results import devices
+from tests.support.shells import Ran
+
+CELL = "/tmp/ipykernel_1/1.py"
+
+
+def cell_of(filename: str) -> int | None:
+    return 5 if filename == CELL else None
+
+
+@pytest.mark.parametrize(
+    ("filename", "users"),
+    [
+        (CELL, True),
+        ("/home/ann/train.py", True),
+        ("/home/ann/site-packages/module.py", False),
+        ("/usr/lib/python3/dist-packages/module.py", False),
+        ("<string>", False),
+        ("<frozen importlib._bootstrap>", False),
+        (os.__file__, False),
+        (json.__file__, False),
+        (numpy.__file__, False),
+        (gpumagic.__file__, False),
+        (tracebacks.__file__, False),
+        (devices.__file__, False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_files_of_the_user(filename: str | None, users: bool) -> None:
+    assert tracebacks.is_users(filename, cell_of) is users
+    if filename not in (CELL, None):
+        assert tracebacks.is_own(filename) is users
+
+
+def test_a_module_without_a_file_is_the_users_own() -> None:
+    assert tracebacks.is_own(None)
+
+
+@pytest.mark.parametrize(
+    ("filename", "standard"),
+    [
+        (os.__file__, True),
+        (json.__file__, True),
+        ("<frozen importlib._bootstrap>", True),
+        ("<string>", False),
+        (numpy.__file__, False),
+        (CELL, False),
+    ],
+)
+def test_files_of_the_standard_library(filename: str, standard: bool) -> None:
+    assert tracebacks.is_standard(filename) is standard
+
+
+SOURCE = """\
+def outer():
+    def inner():
+        raise ValueError("here")
+    inner()
+
+class Model:
+    def forward(self):
+        return outer()
+
+def run():
+    Model().forward()
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    """A module of the user's: `SOURCE` in a file."""
+    file = tmp_path / "train.py"
+    file.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("module_of_the_user", file)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules["module_of_the_user"] = loaded
+    spec.loader.exec_module(loaded)
+    yield loaded
+    del sys.modules["module_of_the_user"]
+
+
+def raised(function: Callable[[], Any]) -> list[tuple[FrameType, int]]:
+    """The frames of what ``function`` raises, without the one of this function."""
+    with pytest.raises(ValueError, match="here") as error:
+        function()
+    return [
+        (frame, line)
+        for frame, line in tracebacks.steps(error.value.__traceback__)
+        if frame.f_code.co_filename != __file__
+    ]
+
+
+def test_the_frames_of_a_traceback(module: ModuleType) -> None:
+    frames = raised(module.run)
+    assert [line for _, line in frames] == [11, 8, 4, 3]
+    assert [tracebacks.source(*each) for each in frames] == [
+        "Model().forward()",
+        "return outer()",
+        "inner()",
+        'raise ValueError("here")',
+    ]
+    names = ["run", "Model.forward", "outer", "outer.<locals>.inner"]
+    if sys.version_info < (3, 11):  # code has no qualified name there
+        names = [name.rpartition(".")[2] for name in names]
+    assert [tracebacks.described(*each) for each in frames] == [
+        f"train.py line {line} in {name}" for (_, line), name in zip(frames, names, strict=True)
+    ]
+
+
+def test_the_code_of_a_module_has_no_function() -> None:
+    code = compile("def f(): pass\nx = 1", "/home/ann/train.py", "exec")
+    assert tracebacks.function(code) == ""
+    inner = next(each for each in code.co_consts if hasattr(each, "co_name"))
+    assert tracebacks.function(inner) == "f"
+    assert tracebacks.place("/home/ann/train.py", 2) == "train.py line 2"
+    assert tracebacks.place(CELL, 2, cell_of) == "In[5] line 2"
+
+
+def test_a_line_without_source(module: ModuleType) -> None:
+    frame, _ = raised(module.run)[0]
+    assert tracebacks.source(frame, 1000) is None
+    assert tracebacks.source(frame, 5) is None  # blank
+
+
+def test_positions_in_a_cell(run_cell: Callable[..., Ran]) -> None:
+    error = run_cell("def f():\n    1 / 0\nf()", raising=False).error
+    assert error is not None
+    frames = [
+        (frame, line)
+        for frame, line in tracebacks.steps(error.__traceback__)
+        if tracebacks.is_users(frame.f_code.co_filename, lambda name: 7 if "ipy" in name else None)
+        and "ipy" in Path(frame.f_code.co_filename).name
+    ]
+    assert [tracebacks.described(*each, lambda _: 7) for each in frames] == [
+        "In[7] line 3",
+        "In[7] line 2 in f",
+    ]
+    assert [tracebacks.source(*each) for each in frames] == ["f()", "1 / 0"]
+
+
+def test_the_modules_of_the_user(module: ModuleType) -> None:
+    class Unloaded(ModuleType):
+        """As `importlib.util.LazyLoader` makes it: any attribute access would load it."""
+
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was read")
+
+    lazy = Unloaded("lazy_module")
+    sys.modules["lazy_module"] = lazy
+    try:
+        found = tracebacks.users_modules()
+    finally:
+        del sys.modules["lazy_module"]
+    assert found["module_of_the_user"] is module
+    assert "__main__" in found
+    assert not {"json", "numpy", "gpumagic", "gpumagic.cells.tracebacks", "lazy_module"} & {*found}

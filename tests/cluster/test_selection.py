@@ -1,0 +1,204 @@
+"""The device table of the engines, and the devices that each of them sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic import GpuMagicWarning
+from gpumagic.results import (
+    ClusterSelection,
+    ClusterTable,
+)
+from tests.cluster.conftest import INITIALISE_CUDA, wait_for
+from tests.support.clusters import Cluster
+from tests.support.shells import Ran
+from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
+
+Run = Callable[..., Ran]
+
+COUNT = "__import__('torch').cuda.device_count()"
+
+
+def test_every_engine_and_device(two_engines: Cluster, run: Run) -> None:
+    ran = run(two_engines, "table = %gpu cluster -o")
+    assert "0–1 as cuda:3" in ran.text
+    assert "2 engines on 1 host" in ran.text
+    table = run(two_engines, "table").value
+    assert isinstance(table, ClusterTable)
+    assert [each.engine for each in table] == [0, 1]
+    assert [each.pid for each in table] == [engine.pid for engine in two_engines.engines]
+    for each in table:
+        assert each.error is None
+        assert each.table is not None
+        assert [(d.index, d.ordinal, d.visible) for d in each.table] == [
+            (i, i, True) for i in range(4)
+        ]
+    assert len(table.hosts) == 1
+    assert len(table.to_pandas()) == 8
+    assert table.to_dict()["engines"][1]["table"]["devices"][3]["index"] == 3
+
+
+def test_processes_of_engines(two_engines: Cluster, run: Run) -> None:
+    two_engines.run(1, "import torch; held = torch.zeros(2**20, device='cuda:2')")
+    table = run(two_engines, "table = %gpu cluster -p -o\ntable").value
+    (held,) = [p for p in table[0].table[2].processes if p.pid == two_engines.engines[1].pid]
+    assert held.memory > 2**20
+    text = str(table)
+    assert any(str(held.pid) in line and " 1 " in line for line in text.splitlines()), text
+
+
+def test_an_engine_without_gpu(two_engines: Cluster, run: Run) -> None:
+    two_engines.run(1, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''")
+    ran = run(two_engines, "table = %gpu cluster -o")
+    assert "0 as cuda:1" in ran.text
+    assert any(" 1 " in line and "no GPU" in line for line in ran.text.splitlines())
+
+
+def test_an_engine_that_has_ended(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    two_engines = cluster_of(2)
+    run(two_engines, "%gpu cluster -q")
+    two_engines.kill(1)
+    wait_for(lambda: len(run(two_engines, "%gpu cluster -o -q").value) == 1)
+    assert "1 engine on 1 host" in run(two_engines, "%gpu cluster").text
+
+
+def test_each_engine_its_own(two_engines: Cluster, run: Run) -> None:
+    ran = run(two_engines, "chosen = %gpu pin -o")
+    chosen = run(two_engines, "chosen").value
+    assert isinstance(chosen, ClusterSelection)
+    assert [each.selection.status for each in chosen] == ["applied", "applied"]
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0], [1]]
+    assert chosen.targets == (0, 1)
+    assert not chosen.too_late
+    assert "cuda:0 = GPU 1" in ran.text
+    # What torch finds there, and that the UUIDs, not numbers, were written.
+    for engine in (0, 1):
+        assert two_engines.value(engine, COUNT) == 1
+        mask = two_engines.value(engine, "__import__('os').environ['CUDA_VISIBLE_DEVICES']")
+        assert mask.startswith("GPU-")
+    names = run(two_engines, "table = %gpu cluster -o").text
+    assert "0 as cuda:0" in names
+    assert "none" in names
+
+
+def test_what_is_pinned_to_others_is_theirs(two_engines: Cluster, run: Run) -> None:
+    first = run(two_engines, "%gpu pin -t 0 -o -q").value
+    second = run(two_engines, "%gpu pin -t 1 -o -q").value
+    assert [d.index for d in first[0].selection.devices] == [0]
+    assert [d.index for d in second[0].selection.devices] == [1]
+
+
+def test_what_a_silent_engine_is_pinned_to_is_not_known(
+    two_engines: Cluster, run: Run, busy_engine: Any
+) -> None:
+    run(two_engines, "%gpu pin -t 0 -q")
+    with busy_engine(two_engines, 0):
+        with pytest.raises(UsageError, match="engine 0 does not answer and may hold any GPU"):
+            run(two_engines, "%gpu pin -t 1 --timeout 8s")
+        assert two_engines.value(1, COUNT) == 4  # nothing was changed
+        assert run(two_engines, "%gpu pin -t 1 --share --timeout 8s -o -q").value.targets == (1,)
+
+
+def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    """One instance for each task, as schedulers do it: not even another's of the same device."""
+    parts = [f"MIG-{i}1111111-2222-3333-4444-555555555555" for i in (1, 2)]
+    scenario = Scenario(devices=[GPU(mig=tuple(Mig(uuid=uuid) for uuid in parts)), GPU()])
+    masks = [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in (parts[1], "1")]
+    cluster = cluster_of(2, scenario, env=masks)
+
+    def pinned() -> list[str]:
+        mask = "__import__('os').environ['CUDA_VISIBLE_DEVICES']"
+        return [cluster.value(engine, mask) for engine in (0, 1)]
+
+    run(cluster, "%gpu pin -q")
+    assert pinned()[0] == parts[1]
+    assert pinned()[1].startswith("GPU-")
+    run(cluster, "%gpu reset --cluster -q")
+    run(cluster, "%gpu auto 2 --cluster -q")
+    assert pinned()[0] == parts[1]
+    assert pinned()[1].startswith("GPU-")
+
+
+def test_what_a_scheduler_gave_is_all_there_is(
+    cluster_of: Callable[..., Cluster], run: Run
+) -> None:
+    cluster = cluster_of(2, env=[{"CUDA_VISIBLE_DEVICES": "2,3"}] * 2)
+    chosen = run(cluster, "%gpu pin -t 0 -o -q").value  # nothing is pinned to the other
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[2]]
+    chosen = run(cluster, "%gpu pin -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[2], [3]]
+    with pytest.raises(UsageError, match="has 2 GPUs and 2 engines for 2 each"):
+        run(cluster, "%gpu pin --per-engine 2")
+    chosen = run(cluster, "%gpu auto 1 --cluster -o -q").value
+    assert chosen[0].selection.devices[0].index in (2, 3)
+
+
+def test_several_each_and_shared(two_engines: Cluster, run: Run) -> None:
+    chosen = run(two_engines, "%gpu pin --per-engine 2 -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1], [2, 3]]
+    with pytest.raises(UsageError, match="has 4 GPUs and 2 engines for 3 each: --share lets"):
+        run(two_engines, "%gpu pin --per-engine 3")
+    assert two_engines.value(0, COUNT) == 2  # nothing was changed
+    chosen = run(two_engines, "%gpu pin --per-engine 3 --share -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1, 2], [3, 0, 1]]
+
+
+def test_a_choice_for_all(two_engines: Cluster, run: Run) -> None:
+    assert "no GPU" in run(two_engines, "%gpu off --cluster").text
+    assert two_engines.value(0, COUNT) == two_engines.value(1, COUNT) == 0
+    run(two_engines, "%gpu reset --cluster -q")
+    run(two_engines, "%gpu 2,3 --cluster -t 1 -q")
+    table = run(two_engines, "%gpu cluster -o -q").value
+    assert [[d.index for d in each.table if d.visible] for each in table] == [[0, 1, 2, 3], [2, 3]]
+    with pytest.raises(UsageError, match="no engine was changed; engine 0: there is no GPU 9"):
+        run(two_engines, "%gpu 9 --cluster -v chosen -q")
+    chosen = run(two_engines, "chosen").value
+    assert all("no GPU 9" in str(each.error) for each in chosen), chosen
+    with pytest.raises(UsageError, match="did you mean 'off'"):
+        run(two_engines, "%gpu offf --cluster")
+
+
+def test_the_freest(cluster_of: Callable[..., Cluster], run: Run) -> None:
+    busy = [ExternalProcess(i, 9000 + i, held * 2**30) for i, held in enumerate((40, 5, 60, 20))]
+    cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
+    chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], [3]]
+    with pytest.raises(UsageError, match="which is enough for 1"):
+        run(cluster, "%gpu auto 2 --cluster --min-free 70GiB")
+    chosen = run(cluster, "%gpu auto 1 --cluster -o -q").value
+    assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], []]
+    assert chosen.targets == (0,)
+    with pytest.raises(UsageError, match="the cluster has 4 GPUs and 2 engines, which is enough"):
+        run(cluster, "%gpu auto 3 --cluster")
+
+
+def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:
+    two_engines.run(1, INITIALISE_CUDA)
+    with pytest.warns(GpuMagicWarning) as caught:
+        chosen = run(two_engines, "%gpu pin -o -q").value
+    (warning,) = caught
+    text = str(warning.message)
+    assert text.startswith("Too late on engine 1: torch has initialised CUDA")
+    assert text.endswith(
+        "To change that: %gpu pin --restart (those engines restart in place, and lose their "
+        "variables)"
+    )
+    assert [each.selection.status for each in chosen] == ["applied", "too-late"]
+    assert chosen.too_late == (1,)
+    for line in ("off --cluster -t 1", "pin -t 0,1 --per-engine 2 --share"):
+        with pytest.warns(GpuMagicWarning, match=f": %gpu {line} --restart"):
+            run(two_engines, f"%gpu {line} -q")
+
+
+def test_engines_that_do_not_answer_change_nothing(
+    two_engines: Cluster, run: Run, busy_engine: Any
+) -> None:
+    run(two_engines, "%gpu cluster -q")
+    with busy_engine(two_engines, 1):
+        with pytest.raises(UsageError, match=r"engine 1: no answer .* nothing was changed"):
+            run(two_engines, "%gpu pin --timeout 8s")
+        assert two_engines.value(0, COUNT) == 4

@@ -1,0 +1,134 @@
+"""What the table adds to NVML's readings: what this process sees and holds; None for unknown."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import devices, driver
+from gpumagic.cuda.driver import DriverState, ListedDevice
+from gpumagic.cuda.visible_devices import MASK
+from gpumagic.errors import DeviceError
+from gpumagic.results import DeviceTable, MigInstance, Process
+
+PID = os.getpid()
+MINE, OTHER = Process(PID, 50), Process(PID + 1, 7)
+UNKNOWN = Process(PID + 2, None)
+BEFORE = DriverState(loaded=True, initialized=False)
+
+
+def readings(*listed: tuple[Process, ...] | None) -> list[dict[str, Any]]:
+    """NVML's readings of equal devices with these processes."""
+    return [
+        {"index": index, "uuid": f"GPU-a{index}", "name": "H100", "processes": processes}
+        for index, processes in enumerate(listed)
+    ]
+
+
+def initialized(*uuids: str, contexts: tuple[int, ...] = ()) -> DriverState:
+    return DriverState(loaded=True, initialized=True, uuids=uuids, contexts=contexts)
+
+
+@pytest.mark.parametrize(
+    ("environment", "state", "ordinals", "visible"),
+    [
+        ({}, BEFORE, [0, 1], [True, True]),
+        ({MASK: "1"}, BEFORE, [None, 0], [False, True]),
+        ({MASK: "-1"}, BEFORE, [None, None], [False, False]),
+        # Once the driver is initialised the variables no longer count.
+        ({MASK: "-1"}, initialized("GPU-a1", "GPU-a0"), [1, 0], [True, True]),
+        ({}, initialized("GPU-A1"), [None, 0], [False, True]),
+        ({}, initialized("GPU-zz"), [None, None], [None, None]),
+        ({}, DriverState(loaded=True, initialized=True), [None, None], [None, None]),
+        ({}, DriverState(loaded=True, initialized=None), [None, None], [None, None]),
+        (
+            {},
+            DriverState(loaded=True, initialized=False, failed=True),
+            [None, None],
+            [False, False],
+        ),
+    ],
+)
+def test_what_this_process_sees(
+    environment: dict[str, str],
+    state: DriverState,
+    ordinals: list[int | None],
+    visible: list[bool | None],
+) -> None:
+    found = devices._compose(readings((), ()), environment, state, False, False)
+    assert [device.ordinal for device in found] == ordinals
+    assert [device.visible for device in found] == visible
+
+
+def test_a_divided_device_shows_the_instance_that_the_driver_lists() -> None:
+    divided = readings(())
+    divided[0]["mig"] = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
+    (found,) = devices._compose(divided, {}, initialized("MIG-2b"), False, False)
+    assert (found.ordinal, found.visible, found.instance) == (0, True, "MIG-2b")
+
+
+@pytest.mark.parametrize(
+    ("listed", "state", "first", "own", "others"),
+    [
+        # On the machine itself NVML's pids are this process's.
+        ((MINE, OTHER), initialized("GPU-a0", contexts=(0,)), True, 50, 7),
+        ((OTHER,), initialized("GPU-a0"), True, 0, 7),
+        ((MINE, UNKNOWN), initialized("GPU-a0", contexts=(0,)), True, 50, None),
+        (None, initialized("GPU-a0", contexts=(0,)), True, None, None),
+        ((), BEFORE, True, 0, None),
+        # In a container they may be the host's: ours only at exactly our contexts.
+        ((MINE, OTHER), initialized("GPU-a0", contexts=(0,)), False, 50, 7),
+        ((MINE, OTHER), initialized("GPU-a0"), False, 0, None),
+        ((OTHER,), initialized("GPU-a0", contexts=(0,)), False, None, None),
+    ],
+)
+def test_memory_of_this_process_and_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+    listed: tuple[Process, ...] | None,
+    state: DriverState,
+    first: bool,
+    own: int | None,
+    others: int | None,
+) -> None:
+    monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: first)
+    (found,) = devices._compose(readings(listed), {}, state, False, False)
+    assert (found.memory_own, found.memory_others) == (own, others)
+
+
+@pytest.mark.parametrize(("used", "others"), [(2**20, 0), (2**30, None), (None, None)])
+def test_an_empty_list_is_believed_where_nothing_is_in_use(
+    used: int | None, others: int | None
+) -> None:
+    fields = readings(())
+    fields[0]["memory_used"] = used
+    (found,) = devices._compose(fields, {}, BEFORE, False, False)
+    assert found.memory_others == others
+
+
+def test_uuids_that_nvml_refuses_come_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = tuple(ListedDevice(f"GPU-b{i}", name, 1, (9, 0)) for i, name in enumerate("XY"))
+    monkeypatch.setattr(devices, "_listed_by_driver", lambda: listed)
+
+    def uuids(*names: str) -> list[str | None]:
+        fields = [{"index": i, "uuid": None, "name": name} for i, name in enumerate(names)]
+        return [each["uuid"] for each in devices._named_by_driver(fields)]
+
+    assert uuids("X", "Y") == ["GPU-b0", "GPU-b1"]
+    assert uuids("Y", "X") == [None, None]  # not the same devices, or not in the same order
+    assert uuids("X") == [None]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (DeviceTable(error="no NVML"), "the GPUs cannot be listed: no NVML"),
+        (DeviceTable(cuda_missing=True), f"no GPU can be used: {driver.MISSING}"),
+    ],
+)
+def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, says: str) -> None:
+    devices.check(DeviceTable())
+    with pytest.raises(DeviceError) as caught:
+        devices.check(table)
+    assert str(caught.value) == says

@@ -1,0 +1,110 @@
+"""The driver's library and its devices, by ctypes and by a child process."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import subprocess
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import driver, driver_program
+from gpumagic.errors import DeviceError
+from gpumagic.system import child_process
+from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
+
+HANDLE = 0x7FFE_1234_0000
+
+
+class GetModuleHandle:
+    """As ctypes calls it: the answer is cut to an int unless ``restype`` says otherwise."""
+
+    restype: Any = ctypes.c_int
+    argtypes: Any = None
+
+    def __call__(self, name: str) -> int:
+        return HANDLE if self.restype is ctypes.c_void_p else ctypes.c_int(HANDLE).value
+
+
+def test_the_drivers_handle_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel32 = SimpleNamespace(GetModuleHandleW=GetModuleHandle())
+    opened = []
+
+    def library(name: str, handle: int) -> str:
+        opened.append(handle)
+        return name
+
+    monkeypatch.setattr(driver, "_library", None)
+    monkeypatch.setattr(driver, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(ctypes, "WinDLL", lambda name: kernel32, raising=False)
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel32), raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert driver.loaded_library() is not None
+    assert opened == [HANDLE]
+
+
+#: What the driver lists, by machine; `tests/magics/gpu/test_mig.py` has a divided GPU in a kernel.
+LISTED = [
+    (Scenario(devices=2), ["GPU", "GPU"]),
+    (Scenario(devices=[GPU(mig=[Mig()]), GPU()]), ["MIG"]),
+    (Scenario(devices=0), []),
+]
+
+
+@pytest.mark.parametrize(("scenario", "kinds"), LISTED, ids=["two", "divided", "none"])
+def test_the_devices_of_another_machine_are_listed(
+    child_environment: Callable[..., dict[str, str]], scenario: Scenario, kinds: list[str]
+) -> None:
+    before = driver.state()
+    listed = driver.list_in_child(child_environment(scenario), timeout=120)
+    assert [str(device.uuid)[:3] for device in listed] == kinds
+    for device in listed:
+        assert device.memory_total > 2**30
+        assert device.compute_capability >= (7, 5)
+        assert device.name
+    if kinds == ["MIG"]:
+        assert listed[0].uuid == default_uuid(0, 0)
+    assert driver.state() == before
+
+
+@pytest.mark.parametrize(
+    ("scenario", "says"),
+    [
+        (Scenario(devices=2, faults={"cuInit": 999}), "no CUDA driver: cuInit answered 999"),
+        (Scenario(devices=2, driver=False), "no CUDA driver: libcuda.so.1"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_one_line(
+    child_environment: Callable[..., dict[str, str]], scenario: Scenario, says: str
+) -> None:
+    with pytest.raises(DeviceError) as caught:
+        driver.list_in_child(child_environment(scenario), timeout=120)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "errors", "says"),
+    [
+        ("", "Traceback\nMemoryError: too large", "no CUDA driver: MemoryError: too large"),
+        ("", "", "no CUDA driver: no reason given"),
+        ('noise\n{"error": "cuInit answered 3"}', "", "no CUDA driver: cuInit answered 3"),
+    ],
+)
+def test_a_child_that_ends_early(
+    monkeypatch: pytest.MonkeyPatch, output: str, errors: str, says: str
+) -> None:
+    done: Any = subprocess.CompletedProcess([], 1, output, errors)
+    monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
+    with pytest.raises(DeviceError, match=says):
+        driver.list_in_child()
+
+
+def test_the_program_imports_nothing_of_gpumagic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gpumagic" not in inspect.getsource(driver_program).partition('"""\n\n')[2]
+    driver_program.main()
+    assert {"devices", "error"} & json.loads(capsys.readouterr().out).keys()

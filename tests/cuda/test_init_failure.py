@@ -1,0 +1,129 @@
+"""Whether an initialisation of CUDA has failed: asked where there is a reason, and once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from gpumagic.cuda import driver, init_failure, nvml_check, probe, torch_cuda
+from gpumagic.cuda.process_state import STATE, InitFailure
+from gpumagic.cuda.visible_devices import MASK
+from gpumagic.results import Device, DeviceTable
+
+VISIBLE = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=False)
+HIDDEN = DeviceTable((Device(0, uuid="GPU-aa", visible=False),), cuda_initialized=False)
+INITIALIZED = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initialized=True)
+
+
+class Copy:
+    """A forked copy of the process, which answers what a test says."""
+
+    def __init__(self) -> None:
+        self.answer, self.asked = probe.Start(count=1), 0
+
+    def __call__(self) -> probe.Start:
+        self.asked += 1
+        return self.answer
+
+
+@pytest.fixture
+def copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Copy]:
+    """The copy that is asked, in a process in which nothing was found out yet."""
+    import torch  # noqa: F401 - only where it is loaded can CUDA have failed
+
+    monkeypatch.setattr(STATE, "init_failure", InitFailure())
+    fake = Copy()
+    monkeypatch.setattr(probe, "in_fork", fake)
+    monkeypatch.delenv(MASK, raising=False)
+    return fake
+
+
+def test_nothing_is_asked_without_a_reason(copy: Copy) -> None:
+    assert not init_failure.suspected()
+    assert not init_failure.has_failed(VISIBLE)
+    assert copy.asked == 0
+
+
+@pytest.mark.parametrize("table", [HIDDEN, INITIALIZED], ids=["hidden", "initialised"])
+def test_nothing_is_asked_where_a_failure_could_not_show(copy: Copy, table: DeviceTable) -> None:
+    init_failure.suspect(hidden=True)
+    assert not init_failure.has_failed(table)
+    assert copy.asked == 0
+    assert init_failure.suspected()
+
+
+def test_a_failure_is_found_once_and_final(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy.answer = probe.Start(count=0)
+    monkeypatch.setattr(STATE, "nvml_check_set", True)
+    monkeypatch.setenv(nvml_check.VARIABLE, "1")
+    init_failure.suspect(hidden=True)
+    for _ in range(2):
+        assert init_failure.has_failed(VISIBLE)
+    assert copy.asked == 1
+    assert nvml_check.VARIABLE not in os.environ  # NVML would say that there is a GPU
+    assert driver.state().failed is (driver.state().initialized is False)
+
+
+def test_a_suspicion_that_is_wrong_is_dropped(copy: Copy) -> None:
+    init_failure.suspect(hidden=False)
+    for _ in range(2):
+        assert not init_failure.has_failed(VISIBLE)
+    assert copy.asked == 1
+    assert not init_failure.suspected()
+
+
+def test_no_answer_is_asked_for_again_under_other_variables(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy.answer = probe.Start(said="a copy of this process gave no answer")
+    init_failure.suspect(hidden=True)
+    for mask, asked in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
+        if mask is not None:
+            monkeypatch.setenv(MASK, mask)
+        assert not init_failure.has_failed(VISIBLE)
+        assert copy.asked == asked
+    assert init_failure.suspected()
+    init_failure.suspect(hidden=True)  # a new reason
+    init_failure.has_failed(VISIBLE)
+    assert copy.asked == 4
+
+
+@pytest.mark.parametrize(
+    ("hidden", "said", "text"),
+    [
+        (True, None, "CUDA was asked for while all GPUs were hidden"),
+        (True, "CUDA initialization: Error 803: no", "CUDA has failed to start (Error 803: no)"),
+        (False, None, "CUDA has failed to start, and does not start again in this process"),
+    ],
+)
+def test_the_cause(copy: Copy, hidden: bool, said: str | None, text: str) -> None:
+    copy.answer = probe.Start(count=0, said=said)
+    init_failure.suspect(hidden=hidden)
+    init_failure.has_failed(VISIBLE)
+    assert init_failure.cause().startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("mask", "suspected"), [(None, False), ("0", False), ("-1", True), ("", True)]
+)
+def test_hiding_is_a_reason(copy: Copy, mask: str | None, suspected: bool) -> None:
+    init_failure.note_hiding({MASK: mask}, VISIBLE)
+    assert init_failure.suspected() is suspected
+
+
+def test_only_a_torch_with_cuda_can_have_failed(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
+    init_failure.suspect(hidden=True)
+    init_failure.note_hiding({MASK: "-1"}, VISIBLE)
+    assert not init_failure.suspected()
+
+
+def test_what_is_quick_depends_on_the_last_question(copy: Copy) -> None:
+    assert init_failure.is_quick(0.0)
+    STATE.init_failure.seconds = 2.0
+    assert not init_failure.is_quick(1.0)
+    assert init_failure.is_quick(20.0)

@@ -1,0 +1,86 @@
+"""NVML's fields of a device; what it refuses is left out. Every call's faults: test_faults.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import nvml
+from gpumagic.errors import DeviceError
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def _fresh_session(virtual_gpu: Any) -> Iterator[None]:
+    nvml.close()
+    yield
+    nvml.close()
+
+
+def test_a_device_as_nvml_measures_it(virtual_gpu: Any) -> None:
+    virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
+    virtual_gpu.add_process(1, 4242, 3 * GIB, "a process")
+    readings = nvml.session().read()
+    assert [reading["index"] for reading in readings] == [0, 1, 2, 3]
+    reading = readings[1]
+    assert (reading["utilization"], reading["temperature"], reading["power"]) == (33, 55, 250.0)
+    assert reading["memory_used"] + reading["memory_free"] <= reading["memory_total"]
+    # Beside it there may be this process, by another test.
+    assert [p.memory for p in reading["processes"] if p.pid == 4242] == [3 * GIB]
+    assert reading["mig"] == ()
+    assert "error" not in reading
+
+
+def test_the_session_is_kept_until_it_is_closed() -> None:
+    first = nvml.session()
+    assert nvml.session() is first
+    nvml.close()
+    nvml.close()
+    assert nvml.session() is not first
+
+
+def test_a_lost_device_keeps_its_identity_alone(virtual_gpu: Any) -> None:
+    whole = nvml.session().read()[2]
+    virtual_gpu.lose(2)
+    lost = nvml.session().read()[2]
+    assert lost.keys() == {"index", "uuid", "name", "compute_capability", "error"}
+    assert (lost["uuid"], lost["name"]) == (whole["uuid"], whole["name"])
+    assert lost["error"].startswith("the GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x00, ()),
+        (0x01, ()),  # idle
+        (0x02, ()),  # a clock that was set
+        (0x04, ("power limit",)),
+        (0x28, ("hardware slowdown", "too hot (software)")),
+        (0xC0, ("too hot (hardware)", "power brake")),
+    ],
+)
+def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str, ...]) -> None:
+    uuid = nvml.session().read()[0]["uuid"]
+    virtual_gpu.set_gpu(0, throttle_reasons=bits)
+    assert nvml.session().held_down(uuid) == reasons
+    assert nvml.session().held_down("GPU-unknown") == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (9, nvml.NOT_LOADED),
+        (12, "NVML is not installed: there is no NVIDIA driver on this machine"),
+        (15, "NVML answers: "),
+        (999, "NVML answers: Unknown Error (error 999)"),
+    ],
+)
+def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, says: str) -> None:
+    virtual_gpu.fault("nvmlInitWithFlags", code)
+    with pytest.raises(DeviceError) as caught:
+        nvml.session()
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,27 @@
+"""The variable that makes torch ask NVML: set on loading, unset once it is useless."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gpumagic.cuda import nvml_check
+
+VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+@pytest.mark.parametrize("users", [None, "1", "0"])
+def test_the_variable_goes_when_it_protects_nothing(
+    monkeypatch: pytest.MonkeyPatch, users: str | None
+) -> None:
+    """And a user's own stays, whatever we know."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if users is not None:
+        monkeypatch.setenv(VARIABLE, users)
+    nvml_check.withdraw()
+    nvml_check.set_variable()
+    assert os.environ[VARIABLE] == (users or "1")
+    nvml_check.withdraw()
+    assert os.environ.get(VARIABLE) == users
+    assert not nvml_check.is_ours()

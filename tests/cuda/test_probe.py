@@ -1,0 +1,96 @@
+"""torch's build and its CUDA runtime, as a child, a fork or this process tells them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from gpumagic.cuda import probe, probe_program, torch_cuda
+from gpumagic.system import child_process
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (None, None),
+        (
+            "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some "
+            "cuda functions before calling NumCudaDevices() that might have already set an error? "
+            "Error 803: system has unsupported display driver / cuda driver combination",
+            "Error 803: system has unsupported display driver / cuda driver combination",
+        ),
+        (
+            "CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up "
+            "environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.",
+            "CUDA unknown error",
+        ),
+        (
+            "CUDA initialization: Found no NVIDIA driver on your system. Please check that you "
+            "have an NVIDIA GPU",
+            "Found no NVIDIA driver on your system",
+        ),
+        ("a copy of this process gave no answer", "a copy of this process gave no answer"),
+    ],
+)
+def test_torchs_general_advice_is_left_out(said: str | None, reason: str | None) -> None:
+    assert probe.Start(said=said).reason == reason
+
+
+def test_the_build_of_this_process() -> None:
+    build = probe.build_here()
+    assert build is not None
+    assert (build.version, build.cuda) == (torch.__version__, torch.version.cuda)
+    assert build.compiled is torch_cuda.built_with_cuda()
+    assert all(each.startswith(("sm_", "compute_")) for each in build.architectures)
+
+
+def test_a_fork_tells_without_a_change_here() -> None:
+    initialized = torch.cuda.is_initialized()
+    start = probe.in_fork()
+    assert start.count is not None or start.said is not None
+    assert torch.cuda.is_initialized() is initialized
+
+
+def test_without_torch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
+    assert probe.build_here() is None
+    assert probe.in_fork() == probe.here() == probe.Start()
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "said"),
+    [
+        ("", "the process that imported it ended with status 3", None),
+        ('noise\n{"error": "torch is not installed"}\n', "torch is not installed", None),
+        ('{"version": "2", "compiled": false}\n', None, None),
+        (
+            '{"version": "2", "compiled": true}\n',
+            None,
+            "the process that started CUDA ended with status 3",
+        ),
+        ('{"compiled": true}\n{"count": 2, "said": null}\n', None, None),
+    ],
+)
+def test_what_a_child_printed(
+    monkeypatch: pytest.MonkeyPatch, output: str, error: str | None, said: str | None
+) -> None:
+    """A child may end at any point: by then it has printed a part."""
+    done: Any = subprocess.CompletedProcess([], 3, output, "")
+    monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
+    build, start = probe.in_child({})
+    assert (build.error, start.said) == (error, said)
+    assert start.count == (2 if '"count"' in output else None)
+
+
+def test_the_program_says_why_torch_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    probe_program.main()
+    (answer,) = map(json.loads, capsys.readouterr().out.split("\n\n"))
+    assert "torch" in answer["error"]

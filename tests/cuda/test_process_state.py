@@ -1,0 +1,145 @@
+"""What a snapshot restores: every field of a choice, with its effect; and no fact."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from gpumagic.cuda.process_state import (
+    STATE,
+    Choice,
+    InitFailure,
+    ProcessState,
+    Snapshot,
+    WrittenVariable,
+)
+from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.selection import cpu_threads, environment, gate
+
+THREADS = torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins without a choice, and leaves none."""
+    monkeypatch.setattr(STATE, "choice", Choice())
+    for name, value in ((MASK, "0,1"), (ORDER, "PCI_BUS_ID")):
+        monkeypatch.setenv(name, value)
+    yield
+    gate.lift()
+    torch.set_num_threads(THREADS)
+
+
+def effects() -> dict[str, Any]:
+    """What choices have changed in the process, outside of gpumagic."""
+    return {
+        "variables": environment.now(),
+        "threads": torch.get_num_threads(),
+        "gate": (torch.cuda.is_available.__qualname__, torch.overrides._len_torch_function_stack()),
+    }
+
+
+#: By field of `Choice`, how ``%gpu`` changes it.
+CHANGES: dict[str, Callable[[], Any]] = {
+    "variables": lambda: environment.write({MASK: "-1"}),
+    "threads": lambda: cpu_threads.use(THREADS + 1),
+    "gate": lambda: gate.close((), "off"),
+}
+
+
+def test_every_field_is_tried_here() -> None:
+    assert CHANGES.keys() == effects().keys() == {field.name for field in fields(Choice)}
+    assert {"choice", *FACTS} == {field.name for field in fields(ProcessState)}
+
+
+@pytest.mark.parametrize("earlier", [(), tuple(CHANGES)], ids=["first", "again"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
+    for each in earlier:
+        CHANGES[each]()
+    outside, values = effects(), vars(STATE.choice).copy()
+    kept = dict(values["variables"])
+    before = STATE.snapshot()
+    {**CHANGES, "variables": lambda: environment.write({MASK: "1", ORDER: None})}[name]()
+    assert getattr(STATE.choice, name) != getattr(before.choice, name)
+    STATE.restore(before)
+    assert vars(STATE.choice) == {**values, "variables": kept}
+    assert effects() == outside
+
+
+#: By field of `ProcessState` that is a fact, a value that it does not have here.
+FACTS: dict[str, Any] = {
+    "started_with": {"A": "b"},
+    "nvml_check_set": "set",
+    "init_failure": InitFailure(failed=True),
+    "init_trace": object(),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_restore_changes_no_fact(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = STATE.snapshot()
+    monkeypatch.setattr(STATE, name, FACTS[name])
+    STATE.restore(before)
+    assert getattr(STATE, name) is FACTS[name]
+    assert name not in {field.name for field in fields(Snapshot)}
+
+
+def test_restore_overwrites_what_the_user_wrote_since() -> None:
+    before = STATE.snapshot()
+    os.environ[MASK] = "3"
+    del os.environ[ORDER]
+    STATE.restore(before)
+    assert environment.now() == {MASK: "0,1", ORDER: "PCI_BUS_ID"}
+
+
+def test_threads_that_only_the_user_set_stay() -> None:
+    before = STATE.snapshot()
+    torch.set_num_threads(THREADS + 2)
+    STATE.restore(before)
+    assert torch.get_num_threads() == THREADS + 2
+    # Also the number that an earlier choice set is one that the user may have changed since.
+    cpu_threads.use(THREADS + 1)
+    torch.set_num_threads(THREADS + 2)
+    before = STATE.snapshot()
+    cpu_threads.use(THREADS + 1)
+    STATE.restore(before)
+    assert torch.get_num_threads() == THREADS + 2
+
+
+def test_a_snapshot_is_independent_of_later_choices() -> None:
+    before = STATE.snapshot()
+    environment.write({MASK: "-1"})
+    assert before.choice.variables == {}
+    STATE.restore(before)
+    environment.write({MASK: "1"})
+    assert before.choice.variables == {}
+    assert STATE.choice.variables == {MASK: WrittenVariable("0,1", "1")}
+
+
+def test_a_gate_that_was_closed_is_closed_again() -> None:
+    original = torch.cuda.is_available
+    gate.close((), "off")
+    outer, before = gate.current(), STATE.snapshot()
+    gate.lift()
+    assert torch.cuda.is_available is original
+    STATE.restore(before)
+    assert gate.current() is outer
+    assert torch.cuda.is_available() is False
+    gate.lift()
+    assert torch.cuda.is_available is original
+
+
+def test_the_environment_of_the_start_is_that_of_the_process() -> None:
+    """Whatever was set since; Linux keeps it."""
+    os.environ["GPUMAGIC_TEST_LATER"] = "1"
+    try:
+        assert "GPUMAGIC_TEST_LATER" not in ProcessState().started_with
+    finally:
+        del os.environ["GPUMAGIC_TEST_LATER"]
+    assert "PATH" in ProcessState().started_with

@@ -1,0 +1,55 @@
+"""torch's own functions of tensors, whatever a subclass or a mode overrides."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.cuda.tensor_functions import plain_functions, storage_address, tensor_base
+
+
+class Refusing(torch.Tensor):
+    """A subclass that lets none of torch's functions through."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError(f"{function} was called")
+
+
+class RefusingMode(TorchFunctionMode):
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError(f"{function} was called")
+
+
+def test_neither_a_subclass_nor_a_mode_is_asked() -> None:
+    tensor = torch.zeros(6).as_subclass(Refusing)
+    with pytest.raises(AssertionError, match="was called"):
+        tensor.sum()
+    with RefusingMode(), plain_functions():
+        assert tensor_base().size(tensor) == (6,)
+        assert tensor_base().numel(torch.ones(3)) == 3
+    with pytest.raises(AssertionError, match="was called"):
+        tensor.sum()
+
+
+def test_views_have_the_address_of_their_storage() -> None:
+    address, whole, other = storage_address(), torch.arange(12), torch.arange(12)
+    views = (whole, whole[3:], whole.view(3, 4).t(), whole[::2])
+    assert {address(view) for view in views} == {whole.data_ptr()}
+    assert address(other) == other.data_ptr() != whole.data_ptr()
+
+
+def test_without_torch_the_scope_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert torch_cuda.loaded() is None
+    with plain_functions():
+        pass

@@ -1,0 +1,78 @@
+"""What torch tells of its devices, asked without initialising CUDA."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import DeviceError
+
+
+@pytest.mark.parametrize("module", [None, SimpleNamespace()], ids=["failed", "half imported"])
+def test_a_torch_that_is_not_usable_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", module)
+    assert torch_cuda.loaded() is None
+    assert torch_cuda.built_with_cuda() is torch_cuda.initialized() is False
+    assert torch_cuda.contexts() == ()
+    assert torch_cuda.current_device() is None
+
+
+def test_a_torch_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(DeviceError, match="install it with: pip install torch") as caught:
+        torch_cuda.device()
+    assert "\n" not in str(caught.value)
+
+
+def test_device_is_the_chosen_one_within_scopes() -> None:
+    outside = torch_cuda.device()
+    with torch_cuda.chosen(torch.device("cpu")):
+        assert torch_cuda.device() == torch.device("cpu")
+        with torch_cuda.chosen(torch.device("meta")):
+            assert torch_cuda.device() == torch.device("meta")
+        assert torch_cuda.device() == torch.device("cpu")
+    assert torch_cuda.device() == outside
+
+
+def test_a_context_is_seen_and_none_is_made(virtual_gpu: Any) -> None:
+    before = torch_cuda.contexts()
+    torch.empty(1, device="cuda:2")
+    assert {*torch_cuda.contexts()} == {*before, 2}
+    assert torch_cuda.initialized()
+    assert torch_cuda.in_bad_fork() is False
+    stats = torch_cuda.memory_stats(2)
+    assert stats["allocated_bytes"]["all"]["current"] >= 0
+    count = torch_cuda.allocations(2)
+    kept = torch.empty(1, device="cuda:2")
+    assert torch_cuda.allocations(2) == (count or 0) + 1
+    del kept
+    assert {*torch_cuda.contexts()} == {*before, 2}
+
+
+def test_streams_are_all_of_torchs_and_their_turn_stays(virtual_gpu: Any) -> None:
+    torch.empty(1, device="cuda:0")
+    found = {stream.cuda_stream for stream in torch_cuda.streams(0)}
+    assert torch_cuda.streams(0) is torch_cuda.streams(0)
+    assert {torch.cuda.Stream(0).cuda_stream for _ in range(32)} <= found
+    assert torch.cuda.default_stream(0).cuda_stream in found
+    assert torch_cuda.busy_streams(0) == []
+
+
+def test_an_initialisation_that_is_waited_for_can_be_forgotten() -> None:
+    calls: list[str] = []
+
+    def call() -> None:
+        calls.append("called")
+
+    before = len(getattr(torch.cuda, "_queued_calls", []))
+    torch_cuda.when_initialized(call)
+    torch_cuda.forget(call)
+    assert len(getattr(torch.cuda, "_queued_calls", [])) == before
+    assert calls == ["called"] * torch.cuda.is_initialized()

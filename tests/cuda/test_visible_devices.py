@@ -1,0 +1,108 @@
+"""What ``CUDA_VISIBLE_DEVICES`` shows: the grammar of the CUDA driver, as tables; no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.cuda.visible_devices import hides_all, view
+from gpumagic.results import Device, MigInstance
+
+UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
+
+FOUR = tuple(Device(i, uuid=u, name="H100", memory_free=2**33) for i, u in enumerate(UUIDS))
+
+UNEQUAL = tuple(
+    Device(i, uuid=u, name=name)
+    for i, (u, name) in enumerate(zip(UUIDS, ("T4", "H100", "T4", "H100"), strict=True))
+)
+
+
+def test_a_machine_without_gpus_hides_none() -> None:
+    assert not hides_all({}, ())
+    assert hides_all({"CUDA_VISIBLE_DEVICES": "0"}, ())
+
+
+DIVIDED = (
+    Device(0, uuid="GPU-aa", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
+    Device(1, uuid="GPU-bb"),
+)
+
+
+@pytest.mark.parametrize(
+    ("mask", "indexes", "instances"),
+    [
+        (None, (0,), {0: "MIG-1a"}),
+        ("0", (0,), {0: "MIG-1a"}),
+        ("GPU-a", (0,), {0: "MIG-1a"}),
+        ("1", (1,), {}),
+        ("1,0", (0,), {0: "MIG-1a"}),
+        ("MIG-2", (0,), {0: "MIG-2b"}),
+        ("MIG-2b,MIG-1a", (0,), {0: "MIG-2b"}),
+        ("MIG-2b,MIG-2", (), {}),
+        ("MIG-2b,GPU-b", (0,), {0: "MIG-2b"}),
+        ("GPU-b,MIG-2b", (1,), {}),
+        ("MIG-zz", (), {}),
+        ("MIG-GPU-aa/1/0", None, {}),
+    ],
+)
+def test_what_a_mask_shows_of_a_divided_gpu(
+    mask: str | None, indexes: tuple[int, ...] | None, instances: dict[int, str]
+) -> None:
+    seen = view({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, DIVIDED)
+    assert (seen.indexes, seen.instances) == (indexes, instances)
+
+
+# --- what a value shows (the table in the CUDA programming guide and torch's parser) -------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "indexes"),
+    [
+        (None, (0, 1, 2, 3)),
+        ("", ()),
+        ("-1", ()),
+        ("NoDevFiles", ()),
+        ("void", ()),
+        ("none", ()),
+        ("all", ()),
+        ("gpu-aa11", ()),
+        ("0,-1,1", (0,)),
+        ("0,2,-1,1", (0, 2)),
+        ("0,0", ()),
+        ("GPU-aa11,GPU-aa11", ()),
+        ("9,0", ()),
+        ("0,9", (0,)),
+        ("1gpu2,2amp", (1, 2)),
+        (" 0, 1 ", (0, 1)),
+        ("0;1", (0,)),
+        ("3,2", (3, 2)),
+        ("GPU-b", (2,)),
+        ("GPU-aa", ()),
+        ("GPU-bb33,GPU-aa11", (2, 0)),
+        ("GPU-bb33, GPU-aa11", (2,)),
+        (" GPU-bb33", ()),
+        ("GPU-bb33,0", (2,)),
+        ("0,GPU-bb33", (0,)),
+        ("GPU-bb33,GPU-zz,GPU-aa11", (2,)),
+        ("GPU-bb33,GPU-b", ()),
+        ("0,9,9", ()),
+        ("+1", (1,)),
+        ("-0", ()),
+    ],
+)
+def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
+    environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    seen = view(environment, FOUR)
+    assert seen.indexes == indexes
+    assert seen.visible == frozenset(indexes)
+    assert hides_all(environment, FOUR) == (mask is not None and not indexes)
+
+
+def test_numbers_mean_nothing_sure_where_cudas_order_is_not_known() -> None:
+    mask = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert view(mask, UNEQUAL).visible is None
+    assert view(mask | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, UNEQUAL).indexes == (0,)
+    assert view({"CUDA_VISIBLE_DEVICES": "GPU-cc44,GPU-aa11"}, UNEQUAL).indexes == (3, 0)
+    unset = view({}, UNEQUAL)
+    assert unset.visible == {0, 1, 2, 3}
+    assert unset.indexes is None

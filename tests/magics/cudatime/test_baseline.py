@@ -1,0 +1,81 @@
+"""``--save`` and ``--against``: a notebook that guards its own speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+import gpumagic
+from gpumagic.results import CudaTiming
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def timed(ip: Any, run_cell: Run, gpu_work: Any, tmp_path: Path, monkeypatch: Any) -> Run:
+    """``timed(options, seconds)``: a cell of known duration, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    ip.user_ns["sleep"] = gpu_work.sleep
+
+    def run(options: str, seconds: float, **more: Any) -> Ran:
+        return run_cell(f"%%cudatime {options}\nsleep({seconds})", **more)
+
+    return run
+
+
+def test_a_slower_cell_fails_and_an_equal_one_does_not(timed: Run) -> None:
+    timed("--name step --save step.json -n 1 -r 9", 0.01)
+    stored = gpumagic.load("step.json")
+    assert isinstance(stored, CudaTiming)
+    assert stored.gpu is not None
+    assert stored.gpu.median == pytest.approx(0.01, rel=0.01)
+    assert stored.conditions is not None
+    assert stored.conditions.devices
+    assert stored.conditions.torch
+
+    same = timed("--against step.json --fail-above 10% -n 1 -r 9", 0.01)
+    assert same.error is None
+    assert "stored" in same.text
+    slower = timed("--against step.json --fail-above 10% -n 1 -r 9", 0.012, raising=False)
+    assert type(slower.error) is gpumagic.RegressionError
+    assert "1.20 times as long as stored" in str(slower.error)
+    assert "Traceback" not in slower.stdout
+    allowed = timed("--against step.json --fail-above 30 -n 1 -r 9", 0.012)
+    assert allowed.error is None
+
+
+def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
+    timed("--save once.json", 0.01)
+    compared = timed("--against once.json", 0.02)
+    assert "too few repeats" in compared.text
+    with pytest.raises(UsageError, match="too few repeats"):
+        timed("--against once.json --fail-above 10%", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--against nothing.json", "cannot read nothing.json"),
+        ("--save nowhere/step.json", "there is no folder nowhere"),
+        ("--fail-above 10%", "go with --against FILE"),
+        ("--strict", "go with --against FILE"),
+        ("--against memory.json", "holds no times"),
+        ("--against step.json --fail-above x", "is not a percentage"),
+        ("--on cpu,cuda:0 --save step.json", "leave --on out"),
+    ],
+)
+def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) -> None:
+    gpumagic.results.MemoryDelta().save("memory.json")
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(UsageError, match=says):
+        timed(options, 1)
+
+
+def test_a_cell_that_raises_writes_nothing(timed: Run, run_cell: Run) -> None:
+    run_cell("%%cudatime --save step.json\n1 / 0", raising=False)
+    assert not Path("step.json").exists()

@@ -1,0 +1,79 @@
+"""The code's value or exception where our own part fails or is interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.run import Stopwatch
+
+FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
+
+
+def interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("options", "patched", "value"),
+    [("", (Stopwatch, "stop"), 42), ("-n 1 -r 2 -w 0", (Benchmark, "result"), None)],
+)
+def test_a_failure_of_ours_leaves_value_and_exception(
+    options: str,
+    patched: tuple[type, str],
+    value: int | None,
+    run_cell: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = getattr(*patched)
+    ended: list[Any] = []
+
+    def fails_at_last(*arguments: Any, **options: Any) -> Any:
+        ended.append(method(*arguments, **options))
+        raise ValueError("oops")
+
+    monkeypatch.setattr(*patched, fails_at_last)
+    ran = run_cell(f"%%cudatime {options}\n6 * 7")
+    assert (ran.value, ran.stdout.splitlines()[0]) == (value, FAILURE)
+    ran = run_cell(f"%%cudatime {options}\n1 / 0", raising=False)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert FAILURE in ran.stdout
+    assert len(ended) == 2
+
+
+def test_an_interrupted_wait_for_the_gpu_is_a_partial_result(
+    ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code has ended: its variables are there, and so is its host time."""
+
+    def stop(stopwatch: Stopwatch) -> Any:
+        stopwatch._stop_clocks()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stopwatch, "stop", stop)
+    ran = run_cell("%%cudatime -v t\nx = 5", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    timing = ip.user_ns["t"]
+    assert ip.user_ns["x"] == 5
+    assert timing.partial
+    assert timing.gpu_note == "interrupted while waiting for the GPU"
+    assert timing.host.median <= timing.wall.median
+
+
+def test_interrupted_before_the_start_nothing_is_run(
+    ip: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stopwatch, "start", interrupted)
+    ran = run_cell("%%cudatime -v t\nx = 5", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert "nothing was run" in ran.stdout
+    assert not {"x", "t"} & {*ip.user_ns}
+
+
+def test_a_result_comes_with_the_value_displayed(run_cell: Any) -> None:
+    ran = run_cell("%%cudatime -o -q\n6 * 7")
+    assert "42" in ran.text
+    assert ran.value.repeat == 1
+    assert run_cell("%%cudatime -o -q -n 2 -r 3 -w 0\n6 * 7").value.repeat == 3

@@ -1,0 +1,57 @@
+"""``--flops`` and ``--energy``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+import gpumagic
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+
+def test_operations_in_a_run_of_its_own(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    ip.user_ns |= {"a": torch.empty(64, 128, device="cuda:0"), "runs": []}
+    ip.user_ns["b"] = torch.empty(128, 32, device="cuda:0")
+    ran = run_cell("%%cudatime --flops -v once\nruns.append(1)\nc = a @ b")
+    once = ip.user_ns["once"]
+    assert once.flops == 2 * 64 * 128 * 32
+    assert "524 kFLOP per loop" in ran.stdout
+    assert len(ip.user_ns["runs"]) == 2
+    assert "c" in ip.user_ns
+    run_cell("%%cudatime --flops -n 3 -r 2 -w 0 -q -v many\nruns.append(1)\na @ b")
+    assert ip.user_ns["many"].flops == 2 * 64 * 128 * 32, "of one loop"
+    assert len(ip.user_ns["runs"]) == 2 + 3 * 2 + 1
+    assert "FLOP/s" in str(ip.user_ns["many"])
+
+
+def test_a_cell_without_operations(run_cell: Run, gpu_work: Any, ip: Any) -> None:
+    run_cell("%%cudatime --flops -q -v none\nx = 1")
+    assert ip.user_ns["none"].flops == 0
+    assert ip.user_ns["none"].peak_share is None
+
+
+def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    ip.user_ns["sleep"] = gpu_work.sleep
+    ran = run_cell("%%cudatime --energy -n 1 -r 4 -v timing\nsleep(0.1)")
+    timing = ip.user_ns["timing"]
+    power = gpumagic.devices()[0].power
+    assert timing.power == pytest.approx(power, rel=0.05)
+    assert timing.energy == pytest.approx(0.1 * power, rel=0.05)
+    assert "per loop" in ran.stdout
+    assert "the whole cuda:0" in ran.stdout
+
+
+def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    run_cell("%%cudatime --energy -n 1 -r 4 -q -v timing\n__import__('time').sleep(0.4)")
+    assert (ip.user_ns["timing"].energy, ip.user_ns["timing"].power) == (None, None)
+
+
+def test_refused_where_there_are_several_results(run_cell: Run, gpu_work: Any) -> None:
+    with pytest.raises(UsageError, match="leave --on out"):
+        run_cell("%%cudatime --on cpu,cuda:0 --flops\n1")

@@ -1,0 +1,93 @@
+"""How a line of ``%gpu`` is taken apart; what its parts do is tested beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.visible_devices import MASK
+from gpumagic.errors import GpuMagicWarning, RestartError
+from gpumagic.magics.gpu import cluster, command, restarting
+from gpumagic.results import DeviceTable, Diagnosis, Selection
+from gpumagic.selection import apply, environment, gate, spec
+
+
+@pytest.fixture(autouse=True)
+def _restored(virtual_gpu: Any) -> Iterator[None]:
+    before = STATE.snapshot()
+    yield
+    STATE.restore(before)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("", DeviceTable),
+        ("-p", DeviceTable),
+        ("ps", DeviceTable),
+        ("watch --for 0", DeviceTable),
+        ("doctor", Diagnosis),
+        ("on", Selection),
+        ("0-3", Selection),
+    ],
+)
+@pytest.mark.filterwarnings(f"ignore::{GpuMagicWarning.__module__}.{GpuMagicWarning.__name__}")
+def test_what_a_line_returns(run_cell: Callable[..., Any], line: str, kind: type) -> None:
+    ran = run_cell(f"%gpu {line} -o -q")
+    assert type(ran.value) is kind
+    if kind is DeviceTable:
+        assert ran.value.show_processes is (line in ("-p", "ps"))
+
+
+@pytest.mark.parametrize("line", ["%gpu auto 1 -q", "%%gpu auto 1 -q\nx = 1"])
+@pytest.mark.filterwarnings(f"ignore::{GpuMagicWarning.__module__}.{GpuMagicWarning.__name__}")
+def test_a_spec_is_parsed_once(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    parsed = []
+
+    def count(text: str, original: Callable[[str], int] = spec._count) -> int:
+        parsed.append(text)
+        return original(text)
+
+    monkeypatch.setattr(spec, "_count", count)
+    run_cell(line)
+    assert parsed == ["1"]
+
+
+@pytest.mark.parametrize("verb", [*command._VERBS])
+def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str) -> None:
+    ran = run_cell(f"%%gpu {verb}\nran = True", raising=False)
+    assert "%%gpu needs a choice of GPUs for the cell" in str(ran.error)
+
+
+def test_verbs_of_clusters_are_others() -> None:
+    assert not {*cluster.VERBS} & command._VERBS.keys()
+
+
+@pytest.mark.parametrize("failure", [RestartError("refused"), KeyboardInterrupt()], ids=repr)
+def test_a_restart_that_fails_restores_the_whole_choice(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    """Also the gate that ``on`` has lifted by then."""
+
+    def choose(*given: Any, **options: Any) -> Selection:
+        environment.write({MASK: "-1"})
+        return Selection("on", {}, "too-late", message="Too late.")
+
+    def begin(*given: Any, **options: Any) -> None:
+        assert gate.current() is None
+        raise failure
+
+    monkeypatch.setattr(apply, "choose", choose)
+    monkeypatch.setattr(restarting, "begin", begin)
+    run_cell("%gpu off --soft -q")
+    closed, before = gate.current(), environment.now()
+    assert closed is not None
+    ran = run_cell("%gpu on --restart", raising=False)
+    assert "refused" in str(ran.error) or "goes on as it was" in str(ran.error)
+    assert gate.current() is closed
+    assert environment.now() == before

@@ -1,0 +1,323 @@
+"""%gpu where something is missing, broken or lost: one line or a dash, never a traceback."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.cuda import nvml
+from gpumagic.errors import GpuMagicWarning
+from gpumagic.results.base import as_text
+from tests.support.kernels import Kernel
+from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario, default_uuid
+
+#: Every NVML call behind the table. The count and the handle decide whether there is a device.
+FIELDS = [
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMigMode",
+]
+CALLS = [
+    "nvmlInitWithFlags",
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    *FIELDS,
+]
+CODES = [3, 4, 13, 15, 16, 18, 999]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_session() -> Iterator[None]:
+    """NVML is started anew, so that starting it can fail."""
+    nvml.close()
+    yield
+    nvml.close()
+
+
+def calls_made(world: Any) -> set[str]:
+    return {name for name in CALLS if world.calls(name)}
+
+
+def test_these_are_the_calls_that_the_table_makes(virtual_gpu: Any) -> None:
+    gpumagic.devices()
+    made = calls_made(virtual_gpu)
+    # Version 1 of the memory call is the fallback of version 2.
+    assert made == {*CALLS} - {"nvmlDeviceGetMemoryInfo"}
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", CALLS)
+def test_any_call_may_fail_in_any_way(
+    virtual_gpu: Any, run_cell: Callable[..., Any], call: str, code: int
+) -> None:
+    virtual_gpu.fault(call, code)
+    ran = run_cell("%gpu -p")
+    assert ran.error is None
+    assert ran.stderr == ""
+    assert "This kernel sees" in ran.text or "CUDA_VISIBLE_DEVICES" in ran.text
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0")  # put back at the end, whatever becomes of it
+        # Another test of this process may have initialised CUDA: then it is too late, and said so.
+        warnings.simplefilter("ignore", GpuMagicWarning)
+        ran = run_cell("%gpu off -o -q")
+    assert ran.value.requested == "off"
+    assert ran.value.environment["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+@pytest.mark.parametrize("call", FIELDS)
+def test_a_field_that_fails_is_a_dash_and_the_others_stand(virtual_gpu: Any, call: str) -> None:
+    whole = gpumagic.devices()[0]
+    nvml.close()
+    virtual_gpu.fault(call, 3)
+    partial = gpumagic.devices()[0]
+    lost = {
+        name
+        for name, value in vars(whole).items()
+        if value is not None and getattr(partial, name) is None
+    }
+    expected = {
+        "nvmlDeviceGetName": {"name"},
+        "nvmlDeviceGetCudaComputeCapability": {"compute_capability"},
+        "nvmlDeviceGetUtilizationRates": {"utilization"},
+        "nvmlDeviceGetTemperature": {"temperature"},
+        "nvmlDeviceGetPowerUsage": {"power"},
+        "nvmlDeviceGetEnforcedPowerLimit": {"power_limit"},
+    }
+    # Where another test has initialised CUDA, what this process sees is known by the UUIDs.
+    derived = {"ordinal", "visible", "memory_own", "memory_others"}
+    assert lost - derived == expected.get(call, set())
+    assert partial.error is None
+
+
+def test_memory_falls_back_to_version_1_and_then_to_a_dash(virtual_gpu: Any) -> None:
+    virtual_gpu.fault("nvmlDeviceGetMemoryInfo_v2", 3)
+    assert gpumagic.devices()[0].memory_used is not None
+    virtual_gpu.fault("nvmlDeviceGetMemoryInfo", 3)
+    device = gpumagic.devices()[0]
+    assert (device.memory_used, device.memory_total, device.memory_free) == (None, None, None)
+    assert "– / –" in as_text(gpumagic.devices(), width=120)
+
+
+def test_a_lost_device_is_said_and_the_others_stand(virtual_gpu: Any) -> None:
+    gpumagic.devices()
+    virtual_gpu.lose(2)
+    table = gpumagic.devices()
+    assert table[2].error == "the GPU is lost: it needs a reset, or the machine a reboot"
+    assert [device.error for device in table if device.index != 2] == [None, None, None]
+    assert "the GPU is lost" in as_text(table, width=120)
+
+
+def test_a_lost_device_is_not_chosen_without_a_word(kernel: Callable[..., Kernel]) -> None:
+    damaged = kernel(Scenario(devices=3, lost=[1]))
+    for spec in ("1", "0-2"):
+        reply = damaged.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith("UsageError: GPU 1 "), reply.shown
+        assert "the GPU is lost" in reply.stderr
+        assert reply.stderr.count("\n") == 1
+        assert damaged.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    assert "GPU 1: the GPU is lost" in damaged.run("%gpu on").text
+    assert "lost" not in damaged.run("%gpu 0,2").text
+
+
+def test_a_device_that_is_lost_after_it_was_listed_is_not_chosen(
+    virtual_gpu: Any, run_cell: Callable[..., Any]
+) -> None:
+    uuid = gpumagic.devices()[2].uuid
+    virtual_gpu.lose(2)
+    for spec in ("2", "0,2", uuid):
+        ran = run_cell(f"%gpu {spec}", raising=False)
+        assert str(ran.error).startswith("GPU 2 cannot be chosen: the GPU is lost")
+        assert str(ran.error).endswith("; leave it out")
+
+
+def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
+    virtual_gpu.fault("nvmlDeviceGetUtilizationRates", 16)
+    device = gpumagic.devices()[0]
+    assert device.error == (
+        "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot"
+    )
+    assert device.name is not None
+    assert device.memory_used is None
+    with pytest.raises(
+        gpumagic.DeviceError, match="GPU 0 cannot be chosen: the GPU cannot be used"
+    ):
+        gpumagic.select("0")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (9, "the NVIDIA driver is not loaded"),
+        (18, "the NVIDIA driver was upgraded and its parts do not match"),
+        (999, "NVML answers: Unknown Error (error 999)"),
+    ],
+)
+def test_why_there_is_no_nvml_is_said(virtual_gpu: Any, code: int, says: str) -> None:
+    virtual_gpu.fault("nvmlInitWithFlags", code)
+    table = gpumagic.devices()
+    # The CUDA driver, asked in a child process, still lists the devices.
+    assert [device.index for device in table] == [0, 1, 2, 3]
+    assert says in table.notes[0]
+    assert {device.utilization for device in table} == {None}
+
+
+def test_choices_need_no_nvml(kernel: Callable[..., Kernel]) -> None:
+    without = kernel(Scenario(devices=3, nvml=False))
+    shown = without.run("%gpu").text
+    assert "cuda:2" in shown
+    assert "NVML is not installed" in shown
+    without.run("selection = %gpu 2 -o")
+    assert without.value("selection.status") == "applied"
+    without.run("import torch; x = torch.empty(1, device='cuda')")
+    assert without.value("torch.cuda.device_count()") == 1
+
+
+def test_choices_where_nvml_refuses_uuids(kernel: Callable[..., Kernel]) -> None:
+    refused = kernel(Scenario(devices=3, faults={"nvmlDeviceGetUUID": 4}))
+    assert refused.value("[d.uuid for d in __import__('gpumagic').devices()]") == [
+        default_uuid(index) for index in range(3)
+    ]
+    refused.run("selection = %gpu 2 -o")
+    assert refused.value("selection.status") == "applied"
+    unknown = {"nvmlDeviceGetUUID": 4, "cuInit": 999}
+    for spec in ("1", "auto"):
+        reply = kernel(Scenario(devices=3, faults=unknown)).run(f"%gpu {spec}", raising=False)
+        assert "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and" in reply.stderr
+        assert reply.stderr.count("\n") == 1
+
+
+def test_no_driver(kernel: Callable[..., Kernel]) -> None:
+    laptop = kernel(Scenario(devices=2, driver=False, nvml=False))
+    shown = laptop.run("%gpu").text
+    assert "No GPU to show: NVML is not installed: there is no NVIDIA driver" in shown
+    reply = laptop.run("%gpu 0", raising=False)
+    assert reply.stderr.startswith("UsageError: the GPUs cannot be listed: NVML is not installed")
+    laptop.run("selection = %gpu off -o")
+    assert laptop.value("(selection.status, selection.devices)") == ("applied", ())
+    laptop.run("import torch")
+    laptop.run("%gpu on")
+    assert laptop.value("str(__import__('gpumagic').device())") == "cpu"
+
+
+def test_nvml_without_a_driver(kernel: Callable[..., Kernel]) -> None:
+    """A container that was given only the capability 'utility'."""
+    utility = kernel(Scenario(devices=2, driver=False))
+    shown = utility.run("%gpu").text
+    assert "sees none of 2 GPUs" in shown
+    assert "there is no CUDA driver" in shown
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in shown
+    for spec in ("0", "auto --wait 60", "1 --soft", "0,9"):
+        reply = utility.run(f"%gpu {spec}", raising=False)
+        assert reply.stderr.startswith("UsageError: no GPU can be used: CUDA's own driver library")
+        assert "--gpus all" in reply.stderr
+        assert reply.stderr.count("\n") == 1
+    assert utility.value("'CUDA_VISIBLE_DEVICES' in __import__('os').environ") is False
+    for spec, status in (("off", "applied"), ("on", "applied"), ("reset", "unchanged")):
+        shown = utility.run(f"selection = %gpu {spec} -o").text
+        assert utility.value("(selection.status, selection.devices)") == (status, ())
+        assert ("cannot be loaded" in shown) is (spec != "off")
+
+
+def test_no_device(kernel: Callable[..., Kernel]) -> None:
+    empty = kernel(Scenario(devices=0))
+    assert "No GPU to show: NVML lists none on this machine." in empty.run("%gpu").text
+    reply = empty.run("%gpu 0", raising=False)
+    assert "there is no GPU 0; this machine has no GPU" in reply.stderr
+    reply = empty.run("%gpu auto", raising=False)
+    assert "1 GPU is asked for; this machine has no GPU" in reply.stderr
+    empty.run("import torch")
+    assert "no GPU time: this machine has no GPU" in empty.run("%cudatime 1").text
+
+
+@pytest.mark.parametrize("package", ["torch", "pynvml", "rich"], ids=lambda name: f"without {name}")
+def test_a_package_that_cannot_be_imported(kernel: Callable[..., Kernel], package: str) -> None:
+    poor = kernel(load=False)
+    poor.run(f"import sys; sys.modules[{package!r}] = None")
+    poor.run("%load_ext gpumagic")
+    poor.run("%gpu off -q")
+    reply = poor.run("%gpu", raising=False)
+    if package == "rich":
+        assert reply.status == "error"
+    else:
+        assert "This kernel sees none" in reply.text
+    assert poor.run("%%gpu 0 -q\n6 * 7").value == "42"
+
+
+def test_times_and_memory_where_torch_cannot_be_imported(kernel: Callable[..., Kernel]) -> None:
+    poor = kernel(load=False)
+    poor.run("import sys; sys.modules['torch'] = None")
+    poor.run("%load_ext gpumagic")
+    reply = poor.run("%cudatime 6 * 7")
+    assert reply.value == "42"
+    assert "no GPU time: torch is not imported" in reply.text
+    assert "no GPU time: torch is not imported" in poor.run("%%cudatime -n 1 -r 1\n6 * 7").text
+    report = poor.run("%gpumem").text
+    assert "79.5 GiB" in report
+    assert "torch is not imported: these are the driver's figures alone" in report
+    reply = poor.run("%%gpumem\n6 * 7")
+    assert reply.value == "42"
+    assert "not measured, torch is not imported" in reply.text
+    assert "torch is not imported" in poor.run("%gpumem free").text
+    assert "torch is not imported" in poor.run("%gpumem vars").text
+
+
+def test_unsupported_fields_are_dashes(kernel: Callable[..., Kernel]) -> None:
+    spark = GPU(
+        "NVIDIA GB10", unsupported=frozenset({"memory", "temperature", "power", "processes"})
+    )
+    shown = kernel(Scenario(devices=[spark])).run("%gpu -p")
+    assert "– / –" in shown.text
+    assert "NVML does not list the processes of GPU 0" in shown.text
+
+
+def test_host_pids_are_never_taken_for_ours(kernel: Callable[..., Kernel]) -> None:
+    container = kernel(Scenario(devices=2, host_pids=True))
+    container.run("import torch; x = torch.empty(2**30, dtype=torch.uint8, device='cuda:1')")
+    own = "[(d.memory_own, d.memory_others) for d in __import__('gpumagic').devices()]"
+    assert container.value(own) == [(0, 0), (None, None)]
+
+
+def test_others_memory_is_known_to_a_process_without_a_context(
+    kernel: Callable[..., Kernel],
+) -> None:
+    neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
+    bare = kernel(Scenario(devices=1, processes=[neighbour]))
+    bare.run("import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0")
+    known = "(lambda d: (d.memory_own, d.memory_others))(gpumagic.devices()[0])"
+    bare.run("import gpumagic.cuda.devices")
+    assert bare.value(known) == (0, 5 * 2**30)
+    # The same in a container.
+    bare.run("gpumagic.cuda.devices.in_first_pid_namespace = lambda: False")
+    assert bare.value(known) == (0, None)
+
+
+def test_other_processes_are_shown_with_what_is_known(kernel: Callable[..., Kernel]) -> None:
+    neighbour = ExternalProcess(0, 999_999_999, 5 * 2**30, "x")
+    shared = kernel(Scenario(devices=2, processes=[neighbour]))
+    shown = shared.run("%gpu ps").text
+    row = next(line for line in shown.splitlines() if "999999999" in line)
+    assert "5.00 GiB" in row
+    assert "–" in row  # no user, no command: there is no such process here
+
+
+def test_mig_instances_are_shown_and_can_be_chosen(kernel: Callable[..., Kernel]) -> None:
+    part = Mig(uuid="MIG-11111111-2222-3333-4444-555555555555", memory=10 * 2**30)
+    mig = kernel(Scenario(devices=[GPU(mig=[part]), GPU()]))
+    assert part.uuid in mig.run("%gpu").text
+    mig.run("selection = %gpu MIG-1111 -o")
+    assert mig.value("selection.environment['CUDA_VISIBLE_DEVICES']") == part.uuid

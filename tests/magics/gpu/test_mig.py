@@ -1,0 +1,141 @@
+"""GPUs that are divided into MIG instances: one is chosen, and its own figures are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import driver
+from tests.support.kernels import ROOT, Kernel
+from tests.virtual_gpu import GPU, Mig, Scenario, default_uuid
+
+GIB = 2**30
+FIRST, SECOND, THIRD = default_uuid(0, 0), default_uuid(0, 1), default_uuid(1, 0)
+DIVIDED = Scenario(devices=[GPU(mig=[Mig(), Mig()]), GPU(mig=[Mig()]), GPU()])
+SEEN = "[(d.index, d.instance, d.memory_total) for d in selection.devices]"
+UUIDS = """
+import torch
+torch.empty(1, device="cuda")
+uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+"""
+
+
+@pytest.fixture
+def job(kernel: Callable[..., Kernel]) -> Kernel:
+    """A kernel that was given the second instance of GPU 0."""
+    return kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": SECOND})
+
+
+def mask(kernel: Kernel) -> Any:
+    return kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')")
+
+
+def test_auto_keeps_to_the_instance_that_was_given(job: Kernel) -> None:
+    job.run("%gpu off -q\nselection = %gpu auto -o")
+    assert mask(job) == SECOND
+    assert job.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    job.run(UUIDS)
+    assert job.value("uuids") == [SECOND[4:]]
+    reply = job.run("%gpu auto 2", raising=False)
+    assert reply.stderr.startswith("UsageError: 2 GPUs are asked for")
+    assert mask(job) == SECOND
+
+
+def test_auto_refuses_where_the_instance_is_not_known(kernel: Callable[..., Kernel]) -> None:
+    older = f"MIG-{default_uuid(0)}/2/0"
+    job = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
+    reply = job.run("%gpu auto", raising=False)
+    assert "which MIG instance this kernel was given is not known" in reply.stderr
+    assert reply.stderr.count("\n") == 1
+    assert mask(job) == older
+
+
+def test_another_instance_of_the_same_gpu_is_too_late(job: Kernel) -> None:
+    job.run(UUIDS)
+    job.run("selection = %gpu 0 -o -q")  # would be the first instance
+    assert job.value("selection.status") == "too-late"
+    assert job.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    job.run(f"selection = %gpu {SECOND} -o -q")
+    assert job.value("selection.status") == "applied"
+    job.run("from gpumagic.cuda import driver\nimport gpumagic.memory.oom as oom")
+    assert job.value("driver.state().uuids") == (SECOND,)
+    assert job.value("oom._listed(oom.devices.devices(), 0).memory_total") == 10 * GIB
+
+
+def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel(DIVIDED)
+    shown = fresh.run("%gpu").text
+    assert "This kernel sees 1 of 3 GPUs" in shown
+    assert "CUDA shows a process one MIG instance, and no other GPU beside it." in shown
+    shown = fresh.run(f"%gpu {THIRD}").text
+    assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
+    fresh.run(UUIDS)
+    assert fresh.value("uuids") == [THIRD[4:]]
+
+
+def test_a_dash_where_nvml_does_not_tell_it(kernel: Callable[..., Kernel]) -> None:
+    gpu = GPU(mig=[Mig()], unsupported=frozenset({"memory"}))
+    shown = kernel(Scenario(devices=[gpu])).run(f"%gpu {FIRST}").text
+    assert "MIG 1g.10gb, – free" in shown
+
+
+def test_the_report_on_memory_is_of_the_instance(job: Kernel) -> None:
+    first = "__import__('gpumagic').gpumem().devices[0]"
+    row = f"(lambda d: (d.index, d.free, d.total, d.others))({first})"
+    assert job.value(row) == (0, 10 * GIB, 10 * GIB, None)
+    job.run(UUIDS)
+    index, free, total, others = job.value(row)
+    assert (index, total, others) == (0, 10 * GIB, None)
+    assert 9 * GIB < free < 10 * GIB
+
+
+CALLS = (
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMemoryInfo",
+)
+SWEEP = """
+import sys
+sys.path.insert(0, {root!r})
+import gpumagic
+from gpumagic.cuda import nvml
+from gpumagic.results.base import as_text
+from tests.virtual_gpu import World
+
+world, found = World.current(), dict()
+for call in {calls!r}:
+    for code in (3, 4, 13, 15, 16, 18, 999):
+        nvml.close()
+        world.clear_faults()
+        world.fault(call, code)
+        table = gpumagic.devices()
+        as_text(table, width=120)
+        found[call, code] = [len(table[0].mig), table[0].error, len(table[2].mig), table[2].error]
+world.clear_faults()
+"""
+
+
+def test_any_question_about_mig_may_fail_in_any_way(kernel: Callable[..., Kernel]) -> None:
+    divided = kernel(DIVIDED)
+    divided.run(SWEEP.format(root=str(ROOT), calls=CALLS))
+    found = divided.value("found")
+    assert {call for call, _ in found} == set(CALLS)
+    for (call, code), (parts, error, others_parts, _) in found.items():
+        assert others_parts == 0
+        if code in (15, 16):
+            assert parts == 0
+            assert error.startswith("the GPU ")
+        else:
+            # Without their memory the instances can still be chosen.
+            assert (parts, error) == (2 if call == "nvmlDeviceGetMemoryInfo" else 0, None)
+    assert "applied" in divided.run(f"%gpu {SECOND}").text
+
+
+def test_the_driver_lists_an_instance_by_its_own_uuid(kernel: Callable[..., Kernel]) -> None:
+    divided = kernel(DIVIDED)
+    divided.run("from gpumagic.cuda import driver")
+    assert divided.value("driver.list_in_child()[0].uuid") == FIRST
+    assert {each.uuid[:4] for each in driver.list_in_child()} == {"GPU-"}

@@ -1,0 +1,93 @@
+"""``%gpu`` with what is not valid: one line that says what to type, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.kernels import Kernel
+from tests.virtual_gpu import GPU, Scenario
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("9", "0,0", "1-", "GPU-zz", "GPU-", "GPU-aa", "offf", "0,off", "-1,0", "0-100000"),
+        *("auto 0", "auto 3", "auto,1", "0 --idel", "0 -v for"),
+    ],
+)
+def test_bad_specs_change_nothing(shared_kernel: Kernel, spec: str) -> None:
+    before = shared_kernel.value("dict(__import__('os').environ)")
+    reply = shared_kernel.run(f"%gpu {spec}", raising=False)
+    assert reply.status == "error"
+    assert reply.stderr.startswith("UsageError: ")
+    assert reply.stderr.count("\n") == 1
+    assert shared_kernel.value("dict(__import__('os').environ)") == before
+
+
+@pytest.fixture(scope="module")
+def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for all bad specs: they change nothing."""
+    from tests.support.kernels import python_environment
+    from tests.virtual_gpu import environment
+
+    folder = tmp_path_factory.mktemp("kernel")
+    uuids = [f"GPU-aa000000-0000-0000-0000-00000000000{index}" for index in range(2)]
+    scenario = Scenario(devices=[GPU(uuid=uuid) for uuid in uuids])
+    shared = Kernel(python_environment(environment(scenario)), folder)
+    try:
+        shared.run("%load_ext gpumagic")
+        yield shared
+    finally:
+        shared.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("--restart", "--soft", "--force", "--save", "--keep x", "--every 3", "--for 3"),
+        *("ps --restart", "watch --for 0 --soft", "watch --for 0 --restart", "doctor -p"),
+        *("doctor --every 3", "off --every 1", "off --for 1", "off --force", "off -p"),
+        *("off --keep x", "off --soft --restart", "auto --soft --wait 3"),
+    ],
+)
+def test_no_option_is_passed_over_in_silence(shared_kernel: Kernel, line: str) -> None:
+    before = shared_kernel.value("dict(__import__('os').environ)")
+    reply = shared_kernel.run(f"%gpu {line}", raising=False)
+    assert reply.stderr.startswith("UsageError: -"), reply.shown
+    assert reply.stderr.count("\n") == 1
+    assert shared_kernel.value("dict(__import__('os').environ)") == before
+
+
+@pytest.mark.parametrize(
+    "options", ["--restart", "--save", "--keep x", "--force", "-p", "--every 3", "--soft --restart"]
+)
+def test_options_without_effect_on_one_cell(shared_kernel: Kernel, options: str) -> None:
+    reply = shared_kernel.run(f"%%gpu off {options}\nran = True", raising=False)
+    assert reply.stderr.startswith("UsageError: -"), reply.shown
+    assert shared_kernel.value("'ran' in globals()") is False
+
+
+def test_the_nearest_option_is_named(shared_kernel: Kernel) -> None:
+    reply = shared_kernel.run("%gpu 0 --idel", raising=False)
+    assert "unknown option --idel; did you mean --idle? Try %gpu?" in reply.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%gpu -1,0", "-1 is no GPU; to hide all GPUs write: off"),
+        ("%gpu 0 -v class", "'class' is not a variable name"),
+    ],
+)
+def test_a_mistake_is_named(shared_kernel: Kernel, line: str, says: str) -> None:
+    assert says in shared_kernel.run(line, raising=False).stderr
+
+
+def test_an_option_goes_before_a_bad_default(kernel: Callable[..., Kernel]) -> None:
+    fresh = kernel()
+    fresh.run("%config GpuMagic.max_util = 'abc'")
+    reply = fresh.run("%gpu auto", raising=False)
+    assert "%config GpuMagic: 'abc' is not a percentage" in reply.stderr
+    fresh.run("%gpu auto --max-util 10 -q")

@@ -1,0 +1,110 @@
+"""The types of options' arguments."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpumagic.magics.argument_types import (
+    count,
+    duration,
+    duration_or_zero,
+    percentage,
+    share,
+    size,
+    variable_name,
+)
+
+Type = Callable[[str], Any]
+ENTRIES = count(most=10_000_000)
+THREADS = count(most=10**9 - 1, of="threads")
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        (count(), "1", 1),
+        (count(0), "0", 0),
+        (count(), "9" * 18, 10**18 - 1),
+        (ENTRIES, "10000000", 10_000_000),
+        (THREADS, "999999999", 10**9 - 1),
+        (variable_name, "größe_1", "größe_1"),
+        (percentage, "0", 0.0),
+        (percentage, "100%", 100.0),
+        (percentage, "12.5", 12.5),
+        (share, "1%", 0.01),
+        (share, " .25 ", 0.25),
+        (size, "20GiB", 20 * 2**30),
+        (size, "20G", 20 * 2**30),
+        (size, "500MB", 500 * 10**6),
+        (size, "1.5 g", 3 * 2**29),
+        (size, "64", 64),
+        (size, "64b", 64),
+        (size, "7kb", 7000),
+        (size, "8000000T", 8_000_000 * 2**40),
+        (duration, "0.5", 0.5),
+        (duration, "500ms", 0.5),
+        (duration, "2min", 120.0),
+        (duration, " 3 s ", 3.0),
+        (duration, "5µs", 5e-6),
+        (duration, "1000000s", 1e6),
+        (duration, "3", 3.0),
+        (duration, ".5", 0.5),
+        (duration_or_zero, "0", 0.0),
+        (duration_or_zero, "0ms", 0.0),
+        (duration_or_zero, "7us", 7e-6),
+    ],
+)
+def test_values(type_: Type, text: str, value: object) -> None:
+    assert type_(text) == pytest.approx(value) if isinstance(value, float) else type_(text) == value
+    assert type(type_(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "message"),
+    [
+        (count(), "0", "'0' is not a number of 1 or more"),
+        (count(0), "-1", "'-1' is not a number of 0 or more"),
+        (count(), "1.0", "'1.0' is not a number of 1 or more"),
+        (count(), "", "'' is not a number of 1 or more"),
+        (count(), "1" + "0" * 18, "'1000000000000000000' is too large a number"),
+        (count(), "0" * 10 + "9" * 20, "'00000000009999999999' is too large a number"),
+        (ENTRIES, "10000001", "'10000001' is not a number from 1 to 10000000"),
+        (THREADS, "many", "'many' is not a number of threads"),
+        (THREADS, "1000000000", "'1000000000' is not a number of threads"),
+        (variable_name, "a.b", "'a.b' is not a variable name"),
+        (variable_name, "class", "'class' is not a variable name"),
+        (percentage, "101", "'101' is not a percentage from 0 to 100"),
+        (percentage, "nan", "'nan' is not a percentage from 0 to 100"),
+        (percentage, "x", "'x' is not a percentage from 0 to 100"),
+        (share, "100%", "'100%' is not a share; write 1% or 0.01"),
+        (share, "0", "'0' is not a share; write 1% or 0.01"),
+        (size, "much", "'much' is not a size; write 20GiB or 500MiB"),
+        (size, "-1G", "'-1G' is not a size; write 20GiB or 500MiB"),
+        (size, "8388608T", "'8388608T' is more than any memory has"),
+        (duration, "0s", "'0s' is not a time above 0; write 0.5s, 500ms or 2min"),
+        (duration, "2min or so", "'2min or so' is not a time above 0; write 0.5s, 500ms or 2min"),
+        (duration, "soon", "'soon' is not a time above 0; write 0.5s, 500ms or 2min"),
+        (duration_or_zero, "soon", "'soon' is not a time; write 0.5s, 500ms or 2min"),
+        (duration_or_zero, "inf", "'inf' is not a time; write 0.5s, 500ms or 2min"),
+        (duration, "1000001", "'1000001' is too long; at most 1000000s"),
+    ],
+)
+def test_messages(type_: Type, text: str, message: str) -> None:
+    with pytest.raises(ArgumentTypeError) as raised:
+        type_(text)
+    assert str(raised.value) == message
+
+
+#: More digits than Python converts, more than a float has, and more than 64 bits hold.
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "9" * 20])
+@pytest.mark.parametrize("type_", [count(), ENTRIES, THREADS, size, duration, duration_or_zero])
+def test_a_number_that_is_too_large(type_: Type, number: str) -> None:
+    with pytest.raises(ArgumentTypeError) as raised:
+        type_(number)
+    assert len(str(raised.value)) < 100
+    with pytest.raises(ArgumentTypeError):
+        type_(f"{number}T")

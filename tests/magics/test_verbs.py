@@ -1,0 +1,67 @@
+"""The verbs of a magic: when the first word of a line is one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import signature
+
+import pytest
+
+from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime import per_cell
+from gpumagic.magics.verbs import VERBS, check_name, take_verb
+
+
+@pytest.mark.parametrize(
+    ("options", "statement", "found"),
+    [
+        ("", "log", ("log", "")),
+        ("-q", "log -o", ("log", "-o")),
+        ("", "snapshot /tmp/file", ("snapshot", "/tmp/file")),
+        ("", "free a b", ("free", "a b")),
+        ("", "free   --gc", ("free", "--gc")),
+        ("", "plot picture.png", ("plot", "picture.png")),
+        ("--", "log", None),
+        ("", "x = 1", None),
+        ("", "logs", None),
+        *(
+            ("", f"log {rest}", None)
+            for rest in ("= 3", "[0]", "(1)", "- 1", "-1", "+= 1", "if x else y", "in x", "/ 2")
+        ),
+        ("", "log // 2", None),
+        ("", "log -> x", None),
+        ("", "log . x", None),
+        ("", "log; x", None),
+    ],
+)
+def test_a_verb_or_a_statement(options: str, statement: str, found: tuple[str, str] | None) -> None:
+    assert take_verb(options, statement) == found
+
+
+def test_a_misspelt_verb_is_refused() -> None:
+    with pytest.raises(SpecError) as raised:
+        check_name("%gpumem", "snapsht", VERBS)
+    assert str(raised.value) == ("%gpumem snapsht: there is no such name; did you mean snapshot?")
+
+
+@pytest.mark.parametrize(
+    ("statement", "known"),
+    [
+        ("snapsht", {"snapsht": 1}),  # a variable
+        ("vars", {}),  # a function of Python's
+        ("snapsht()", {}),  # no name
+        ("for", {}),
+        ("something_else", {}),
+    ],
+)
+def test_other_statements_are_not_refused(statement: str, known: dict[str, int]) -> None:
+    check_name("%gpumem", statement, VERBS, {}, known)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [*VERBS.items(), *per_cell.VERBS.items()], ids=lambda word: word
+)
+def test_every_verb_has_a_module_that_runs_it(verb: str, name: str) -> None:
+    module = import_module(f"gpumagic.magics.{name}")
+    assert {"-o", "-v", "-q"} <= {*module.parser(verb).option_strings()}
+    assert [*signature(module.run).parameters] == ["verb", "magics", "options", "silent"]

@@ -1,0 +1,133 @@
+"""Results in files: what is written is read back, and nothing else is taken for a result."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.errors import SpecError
+from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
+from gpumagic.results.conditions import Conditions, differences
+from gpumagic.results.quality import Quality
+
+CONDITIONS = Conditions(
+    "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, {0: 1980}, "570.12", "2.9.0", "12.8", "3.11.7"
+)
+TIMING = CudaTiming(
+    gpu=Sample((0.25, 0.5)),
+    wall=Sample((0.5, 0.75)),
+    cpu=Sample((0.0, 0.125)),
+    per_device={0: Sample((0.25, 0.5))},
+    loops=3,
+    repeat=2,
+    quality=Quality(0.01, "precision", throttled={0: ("power limit",)}),
+    conditions=CONDITIONS,
+)
+MEMORY = MemoryDelta({0: DeviceMemoryDelta(1, 2, 3)}, conditions=CONDITIONS)
+
+
+@pytest.mark.parametrize("result", [TIMING, MEMORY], ids=lambda each: type(each).__name__)
+def test_what_was_saved_is_loaded(result: Any, tmp_path: Path) -> None:
+    path = result.save(tmp_path / "step.json")
+    assert gpumagic.load(path) == result
+    assert not [each for each in tmp_path.iterdir() if each != path], "nothing else is left"
+    result.save(path)  # over the old one
+    assert gpumagic.load(str(path)) == result
+
+
+def test_the_permissions_are_those_of_any_file(tmp_path: Path) -> None:
+    path = TIMING.save(tmp_path / "new.json")
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    path.chmod(0o600)
+    TIMING.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
+    """Fields that it does not know are left out, and those it lacks have their defaults."""
+    path = TIMING.save(tmp_path / "step.json")
+    content = json.loads(path.read_text())
+    content["result"]["of_the_future"] = {"a": [1]}
+    del content["result"]["quality"], content["result"]["conditions"]["clocks"]
+    path.write_text(json.dumps(content))
+    loaded = gpumagic.load(path)
+    assert isinstance(loaded, CudaTiming)
+    assert loaded.gpu == TIMING.gpu
+    assert loaded.quality is None
+    assert loaded.conditions is not None
+    assert loaded.conditions.clocks == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"gpumagic": 1, "kind": "CudaTiming", "result": {}}',
+        '{"gpumagic": 1, "kind": "CudaTiming", "result": {"wall": {"all": []}}}',
+        '{"gpumagic": 1, "kind": "os.system", "result": {}}',
+        '{"gpumagic": 1, "kind": ["CudaTiming"], "result": {}}',
+        '{"gpumagic": 1, "kind": "CudaTiming"}',
+        '{"gpumagic": 99, "kind": "CudaTiming", "result": {}}',
+        '{"gpumagic": 1, "kind": "MemoryDelta", "result": {"devices": {"0": {"allocated": NaN}}}}',
+    ],
+)
+def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"holds no result of gpumagic|another version"):
+        gpumagic.load(path)
+
+
+def test_bad_paths(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"cannot read .*No such file"):
+        gpumagic.load(tmp_path / "nothing.json")
+    with pytest.raises(SpecError, match="no regular file"):
+        gpumagic.load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match="no regular file"):
+        gpumagic.load(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="it is no text"):
+        gpumagic.load(tmp_path / "bytes")
+    with pytest.raises(SpecError, match="there is no folder"):
+        TIMING.save(tmp_path / "nowhere" / "step.json")
+    with pytest.raises(SpecError, match="that is a folder"):
+        TIMING.save(tmp_path)
+
+
+def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TIMING.save(tmp_path / "step.json")
+    before = path.read_bytes()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MEMORY.save(path)
+    assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_differences_of_conditions() -> None:
+    other = Conditions(devices={0: "NVIDIA A100"}, driver="570.12", torch="2.10.0", cuda="12.8")
+    assert differences(other, CONDITIONS) == (
+        "device NVIDIA A100 instead of NVIDIA H200",
+        "torch 2.10.0 instead of 2.9.0",
+    )
+    assert differences(CONDITIONS, CONDITIONS) == ()
+    assert differences(Conditions(), CONDITIONS) == (), "what is not known is not compared"
+    assert differences(None, CONDITIONS) == ()
+    # the same cards, whatever their ordinals in the process
+    assert differences(Conditions(devices={3: "NVIDIA H200"}), CONDITIONS) == ()

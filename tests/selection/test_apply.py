@@ -1,0 +1,88 @@
+"""Parts of applying a choice that need no process of their own; the rest: tests/magics/gpu."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.cuda.driver import DriverState
+from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.visible_devices import MASK, ORDER, View
+from gpumagic.errors import DeviceError
+from gpumagic.results import Device, DeviceTable, MigInstance
+from gpumagic.selection import apply
+
+EQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name="H100") for i in range(4))
+UNEQUAL = tuple(Device(i, uuid=f"GPU-a{i}", name=f"kind {i}") for i in range(4))
+DIVIDED = (
+    Device(0, uuid="GPU-a0", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
+    Device(1, uuid="GPU-a1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("mask", "allowed"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", [0, 1, 2, 3]),
+        ("-1", [0, 1, 2, 3]),
+        ("1,3", [1, 3]),
+        ("GPU-a2", [2]),
+        ("NoDevFiles", [0, 1, 2, 3]),
+        ("MIG-unknown", []),
+    ],
+)
+def test_auto_may_choose_what_was_visible_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, mask: str | None, allowed: list[int]
+) -> None:
+    monkeypatch.setattr(STATE, "started_with", {} if mask is None else {MASK: mask})
+    assert [device.index for device in apply.allowed(DeviceTable(EQUAL))] == allowed
+
+
+def test_an_instance_that_was_assigned_is_the_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STATE, "started_with", {MASK: "MIG-2b"})
+    assert [d.instance for d in apply.allowed(DeviceTable(DIVIDED))] == ["MIG-2b"]
+
+
+def test_an_order_that_nothing_tells_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STATE, "started_with", {MASK: "1"})
+    monkeypatch.setattr(apply, "_listed", lambda mask, order: None)
+    with pytest.raises(DeviceError, match="which GPUs this kernel was given is not known") as error:
+        apply.allowed(DeviceTable(UNEQUAL))
+    assert "\n" not in str(error.value)
+    monkeypatch.setattr(STATE, "started_with", {MASK: "1", ORDER: "PCI_BUS_ID"})
+    assert [device.index for device in apply.allowed(DeviceTable(UNEQUAL))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "visible", "uuids", "differs"),
+    [
+        ((0, 1), {0, 1}, ("GPU-a0", "GPU-a1"), False),
+        ((1, 0), {0, 1}, ("GPU-a0", "GPU-a1"), True),
+        ((0,), {0}, ("GPU-a0", "GPU-a1"), True),
+        ((), set(), (), False),
+        ((), set(), ("GPU-a0",), True),
+        ((0,), {0}, None, True),
+        ((0,), {0}, ("GPU-unknown",), True),
+        (None, {0, 1}, ("GPU-a1", "GPU-a0"), False),
+        (None, {0, 1}, ("GPU-a1",), True),
+    ],
+)
+def test_what_the_initialised_driver_shows_is_compared(
+    indexes: tuple[int, ...] | None,
+    visible: set[int],
+    uuids: tuple[str, ...] | None,
+    differs: bool,
+) -> None:
+    by_uuid = {device.uuid: device for device in EQUAL}
+    seen = [by_uuid[uuid] for uuid in uuids or () if uuid in by_uuid]
+    state = DriverState(loaded=True, initialized=True, uuids=uuids)
+    wanted = View(indexes, frozenset(visible))
+    assert apply._shows_others(wanted, seen, state, DeviceTable(EQUAL)) is differs
+
+
+@pytest.mark.parametrize(("shown", "differs"), [("MIG-1a", True), ("MIG-2b", False)])
+def test_another_instance_of_a_gpu_differs(shown: str, differs: bool) -> None:
+    state = DriverState(loaded=True, initialized=True, uuids=(shown,))
+    wanted = View((0,), frozenset({0}), {0: "MIG-2b"})
+    table = DeviceTable(DIVIDED)
+    assert apply._shows_others(wanted, DIVIDED[:1], state, table) is differs

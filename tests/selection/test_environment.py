@@ -1,0 +1,59 @@
+"""The variables that choose devices: written, and undone but for what the user wrote since."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gpumagic.cuda.process_state import STATE, Choice
+from gpumagic.cuda.visible_devices import MASK, ORDER
+from gpumagic.selection import environment
+
+
+@pytest.fixture(autouse=True)
+def _own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STATE, "choice", Choice())
+    monkeypatch.setenv(MASK, "0,1")
+    monkeypatch.delenv(ORDER, raising=False)
+
+
+def test_what_was_before_the_first_choice_comes_back() -> None:
+    assert not environment.is_chosen()
+    for value in ("1", "-1", None):
+        environment.write({MASK: value})
+        assert environment.now() == {MASK: value, ORDER: None}
+        assert environment.is_chosen()
+    environment.write({ORDER: "PCI_BUS_ID"})
+    environment.take_back()
+    assert environment.now() == {MASK: "0,1", ORDER: None}
+    assert not environment.is_chosen()
+
+
+@pytest.mark.parametrize("users", ["2", None])
+def test_what_the_user_wrote_since_stays(users: str | None) -> None:
+    environment.write({MASK: "1"})
+    if users is None:
+        del os.environ[MASK]
+    else:
+        os.environ[MASK] = users
+    environment.take_back()
+    assert environment.now()[MASK] == users
+
+
+def test_what_the_user_wrote_between_two_choices_comes_back() -> None:
+    environment.write({MASK: "1"})
+    os.environ[MASK] = "2"
+    environment.write({MASK: "-1"})
+    environment.take_back()
+    assert environment.now()[MASK] == "2"
+
+
+def test_the_start_of_the_process_that_this_one_has_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(STATE, "started_with", {MASK: "7", "HOME": "/h"})
+    assert environment.started_with() == {MASK: "7", ORDER: None}
+    environment.start_from({MASK: None, ORDER: "PCI_BUS_ID"})
+    assert environment.started_with() == {MASK: None, ORDER: "PCI_BUS_ID"}
+    assert environment.environment_at_start() == {"HOME": "/h", ORDER: "PCI_BUS_ID"}

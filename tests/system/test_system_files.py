@@ -1,0 +1,24 @@
+"""`gpumagic.system.system_files`: the system's files, or those below ``GPUMAGIC_ROOT``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpumagic.system import system_files
+
+
+def test_below_the_root_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "version").write_bytes(b"Linux \xff\n")
+    monkeypatch.setenv(system_files.ROOT, str(tmp_path))
+    assert system_files.at("/proc/version") == tmp_path / "proc" / "version"
+    assert system_files.read("/proc/version") == "Linux \ufffd\n"
+    assert system_files.read("/proc/none") is None
+    assert system_files.read("/proc") is None
+
+
+def test_without_a_root_the_systems_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(system_files.ROOT, raising=False)
+    assert system_files.at("/dev/null") == Path("/dev/null")

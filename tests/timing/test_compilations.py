@@ -1,0 +1,50 @@
+"""torch.compile's own record, read field by field."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic.results.compilation import Compilation
+from gpumagic.results.work import compilation_lines
+from gpumagic.timing.compilations import CompilationRecord
+
+
+def test_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SimpleNamespace(co_name="step", co_filename="a.py", co_firstlineno=3)
+    record: list[Any] = [first]
+    utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    before = CompilationRecord()
+    assert before.since() == ()
+    again = SimpleNamespace(
+        co_name="step",
+        co_filename="a.py",
+        co_firstlineno=3,
+        entire_frame_compile_time_s=0.5,
+        recompile_reason="tensor 'x' size mismatch\nat index 0",
+        num_graph_breaks=2,
+        fail_reason=None,
+        something_new=object(),
+    )
+    record.append(again)
+    (found,) = before.since()
+    assert found.function == "step"
+    assert found.reason is not None
+    assert "\n" not in found.reason
+    lines = compilation_lines([found])
+    assert lines[0] == "torch.compile compiled 1 time in 0.5 s"
+    assert lines[1].startswith("recompiled step (a.py:3): tensor 'x' size mismatch")
+    assert lines[2] == "2 graph breaks in step (a.py:3)"
+    record.clear()
+    assert before.since() == ()
+
+
+def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())  # type: ignore[arg-type]
+    assert CompilationRecord().since() == ()
+    assert compilation_lines([]) == []
+    assert compilation_lines([Compilation(failure="no")])[1] == "not compiled: ? (?:?): no"

@@ -1,0 +1,62 @@
+"""Operations counted by torch, and the card's dense peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
+from gpumagic.timing.peaks import peak
+
+
+def counted(run: Any) -> Flops:
+    with FlopCounter() as counter:
+        run()
+    assert counter.found is not None
+    return counter.found
+
+
+def test_a_matrix_product_and_its_backward_pass(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    a = torch.empty(64, 128, device="cuda:0", dtype=torch.bfloat16, requires_grad=True)
+    b = torch.empty(128, 32, device="cuda:0", dtype=torch.bfloat16)
+    assert counted(lambda: a @ b) == Flops(2 * 64 * 128 * 32, "bfloat16")
+    assert counted(lambda: (a @ b).sum().backward()).count == 2 * 2 * 64 * 128 * 32
+    assert counted(lambda: a + 1) == Flops(0, None), "what the counter does not count has no dtype"
+
+
+def test_several_dtypes_have_no_peak(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    half, single = (torch.empty(8, 8, device="cuda:0", dtype=d) for d in (torch.half, torch.float))
+    found = counted(lambda: (half @ half, single @ single))
+    assert found.dtype is None
+    assert share_of_peak(found, 1.0, "NVIDIA H200") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "expected"),
+    [
+        ("NVIDIA H200", "bfloat16", 989.5e12),
+        ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
+        ("NVIDIA A100-SXM4-80GB", "float8_e4m3fn", None),
+        ("Tesla T4", "bfloat16", None),
+        ("NVIDIA H200 of the future", "bfloat16", None),
+        ("NVIDIA L4", "tf32", 60e12),
+        ("NVIDIA L40S", "float32", 91.6e12),
+    ],
+)
+def test_dense_peaks(device: str, dtype: str, expected: float | None) -> None:
+    assert peak(device, dtype) == pytest.approx(expected)
+
+
+def test_the_share_of_a_card(gpu_work: Any) -> None:
+    flops, matmul = Flops(495 * 10**12, "float32"), gpu_work.torch.backends.cuda.matmul
+    assert share_of_peak(flops, 10.0, "NVIDIA H200") == pytest.approx(495 / 670)
+    matmul.allow_tf32 = True
+    try:
+        assert share_of_peak(flops, 1.0, "NVIDIA H200") == pytest.approx(495 / 494.7)
+    finally:
+        matmul.allow_tf32 = False
+    assert share_of_peak(flops, 1.0, "a card") is None
+    assert share_of_peak(flops, 0.0, "NVIDIA H200") is None

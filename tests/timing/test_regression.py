@@ -1,0 +1,80 @@
+"""Slower than the stored result, beyond the noise: that fails, and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.errors import RegressionError, SpecError
+from gpumagic.memory import regression as memory_regression
+from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
+from gpumagic.results.conditions import Conditions
+from gpumagic.timing.regression import against
+
+HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
+ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
+
+
+def timing(seconds: float, repeats: int = 9, conditions: Conditions | None = HERE) -> CudaTiming:
+    """Repeats around ``seconds``, 1 % apart from each other."""
+    times = tuple(seconds * (1 + 0.01 * (place - repeats // 2)) for place in range(repeats))
+    return CudaTiming(Sample(times), Sample(times), Sample(times), conditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("now", "allowed", "fails"),
+    [
+        (1.0, 0.1, False),
+        (1.05, 0.1, False),
+        (1.105, 0.1, False),  # beyond 10 %, but the interval's lower end is not
+        (1.3, 0.1, True),
+        (1.3, 0.5, False),
+        (1.3, 0.0, True),
+        (0.5, 0.0, False),
+    ],
+)
+def test_only_what_is_slower_beyond_the_noise_fails(
+    now: float, allowed: float, fails: bool
+) -> None:
+    if fails:
+        with pytest.raises(RegressionError, match=r"times as long as stored .*95 % interval"):
+            against(timing(now), timing(1.0), fail_above=allowed)
+    else:
+        compared = against(timing(now), timing(1.0), fail_above=allowed)
+        assert compared["now"].ratio == pytest.approx(now)
+
+
+def test_other_conditions_are_said_and_fail_nothing_unless_strict() -> None:
+    compared = against(timing(9.0, conditions=ELSEWHERE), timing(1.0), fail_above=0.1)
+    assert "device NVIDIA A100 instead of NVIDIA H200" in str(compared.notes)
+    with pytest.raises(SpecError, match=r"--strict: device NVIDIA A100 instead of NVIDIA H200"):
+        against(timing(1.0, conditions=ELSEWHERE), timing(1.0), strict=True)
+
+
+def test_too_few_repeats_cannot_tell() -> None:
+    few = timing(9.0, repeats=1)
+    assert against(few, timing(1.0))["now"].verdict is None
+    with pytest.raises(SpecError, match="too few repeats"):
+        against(few, timing(1.0), fail_above=0.1)
+
+
+def peak(size: int, conditions: Conditions = HERE, device: int = 0) -> MemoryDelta:
+    return MemoryDelta({device: DeviceMemoryDelta(0, 0, size)}, conditions=conditions)
+
+
+def test_peaks_are_exact() -> None:
+    check = memory_regression.against
+    assert check(peak(1100), peak(1000), fail_above=0.1) == [
+        "cuda:0: peak 1.07 KiB, stored 1000 B (+10.0%)"
+    ]
+    with pytest.raises(RegressionError, match=r"peak 1.08 KiB, stored 1000 B .*allowed: \+10%"):
+        check(peak(1101), peak(1000), fail_above=0.1)
+    assert check(peak(5000), peak(1000))  # compared, and nothing asked
+    assert "A100" in check(peak(5000, ELSEWHERE), peak(1000), fail_above=0.1)[0]
+    with pytest.raises(SpecError, match="--strict"):
+        check(peak(1), peak(1000, ELSEWHERE), strict=True)
+    with pytest.raises(RegressionError, match=r"cuda:1: peak 1.00 KiB, stored 0 B"):
+        check(peak(1024, device=1), peak(1000), fail_above=0.1)
+    with pytest.raises(SpecError, match="this cell has not run to its end"):
+        check(replace(peak(1), partial=True), peak(1))
