@@ -311,7 +311,7 @@ def test_what_the_session_was_told_is_told_again(
         *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
     )
     assert k.value("(gpu.weight.requires_grad, cpu.dtype is torch.float64)") == (True, True)
-    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
+    assert "there is only first;" in k.run("%cudatime --compare", raising=False).shown
     # What cannot be loaded again, and a default device that is hidden.
     (tmp_path / "drawing_extension.py").unlink()
     shown = k.run("%gpu off --restart --keep told").text
