@@ -141,13 +141,13 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics (``%load_ext gpumagic``)."""
-    from gpumagic.magics.extension import load
+    from gpumagic.magics.loading import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Undo everything that loading and the magics changed (``%unload_ext gpumagic``)."""
-    from gpumagic.magics.extension import unload
+    from gpumagic.magics.loading import unload
 
     unload(shell)

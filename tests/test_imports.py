@@ -23,7 +23,7 @@ LAYOUT: dict[str, set[str]] = {
     "render": {"errors", "system"},
     "results": {"errors", "system", "render"},
     "cells": {"errors", "system"},
-    "cuda": {"errors", "system", "results"},
+    "cuda": {"errors", "system", "results", "cells"},
     "selection": {"errors", "system", "results", "cuda"},
     "timing": {"errors", "system", "results", "cells", "cuda"},
     "memory": {"errors", "system", "results", "cells", "cuda"},
@@ -214,6 +214,7 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.cells.cancellation",
         "gpumagic.cells.compile",
         "gpumagic.cells.coroutines",
+        "gpumagic.cells.hooks",
         "gpumagic.cells.timeit_loop",
         "gpumagic.cuda",
         "gpumagic.cuda.import_trace",
@@ -223,4 +224,5 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.errors",
         "gpumagic.magics",
         "gpumagic.magics.extension",
+        "gpumagic.magics.loading",
     }

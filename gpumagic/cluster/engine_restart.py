@@ -20,6 +20,7 @@ import zmq
 
 from gpumagic.errors import RestartError
 from gpumagic.restart import (
+    command_line,
     execve,
     losses,
     pending_requests,
@@ -29,6 +30,7 @@ from gpumagic.restart import (
 )
 from gpumagic.selection import environment as selected
 from gpumagic.system import child_process
+from gpumagic.system.paths import working_folder
 
 #: Whether this process image replaced another one, and has not answered its request yet.
 _restarted = False
@@ -58,27 +60,28 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         "ident": app.ident,
         "period": max(app.hb_check_period - 500, 500),
         "curve": (app.curve_publickey, app.curve_secretkey),
-        "asking": pending_requests.asking(kernel),
-        "folder": _current_folder(),
+        "current_request": pending_requests.current_request(kernel),
+        "folder": working_folder(),
     }
     environment = dict(os.environ)
-    with state_file.create() as file, shutdown.streams_given_back():
+    with state_file.create() as file, shutdown.original_streams():
         if force:
-            execve.end(_children(app))
+            execve.terminate(_children(app))
         shutdown.flush_files()
         pickle.dump(state, file)
         environment[state_file.VARIABLE] = state_file.address(file)
         if nanny is not None:  # it would report the end of this engine when its pipe closes
             nanny.kill()
             nanny.wait()
-        waiting = pending_requests.Waiting(kernel)
+        waiting = pending_requests.PendingRequests(kernel)
         pickle.dump(waiting.take(), file)
         file.flush()
-        command = [sys.executable, *_interpreter_options(), *_COMMAND, *app.argv]
+        options, _ = command_line.split(sys.orig_argv[1:])
+        command = [sys.executable, *options, *_COMMAND, *app.argv]
         try:
-            execve.replace(command, environment, _first_folder(app), hold=False)
+            execve.replace(command, environment, _first_folder(app), defer_interrupts=False)
         except (OSError, TypeError, ValueError) as error:
-            waiting.give_back()
+            waiting.put_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
     raise AssertionError("unreachable")
 
@@ -93,31 +96,11 @@ def _first_folder(app: Any) -> str:
     return started if Path(started).is_dir() else sys.prefix
 
 
-def _current_folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it is gone
-        return None
-
-
 def just_restarted() -> bool:
     """Return whether the current request is the one that asked for the restart."""
     global _restarted
     was, _restarted = _restarted, False
     return was
-
-
-def _interpreter_options() -> list[str]:
-    """Return the options of Python itself: those before ``-m``, ``-c`` or the script."""
-    found = []
-    words = iter(sys.orig_argv[1:])
-    for word in words:
-        if not word.startswith("-") or word in ("-m", "-c"):
-            break
-        found.append(word)
-        if word in ("-X", "-W"):
-            found.append(next(words))
-    return found
 
 
 def _check(shell: Any, force: bool) -> Any:
@@ -127,21 +110,13 @@ def _check(shell: Any, force: bool) -> Any:
         RestartError: it cannot be.
     """
     app: Any = getattr(getattr(shell, "kernel", None), "parent", None)
-    if sys.platform == "win32":
-        raise RestartError("Windows cannot replace a running process: restart the engine")
+    command_line.check_interpreter()
     if not hasattr(app, "registration_url") or not hasattr(app, "hb_check_period"):
         raise RestartError("this is no engine of ipyparallel's: restart it by hand")
     if app.use_mpi or "mpi4py" in sys.modules:
         raise RestartError("an engine under MPI cannot be restarted alone: restart the cluster")
-    if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
     if not force:
-        values = [*shutdown.variables(shell).values()]
-        lost = [f"thread {name}" for name in losses.threads(values)]
-        lost += [f"asyncio task {name}" for name in losses.tasks(values)]
-        lost += [f"child process {pid} ({name})" for pid, name in _children(app).items()]
-        if lost:
-            raise RestartError(f"a restart would lose {', '.join(lost)}; or add --force")
+        losses.check(shutdown.variables(shell), _children(app))
     return app
 
 
@@ -226,7 +201,7 @@ async def _resume(kernel: Any, handshakes: Handshakes, state: dict[str, Any]) ->
     await handshakes.complete()
     if state["folder"] is not None:
         _change_directory_later(kernel, state["folder"])
-    shell_queue.put(kernel, [state["asking"], *state["waiting"]])
+    shell_queue.put(kernel, [state["current_request"], *state["pending_requests"]])
 
 
 def _change_directory_later(kernel: Any, folder: str) -> None:

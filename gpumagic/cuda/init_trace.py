@@ -13,10 +13,10 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import CodeType
 from typing import Any, NamedTuple
 
+from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import nvml_check
 from gpumagic.cuda.import_trace import ImportTrace
 from gpumagic.cuda.process_state import STATE
@@ -64,8 +64,10 @@ class _Running(NamedTuple):
 class InitTrace:
     """Finds where one shell initialises CUDA. `attach` and `detach` are exact opposites."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
+        self._hooks = hooks
+        self._hook = CellHook(self._cell_ended, self._failed, cancelled=self._cancelled)
         #: `gpumagic.cuda.driver`, once a statement has begun.
         self._driver: Any = None
         self._traced_run: Callable[..., Any] | None = None
@@ -98,7 +100,7 @@ class InitTrace:
             return run_code(code, result, **options)
 
         self._traced_run = self._shell.run_code = traced_run
-        self._shell.events.register("post_run_cell", self._cell_ended)
+        self._hooks.add(self._hook)
 
     def detach(self) -> None:
         """Stop to trace and put back what was replaced."""
@@ -109,8 +111,7 @@ class InitTrace:
             return
         if self._shell.__dict__.get("run_code") is traced:
             del self._shell.run_code
-        with suppress(ValueError):  # other code has emptied the list
-            self._shell.events.unregister("post_run_cell", self._cell_ended)
+        self._hooks.remove(self._hook)
 
     def look(self) -> None:
         """Query the driver; if it is initialised, what ran since the last query has done it."""
@@ -155,15 +156,26 @@ class InitTrace:
         self._running.append(_Running(held, code, getattr(result, "execution_count", None)))
         self._package, self._package_known = None, False
 
-    def _cell_ended(self, result: Any) -> None:
+    def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
             return  # the cell that has loaded the extension, and nothing else
         self.look()
-        if result is None:  # cancelled, and all that it ran
-            self._running.clear()
-            return
         self._forget(result)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
+
+    def _cancelled(self) -> None:
+        if self._driver is not None:
+            self.look()
+        self._running.clear()
+
+    def _failed(self, error: Exception) -> None:
+        self.detach()
+        from gpumagic.system import text
+
+        print(
+            f"gpumagic: where CUDA is initialised is traced no longer ({text.named(error)})",
+            file=sys.stderr,
+        )
 
     def _forget(self, result: Any) -> None:
         """Forget the statement of this cell, and those of cells whose result is gone."""
@@ -180,10 +192,10 @@ class InitTrace:
             self._package_known, self._package = True, name
 
 
-def attach(shell: Any) -> None:
-    """Trace ``shell`` until CUDA is initialised."""
+def attach(shell: Any, hooks: CellHooks) -> None:
+    """Trace ``shell``, with its ``hooks``, until CUDA is initialised."""
     detach()
-    STATE.init_trace = InitTrace(shell)
+    STATE.init_trace = InitTrace(shell, hooks)
     STATE.init_trace.attach()
 
 

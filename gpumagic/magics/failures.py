@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
+from gpumagic.magics.extension import of
 from gpumagic.system import text
 
 
@@ -44,7 +45,7 @@ def _known(error: BaseException) -> Any:
 
 
 def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:
-    if not shell._gpumagic.magics.explain_oom:
+    if not of(shell).magics.explain_oom:
         return None
     from gpumagic.memory.oom import elsewhere, explain
 

@@ -7,6 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from gpumagic.magics.extension import find
 from gpumagic.results import Result
 
 _Live = TypeVar("_Live", bound="LiveDisplay")
@@ -20,8 +21,10 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
     from IPython.display import display
 
     cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
-    # With -o the same object is Out[n], too: `format_result` does not show it a second time.
-    shell._gpumagic.last_shown = (id(result), shell.execution_count)
+    extension = find(shell)
+    if extension is not None:
+        # With -o the same object is Out[n], too: the formatter does not show it a second time.
+        extension.note_displayed(result)
 
 
 def hand_over(
@@ -41,13 +44,6 @@ def hand_over(
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None
-
-
-def format_result(shell: Any, result: Result) -> Any:
-    """Return what IPython displays of a result: one line if its cell has already shown it."""
-    if shell._gpumagic.last_shown == (id(result), shell.execution_count):
-        return {"text/plain": repr(result)}
-    return result._repr_mimebundle_()
 
 
 class LiveDisplay:

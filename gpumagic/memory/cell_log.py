@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from gpumagic.cells.hooks import KEPT
+from gpumagic.cells.hooks import MAX_CELLS
 from gpumagic.results import CellLog, CellMemory
 
 
 class MemoryLog:
-    """What the cells did to GPU memory, the newest `KEPT` of them."""
+    """What the cells did to GPU memory, the newest `MAX_CELLS` of them."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = MAX_CELLS) -> None:
         self._cells: deque[CellMemory] = deque(maxlen=kept)
         self._forgotten = 0
 

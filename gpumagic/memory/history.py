@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import first_line
+from gpumagic.cells.hooks import CellHook, CellHooks, first_line
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
@@ -119,14 +119,24 @@ def holdings_by_cell(
     }
 
 
+class _Begun(NamedTuple):
+    """A cell that is running."""
+
+    #: IPython's `ExecutionInfo`.
+    info: Any
+    run: Run
+    outer: _Begun | None
+
+
 class History:
     """Records the allocator's history, and which cells of a shell ran meanwhile."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
+        self._hooks = hooks
+        self._hook = CellHook(self._after, self._failed, self._before, self._cancelled)
         self._cells = Cells()
-        self._stack: list[tuple[Any, Run]] = []
-        self._hooked = False
+        self._innermost: _Begun | None = None
         self._own = False
         #: What torch will call when CUDA is first used; None if nobody waits for that.
         self._armed: Callable[[], None] | None = None
@@ -159,10 +169,10 @@ class History:
             return self.state(_LATER)
         if self.state().recording:
             message = f"{'It is' if self._own else 'By somebody else it is'} recorded already."
-            self._hook()
+            self._hooks.add(self._hook, running=True)
             return self.state(message)
         self._record(max_entries)
-        self._hook()
+        self._hooks.add(self._hook, running=True)
         return self.state("Recording begins.")
 
     def _record(self, max_entries: int) -> None:
@@ -189,7 +199,7 @@ class History:
 
         self._armed, self._max_entries = begin, max_entries
         torch_cuda.when_initialized(begin)
-        self._hook()
+        self._hooks.add(self._hook, running=True)
 
     def _disarm(self) -> None:
         """Take back what `_arm` has left with torch."""
@@ -200,7 +210,7 @@ class History:
     def off(self) -> HistoryState:
         """Stop recording, whoever began it; what was recorded is gone."""
         before = self.state()
-        self._unhook()
+        self._remove_hook()
         self._disarm()
         self._own = False
         if before.armed:
@@ -212,7 +222,7 @@ class History:
 
     def release(self) -> None:
         """Undo `on`; a history that somebody else began goes on."""
-        self._unhook()
+        self._remove_hook()
         self._disarm()
         if self._own and self.state().recording:
             torch_cuda.stop_history()
@@ -233,57 +243,53 @@ class History:
             snapshot = torch_cuda.snapshot()
         except RuntimeError as error:
             raise DeviceError(_one_line(error)) from None
-        running = self._running()
-        for info, run in self._stack:
-            if running is not None and info is running.info:
-                run.number = running.execution_count
+        self._number_running()
         return CellHoldings(
             holdings_by_cell(snapshot, self._cells, self._max_entries if self._own else None)
         )
 
     # --- the hooks ---------------------------------------------------------------------------
 
-    def _hook(self) -> None:
-        if self._hooked:
-            return
-        self._hooked = True
-        self._shell.events.register("pre_run_cell", self._before)
-        self._shell.events.register("post_run_cell", self._after)
-        running = self._running()
-        if running is not None:
-            self._before(running.info)
+    def _remove_hook(self) -> None:
+        self._hooks.remove(self._hook)
+        self._innermost = None
 
-    def _unhook(self) -> None:
-        for event, hook in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
-            if hook in self._shell.events.callbacks[event]:
-                self._shell.events.unregister(event, hook)
-        self._hooked = False
-        self._stack.clear()
-
-    def _running(self) -> Any:
-        """The result, so far, of the cell that is running."""
+    def _number_running(self) -> None:
+        """Give the cell that is running its number, which its result has already."""
         result = getattr(self._shell.displayhook, "exec_result", None)
-        return result if getattr(result, "info", None) is not None else None
+        begun = self._innermost
+        while result is not None and begun is not None:
+            if begun.info is result.info:
+                begun.run.number = result.execution_count
+            begun = begun.outer
 
-    def _before(self, info: Any) -> None:
-        if self._stack and not getattr(info, "store_history", False):
-            run = self._stack[-1][1]  # a part of the cell that runs it
+    def _turn(self, begun: _Begun | None) -> None:
+        self._innermost = begun
+        self._cells.turn(_now(), None if begun is None else begun.run)
+
+    def _before(self, info: Any, outer: _Begun | None) -> _Begun:
+        if outer is not None and not getattr(info, "store_history", False):
+            run = outer.run  # a part of the cell that runs it
         else:
             run = Run(first_line(info.raw_cell))
-        self._stack.append((info, run))
-        self._cells.turn(_now(), run)
+        begun = _Begun(info, run, outer)
+        self._turn(begun)
+        return begun
 
-    def _after(self, result: Any) -> None:
-        if result is None:  # the cell was cancelled
-            self._stack.clear()
-            self._cells.turn(_now(), None)
+    def _cancelled(self) -> None:
+        self._turn(None)
+
+    def _failed(self, error: Exception) -> None:
+        print(
+            f"%gpumem cells: cells are told apart no longer ({text.named(error)}); "
+            "'%gpumem record on' begins anew"
+        )
+
+    def _after(self, begun: _Begun | None, result: Any) -> None:
+        if begun is None:
             return
-        places = [i for i, (info, _) in enumerate(self._stack) if info is result.info]
-        if not places:
-            return
-        _, run = self._stack[places[0]]
-        del self._stack[places[0] :]
-        self._cells.turn(_now(), self._stack[-1][1] if self._stack else None)
+        self._turn(begun.outer)
+        run = begun.run
         number = result.execution_count
         if number is None:
             return

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import first_line
+from gpumagic.cells.hooks import CellHook, CellHooks, first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER, Scope, Stretch
@@ -23,7 +23,7 @@ from gpumagic.system import text
 class _Running(NamedTuple):
     """A cell that has begun."""
 
-    info: Any  # IPython's ExecutionInfo: known again at the cell's end
+    source: str
     scope: Scope
     started: float
 
@@ -34,11 +34,13 @@ class EveryCell:
     ``tell`` is called after each cell that touched GPU memory.
     """
 
-    def __init__(self, shell: Any, tell: Callable[[CellMemory], None]) -> None:
-        self._shell = shell
+    def __init__(self, hooks: CellHooks, tell: Callable[[CellMemory], None]) -> None:
+        self._hooks = hooks
+        self._hook = CellHook(self._after, self._failed, self._begin, self._cancelled)
         self._tell = tell
         self._log = MemoryLog()
-        self._running: dict[int, _Running] = {}
+        #: The scopes of cells that other cells run.
+        self._nested: list[Scope] = []
         self._idle: dict[int, DeviceMemoryDelta] = {}
         #: The scope that is turned at every end of a cell; None while off.
         self._scope: Scope | None = None
@@ -52,25 +54,25 @@ class EveryCell:
         if self.watching:
             return
         self._scope = LEDGER.open()
-        self._shell.events.register("pre_run_cell", self._before)
-        self._shell.events.register("post_run_cell", self._after)
-        running = getattr(self._shell.displayhook, "exec_result", None)
-        if running is not None and running.info is not None:
-            self._begin(running.info)
+        try:
+            self._hooks.add(self._hook, running=True)
+        except BaseException:
+            self.off()
+            raise
 
     def off(self) -> None:
         """Stop watching. The records stay."""
         if self._scope is None:
             return
-        for event, hook in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
-            if hook in self._shell.events.callbacks[event]:
-                self._shell.events.unregister(event, hook)
+        self._hooks.remove(self._hook)
         self._idle.clear()
-        scopes = {id(s): s for s in (self._scope, *(cell.scope for cell in self._running.values()))}
+        self._drop_nested()
+        LEDGER.drop(self._scope)
         self._scope = None
-        self._running.clear()
-        for scope in scopes.values():
-            LEDGER.drop(scope)
+
+    def _drop_nested(self) -> None:
+        while self._nested:
+            LEDGER.drop(self._nested.pop())
 
     def log(self) -> CellLog:
         """The records until now."""
@@ -81,43 +83,36 @@ class EveryCell:
 
     # --- the hooks ---------------------------------------------------------------------------
 
-    def _before(self, info: Any) -> None:
-        try:
-            self._begin(info)
-        except Exception as error:
-            self._step_aside(error)
-
-    def _after(self, result: Any) -> None:
-        ended = time.perf_counter()
-        try:
-            if result is None:  # the cell was cancelled: it is charged to the next one
-                self._running.clear()
-                return
-            running = self._running.pop(id(result.info), None)
-            if running is not None:  # an empty cell never began
-                self._end(running, result, ended)
-        except Exception as error:
-            self._step_aside(error)
-
-    def _begin(self, info: Any) -> None:
+    def _begin(self, info: Any, outer: _Running | None) -> _Running | None:
         assert self._scope is not None
-        if any(cell.scope is self._scope for cell in self._running.values()):
-            if not getattr(info, "store_history", False):
-                return  # a part of the cell that runs it
-            scope = LEDGER.open()
-        else:
+        if outer is None:
             scope = self._scope
-        self._running[id(info)] = _Running(info, scope, time.perf_counter())
+        elif getattr(info, "store_history", False):
+            scope = LEDGER.open()
+            self._nested.append(scope)
+        else:
+            return None  # a part of the cell that runs it
+        return _Running(first_line(info.raw_cell), scope, time.perf_counter())
+
+    def _cancelled(self) -> None:
+        # What the cell did is charged to the next one.
+        self._drop_nested()
+
+    def _after(self, running: _Running | None, result: Any) -> None:
+        ended = time.perf_counter()
+        if running is not None:
+            self._end(running, result, ended)
 
     def _end(self, running: _Running, result: Any, ended: float) -> None:
         devices: Mapping[int, DeviceMemoryDelta]
         if running.scope is self._scope:
             devices = {i: self._delta(i, s) for i, s in LEDGER.turn(running.scope).items()}
         else:
+            self._nested.remove(running.scope)
             devices = LEDGER.close(running.scope)
         cell = CellMemory(
             number=result.execution_count,
-            source=first_line(running.info.raw_cell),
+            source=running.source,
             seconds=ended - running.started,
             devices=devices,
             failed=not result.success,
@@ -135,7 +130,7 @@ class EveryCell:
             self._idle[ordinal] = stretch.delta()
         return self._idle[ordinal]
 
-    def _step_aside(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         """Our failure: one line, and the user's cells go on without us."""
         self.off()
         print(

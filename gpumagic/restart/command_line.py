@@ -1,4 +1,4 @@
-"""The command line by which a process becomes its own successor, and whether that will work."""
+"""The command line with which a process executes itself again, and a trial whether that works."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from gpumagic.system import child_process, text
 LOADER = str(Path(__file__).with_name("loader.py"))
 
 #: Seconds for a child to import what the new process will need.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 def command(app: Any) -> list[str]:
-    """The command line of the present process, run by `loader`.
+    """Return the command line of this process, to be run by `loader`.
 
     Raises:
         RestartError: it cannot be executed again.
     """
-    if sys.platform == "win32":
-        raise RestartError("Windows cannot replace a running process")
-    if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
+    check_interpreter()
     given = list(app.argv)
     as_given = sys.orig_argv[len(sys.orig_argv) - len(given) :] == given
     if not as_given or (not given and not _is_app()):
@@ -43,14 +40,26 @@ def command(app: Any) -> list[str]:
     return [sys.executable, *options, LOADER, *program]
 
 
+def check_interpreter() -> None:
+    """Return if Python can be executed again.
+
+    Raises:
+        RestartError: it cannot.
+    """
+    if sys.platform == "win32":
+        raise RestartError("Windows cannot replace a running process: restart it by hand")
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise RestartError(f"the Python interpreter cannot be executed again: {sys.executable!r}")
+
+
 def _is_app() -> bool:
-    """Whether the command is IPython's or ipykernel's own."""
+    """Return whether the command is IPython's or ipykernel's own."""
     names = ("ipython", "ipython3", "IPython", "ipykernel", "ipykernel_launcher", "jupyter-kernel")
     return Path(sys.orig_argv[-1]).stem in names
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options of Python itself, and the program: ``-m module``, ``-c code`` or a script."""
+    """Split Python's own options from the program: ``-m module``, ``-c code`` or a script."""
     options: list[str] = []
     left = list(words)
     while left and left[0].startswith("-") and left[0] != "-":
@@ -60,13 +69,13 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             if word == "--check-hash-based-pycs":
                 options.append(left.pop(0))
             continue
-        for position, letter in enumerate(word[1:], 1):
-            if letter in "mc":
+        for position, option in enumerate(word[1:], 1):
+            if option in "mc":
                 if word[1:position]:
                     options.append(word[:position])
                 rest = word[position + 1 :]
-                return options, [f"-{letter}", *([rest] if rest else []), *left]
-            if letter in "XW":
+                return options, [f"-{option}", *([rest] if rest else []), *left]
+            if option in "XW":
                 options.append(word)
                 if position == len(word) - 1:
                     options.append(left.pop(0))
@@ -77,9 +86,9 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class Trial:
-    """A child with the new process's options and environment that imports what that will import.
+    """A child process with the new options and environment that tries the imports of the restart.
 
-    Started at once, and asked for by `result`; ended when the block is left.
+    It starts at once, `result` waits for it, and it is killed when the block is left.
     """
 
     def __init__(
@@ -93,7 +102,7 @@ class Trial:
                 folder,
                 stdout=child_process.PIPE,
                 stderr=child_process.PIPE,
-                # An interrupt from the terminal is not for it.
+                # An interrupt from the terminal must not reach it.
                 start_new_session=True,
             )
         except (OSError, ValueError, TypeError) as error:
@@ -108,13 +117,13 @@ class Trial:
         self._child.communicate()
 
     def result(self) -> None:
-        """Return if the new process will find what it needs.
+        """Return if the new process will be able to import what it needs.
 
         Raises:
-            RestartError: it will not; nothing has changed.
+            RestartError: it will not.
         """
         try:
-            printed, errors = self._child.communicate(timeout=_PATIENCE)
+            printed, errors = self._child.communicate(timeout=_TIMEOUT)
         except child_process.TimeoutExpired:
             raise RestartError(
                 "a Python with the new environment does not start within a minute"

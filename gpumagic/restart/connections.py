@@ -1,9 +1,9 @@
-"""The front ends of a kernel: whether they are connected, and an answer that does not get lost.
+"""Wait until the front ends of a kernel are connected again, and send replies to them.
 
-A restart in place breaks every connection; zmq makes them anew within about 100 ms, at a moment
-that the kernel is not told. What is published before is lost, so the connections are counted.
+A restart in place breaks every connection; zmq makes them again within about 100 ms, without
+notifying the kernel. What is published earlier is lost, so the connections are counted.
 
-Needs nothing else of gpumagic: `loader` answers with it where the package does not import.
+Imports nothing of gpumagic: `loader` replies with it where the package cannot be imported.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Any, NamedTuple
 
 import zmq
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 _INTERVAL = 0.005
-#: Seconds for a subscription to arrive after its connection, where the system does not tell how
-#: much has arrived.
-_SUBSCRIBING = 0.1
-#: Seconds for what other users of this machine have connected: as a rule it is no front end.
-OTHERS = 0.25
-#: A zmq peer's greeting has 64 bytes; more than so many means that its READY has come too.
+#: Seconds for a subscription to arrive after its connection, where the system does not count the
+#: bytes received.
+_SUBSCRIPTION_DELAY = 0.1
+#: Seconds to wait for connections of this machine's other users, which are rarely front ends.
+OTHER_USERS_TIMEOUT = 0.25
+#: A zmq peer's greeting has 64 bytes; more bytes mean that its READY has arrived too.
 _HANDSHAKE = 74
 
 
-class Arrived(NamedTuple):
-    """What a channel has of its clients: connections, and the bytes that came over them."""
+class ChannelState(NamedTuple):
+    """The connections of a channel's clients, and the bytes received over them."""
 
     connections: int
-    #: None where the system does not tell.
+    #: None where the system does not count them.
     received: int | None
-    #: True if bytes wait to be read.
+    #: Whether there are bytes to read.
     pending: bool = False
 
 
-Channels = dict[str, Arrived]
+Channels = dict[str, ChannelState]
 
 
 def channels(app: Any, *, others: bool = True) -> Channels:
-    """The channels of a kernel that clients connect to and that answers go out on.
+    """Return the state of the channels of a kernel on which it sends replies to clients.
 
-    Without ``others`` what other users of this machine have connected is left out.
+    Without ``others`` the connections of this machine's other users are not counted.
     """
-    return {n: _arrived(_address(app, n), others) for n in ("shell", "iopub", "stdin")}
+    return {n: _channel_state(_address(app, n), others) for n in ("shell", "iopub", "stdin")}
 
 
-def everybody(app: Any) -> tuple[Channels, Channels]:
-    """`channels`, with others' and without, for `back` and `wait_for`."""
+def snapshot(app: Any) -> tuple[Channels, Channels]:
+    """Return `channels` with other users' connections and without, to wait for them later."""
     return channels(app), channels(app, others=False)
 
 
@@ -64,7 +64,7 @@ def _address(app: Any, name: str) -> int | str:
     return port if app.transport == "tcp" else f"{app.ip}-{port}"
 
 
-def _arrived(address: int | str, others: bool) -> Arrived:
+def _channel_state(address: int | str, others: bool) -> ChannelState:
     received: int | None = 0
     count, pending = 0, False
     for connection in _clients(address, others):
@@ -72,11 +72,11 @@ def _arrived(address: int | str, others: bool) -> Arrived:
         amount = _received(connection)
         received = None if received is None or amount is None else received + amount
         pending = pending or _unread(connection)
-    return Arrived(count, received, pending)
+    return ChannelState(count, received, pending)
 
 
 def _clients(address: int | str, others: bool = True) -> Iterator[socket.socket]:
-    """Those of `_connections` that speak zmq: anybody can open one, and say nothing."""
+    """Yield those of `_connections` whose client has sent a zmq greeting."""
     owners = None if others else _owners()
     for connection in _connections(address):
         amount = _received(connection)
@@ -87,7 +87,7 @@ def _clients(address: int | str, others: bool = True) -> Iterator[socket.socket]
 
 
 def _connections(address: int | str) -> Iterator[socket.socket]:
-    """Accepted connections of this process to ``address``: a TCP port, or a socket's path."""
+    """Yield the accepted connections of this process at a TCP port, or a socket's path."""
     for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         connection = socket_of(descriptor)
         if connection is None:
@@ -105,10 +105,10 @@ def _connections(address: int | str) -> Iterator[socket.socket]:
 
 
 def socket_of(descriptor: int) -> socket.socket | None:
-    """Copy a descriptor into a socket, to look at it; None if it is no socket, or closed since.
+    """Duplicate a descriptor as a socket object; None if it is no socket, or is closed.
 
-    With a default timeout Python would make what the descriptor stands for non-blocking, also for
-    its owner, and every look at it would wait so long.
+    With a default timeout Python would make the socket non-blocking for its owner too, and each
+    operation would wait so long.
     """
     try:
         copy = os.dup(descriptor)
@@ -126,22 +126,22 @@ def socket_of(descriptor: int) -> socket.socket | None:
 
 
 def connected(endpoint: str, *, others: bool = True) -> bool:
-    """Whether somebody is connected to an endpoint of this process's (``tcp://…``, ``ipc://…``)."""
+    """Return whether a client is connected to an endpoint (``tcp://…``, ``ipc://…``) of ours."""
     transport, _, place = endpoint.partition("://")
     address = int(place.rpartition(":")[2]) if transport == "tcp" else place
     return any(True for _ in _clients(address, others))
 
 
 def _received(connection: socket.socket) -> int | None:
-    """How many bytes came over a TCP connection, where the system tells."""
-    if connection.family == socket.AF_UNIX or not _tells():
+    """Return the bytes received over a TCP connection; None where the system does not count."""
+    if connection.family == socket.AF_UNIX or not _counts_bytes():
         return None
     return _bytes_received(connection)
 
 
 @cache
-def _tells() -> bool:
-    """Whether the system counts: an old Linux does not, nor does a sandbox that plays one."""
+def _counts_bytes() -> bool:
+    """Return whether the system counts received bytes: old Linux and some sandboxes do not."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -156,7 +156,7 @@ def _tells() -> bool:
 
 
 def _bytes_received(connection: socket.socket) -> int | None:
-    """``tcpi_bytes_received`` of Linux's tcp.h."""
+    """Read ``tcpi_bytes_received`` of Linux's tcp.h."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -170,7 +170,7 @@ _End = tuple[str, int]
 
 
 def _owners() -> dict[tuple[_End, _End], int]:
-    """The users of the connections that begin on this machine, by their ends, as Linux tells."""
+    """Return the user ids of local TCP connections, by both addresses: psutil has no user ids."""
     found = {}
     try:
         lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -183,16 +183,16 @@ def _owners() -> dict[tuple[_End, _End], int]:
 
 
 def _end(text: str) -> _End:
-    """``0100007F:1F90``: an address in the machine's order of bytes, and a port."""
+    """Parse ``0100007F:1F90``: an address in the machine's order of bytes, and a port."""
     address, _, port = text.partition(":")
     return socket.inet_ntoa(struct.pack("=I", int(address, 16))), int(port, 16)
 
 
 def _peer(connection: socket.socket, owners: Mapping[tuple[_End, _End], int]) -> int | None:
-    """The user at the other end of a connection, if it is known."""
+    """Return the user id at the other end of a connection; None if unknown."""
     try:
         return owners.get((connection.getpeername(), connection.getsockname()))
-    except (OSError, TypeError):  # closed since, or no address of this kind
+    except (OSError, TypeError):  # closed meanwhile, or an address of another kind
         return None
 
 
@@ -203,32 +203,33 @@ def _unread(connection: socket.socket) -> bool:
         return False
 
 
-async def back(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 5.0) -> None:
-    """Wait until as many clients are connected, and have subscribed, as `everybody` told before.
+async def wait_until_reconnected(
+    app: Any, snapshots: Sequence[Mapping[str, Any]], timeout: float = 5.0
+) -> None:
+    """Wait until as many clients are connected, and have subscribed, as in the `snapshot`.
 
-    A client that does not come back within ``patience`` seconds is not waited for, one of another
-    user's not for `OTHERS` seconds; nor, for longer than a second, one that does not read what is
-    published: it subscribes when it next reads.
+    At most ``timeout`` seconds, for another user's clients `OTHER_USERS_TIMEOUT` seconds, and for
+    subscriptions one second: a client that does not read subscribes when it next does.
     """
-    before = _before(left)
-    for _ in _missing(app, before, patience):
+    before = _by_others(snapshots)
+    for _ in _until_connected(app, before, timeout):
         await asyncio.sleep(_INTERVAL)
     wanted = before[False]["iopub"].received
     if wanted is None or before[True]["iopub"].connections > before[False]["iopub"].connections:
-        await asyncio.sleep(_SUBSCRIBING)
+        await asyncio.sleep(_SUBSCRIPTION_DELAY)
     deadline = time.monotonic() + 1
-    # A client that comes back sends what it sent at first: a greeting, a handshake, subscriptions.
+    # A client that reconnects sends what it sent at first: greeting, handshake, subscriptions.
     while _subscribed(app) < (wanted or 0) and time.monotonic() < deadline:
         await asyncio.sleep(_INTERVAL)
-    # The last step, from the connection to the subscription, is this process's own.
+    # zmq's own thread has yet to process the subscription.
     await asyncio.sleep(2 * _INTERVAL)
 
 
-def _missing(app: Any, before: Mapping[bool, Channels], patience: float) -> Iterator[None]:
-    """Yield as long as clients that were there ``before`` are worth waiting for."""
-    for others, seconds in ((True, min(OTHERS, patience)), (False, patience)):
+def _until_connected(app: Any, before: Mapping[bool, Channels], timeout: float) -> Iterator[None]:
+    """Yield until the clients of ``before`` are connected, or the time for them is over."""
+    for others, seconds in ((True, min(OTHER_USERS_TIMEOUT, timeout)), (False, timeout)):
         deadline = time.monotonic() + seconds
-        while not _all_back(channels(app, others=others), before[others]):
+        while not _all_connected(channels(app, others=others), before[others]):
             if time.monotonic() > deadline:
                 break
             yield
@@ -240,35 +241,37 @@ def _subscribed(app: Any) -> int:
     return channels(app, others=False)["iopub"].received or 0
 
 
-def wait_for(app: Any, left: Sequence[Mapping[str, Any]], patience: float = 2.0) -> None:
-    """Wait until as many clients are connected as before: an answer to others is dropped."""
-    for _ in _missing(app, _before(left), patience):
+def wait_for_clients(
+    app: Any, snapshots: Sequence[Mapping[str, Any]], timeout: float = 2.0
+) -> None:
+    """Wait until as many clients are connected as before: replies to missing ones are dropped."""
+    for _ in _until_connected(app, _by_others(snapshots), timeout):
         time.sleep(_INTERVAL)
-    time.sleep(_SUBSCRIBING)
+    time.sleep(_SUBSCRIPTION_DELAY)
 
 
-def _before(left: Sequence[Mapping[str, Any]]) -> dict[bool, Channels]:
-    """What `everybody` told, by whether others' connections are in it."""
-    found = [{name: Arrived(*each) for name, each in told.items()} for told in left]
+def _by_others(snapshots: Sequence[Mapping[str, Any]]) -> dict[bool, Channels]:
+    """Return the states of a `snapshot`, by whether other users' connections are included."""
+    found = [{name: ChannelState(*each) for name, each in states.items()} for states in snapshots]
     return {True: found[0], False: found[1]}
 
 
-def _all_back(now: Mapping[str, Arrived], before: Mapping[str, Arrived]) -> bool:
+def _all_connected(now: Mapping[str, ChannelState], before: Mapping[str, ChannelState]) -> bool:
     return not any(
         now[name].pending or now[name].connections < before[name].connections for name in now
     )
 
 
-async def send(stream: Any, message: list[bytes], patience: float = 20.0) -> bool:
-    """Send an answer on the kernel's shell socket as soon as its client is connected.
+async def send(stream: Any, message: list[bytes], timeout: float = 20.0) -> bool:
+    """Send a reply on the kernel's shell socket as soon as its client is connected.
 
-    False if the client has not come back within ``patience`` seconds.
+    Return False if the client is not connected within ``timeout`` seconds.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         sent: concurrent.futures.Future[bool] = concurrent.futures.Future()
         # The socket belongs to the thread of its loop.
-        stream.io_loop.add_callback(_try, stream, message, sent)
+        stream.io_loop.add_callback(_try_send, stream, message, sent)
         if await asyncio.wrap_future(sent):
             return True
         if time.monotonic() > deadline:
@@ -276,8 +279,8 @@ async def send(stream: Any, message: list[bytes], patience: float = 20.0) -> boo
         await asyncio.sleep(_INTERVAL)
 
 
-def _try(stream: Any, message: list[bytes], sent: concurrent.futures.Future[bool]) -> None:
-    # Without the option a message to a client that is not connected is dropped in silence.
+def _try_send(stream: Any, message: list[bytes], sent: concurrent.futures.Future[bool]) -> None:
+    # Without the option a message to a client that is not connected is dropped silently.
     stream.socket.router_mandatory = 1
     try:
         stream.socket.send_multipart(message, zmq.NOBLOCK)
@@ -289,15 +292,12 @@ def _try(stream: Any, message: list[bytes], sent: concurrent.futures.Future[bool
             sent.set_exception(error)
     finally:
         stream.socket.router_mandatory = 0
-        # A send takes the wake-up of what has arrived meanwhile; the stream looks by itself.
+        # Sending clears the notification of messages that arrived meanwhile: check for them.
         stream.flush(zmq.POLLIN, limit=1)
 
 
-def publish_all(app: Any, patience: float = 2.0) -> None:
-    """Return when all that was published has left this process.
-
-    The kernel then publishes nothing more, until `publish_again`.
-    """
+def finish_publishing(app: Any, timeout: float = 2.0) -> None:
+    """Stop publishing, and return when all that was published has been sent."""
     thread, done = app.iopub_thread, concurrent.futures.Future[None]()
 
     def unbind() -> None:
@@ -308,19 +308,19 @@ def publish_all(app: Any, patience: float = 2.0) -> None:
             done.set_exception(error)
 
     thread.schedule(unbind)
-    done.result(patience)
+    done.result(timeout)
     began = time.monotonic()
     # Its connections are closed when everything has been sent.
-    while (waited := time.monotonic() - began) < patience and any(
-        True for _ in _clients(_address(app, "iopub"), waited < OTHERS)
+    while (waited := time.monotonic() - began) < timeout and any(
+        True for _ in _clients(_address(app, "iopub"), waited < OTHER_USERS_TIMEOUT)
     ):
-        # A socket attends to its connections only when it is asked for something.
+        # zmq processes closed connections only during a call on the socket.
         thread.schedule(lambda: thread.socket.getsockopt(zmq.EVENTS))
         time.sleep(0.001)
 
 
-def publish_again(app: Any, bind: Callable[[Any, str], None]) -> None:
-    """Undo `publish_all`; ``bind`` has a socket listen again."""
+def resume_publishing(app: Any, bind: Callable[[Any, str], None]) -> None:
+    """Undo `finish_publishing`; ``bind`` binds a socket to an endpoint again."""
     separator = ":" if app.transport == "tcp" else "-"
     endpoint = f"{app.transport}://{app.ip}{separator}{app.iopub_port}"
     if app.transport == "ipc":

@@ -1,15 +1,16 @@
-"""What a shell counts and remembers by itself: prompt numbers, inputs, its history session."""
+"""The prompt number, inputs and history session of a shell, which continue after a restart."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from gpumagic.system.paths import working_folder
 
-def save(shell: Any) -> dict[str, Any]:
-    """The state of ``shell`` during the cell that asks for a restart; plain data."""
+
+def capture(shell: Any) -> dict[str, Any]:
+    """Return the state of ``shell`` during the cell that asks for a restart, as plain data."""
     history = shell.history_manager
     history.writeout_cache()
     return {
@@ -21,22 +22,15 @@ def save(shell: Any) -> dict[str, Any]:
         "recent": [getattr(history, name) for name in _RECENT],
         "session": history.session_number if history.enabled else None,
         "folders": list(history.dir_hist),
-        "folder": _working_folder(),
+        "folder": working_folder(),
     }
-
-
-def _working_folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it has been removed
-        return None
 
 
 _RECENT = ("_i00", "_i", "_ii", "_iii")
 
 
 def restore(shell: Any, state: dict[str, Any]) -> None:
-    """Go on within the cell in which `save` was called; `finish` ends it."""
+    """Continue within the cell in which `capture` was called; `finish` ends it."""
     history = shell.history_manager
     shell.execution_count = state["execution_count"]
     history.input_hist_parsed[:] = state["parsed"]
@@ -49,17 +43,17 @@ def restore(shell: Any, state: dict[str, Any]) -> None:
     shell.push({**inputs, **latest}, interactive=False)
     _continue_session(history, state["session"])
     if state["folder"] is not None:
-        with suppress(OSError):  # it is gone since
+        with suppress(OSError):  # removed meanwhile
             os.chdir(state["folder"])
 
 
 def finish(shell: Any, state: dict[str, Any], *, counted: bool = True) -> None:
-    """End the cell; ``counted`` if it has a prompt number of its own."""
+    """End the cell; ``counted`` if it has a prompt number."""
     shell.execution_count = state["next"] if counted else state["execution_count"]
 
 
 def _continue_session(history: Any, session: int | None) -> None:
-    """Write on into the old session of the history database; the new one is as if never begun."""
+    """Continue the old session of the history database, and delete the new one."""
     if session is None or not history.enabled or history.session_number == session:
         return
     begun, history.session_number = history.session_number, session

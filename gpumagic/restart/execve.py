@@ -1,4 +1,4 @@
-"""The process that is to be replaced: what would be lost with it, and its replacement."""
+"""Replace the program of this process by ``execve``; list and terminate its child processes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,20 @@ import signal
 import socket
 import stat
 import sys
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import psutil
 
 from gpumagic.cuda.processes import command_name
 from gpumagic.restart import signals
 from gpumagic.restart.connections import socket_of
 
+# --- child processes -----------------------------------------------------------------------------
 
-def is_fork(shell: Any) -> bool:
-    """Whether this process is a forked copy of the one that loaded gpumagic."""
-    extension = getattr(shell, "_gpumagic", None)
-    return extension is not None and bool(extension.pid != os.getpid())
-
-
-# --- what would be lost --------------------------------------------------------------------------
-
-#: Helpers of Python and torch that end by themselves when their master does.
+#: Helper processes of Python and torch that end by themselves when their parent does.
 _HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
@@ -38,71 +32,39 @@ _HELPERS = (
 
 
 def children(*, helpers: bool = False) -> dict[int, str]:
-    """The child processes of this one, helpers apart, or too: their pids and names.
+    """Return the pids and names of this process's children; ``helpers`` includes helper processes.
 
-    Of a command the program and the script are told, no arguments.
+    A name is that of the program and the script, without arguments.
     """
     found = {child.pid: child.name for child in multiprocessing.active_children() if child.pid}
-    for pid, words, name in _children_of_system():
-        command = " ".join(words)
-        if helpers or not any(helper in command for helper in _HELPERS):
-            found[pid] = command_name(words, name)
+    for child in psutil.Process().children():
+        try:
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
+            words, name = child.cmdline(), child.name()
+        except psutil.Error:  # it has ended
+            continue
+        if helpers or not any(helper in " ".join(words) for helper in _HELPERS):
+            found[child.pid] = command_name(words, name)
         else:
-            found.pop(pid, None)
+            found.pop(child.pid, None)
     return found
 
 
-def _children_of_system() -> Iterator[tuple[int, list[str], str]]:
-    """Living children, their command lines and names, by psutil or /proc, if either is there."""
-    try:
-        import psutil
-    except ImportError:
-        yield from _children_in_proc()
-        return
-    for child in psutil.Process().children():
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE:
-                yield child.pid, child.cmdline(), child.name()
-        except psutil.Error:
-            continue
+def terminate(pids: Iterable[int], timeout: float = 1.0) -> None:
+    """Terminate child processes, and kill those that have not ended after ``timeout`` seconds."""
+    left = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            left.append(psutil.Process(pid))
+    for signal_ in (psutil.Process.terminate, psutil.Process.kill):
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                signal_(process)
+        _, left = psutil.wait_procs(left, timeout)
 
 
-def _children_in_proc() -> Iterator[tuple[int, list[str], str]]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            head, _, tail = os.fsdecode((folder / "stat").read_bytes()).rpartition(")")
-            state, parent = tail.split()[:2]
-            if int(parent) == os.getpid() and state != "Z":
-                words = os.fsdecode((folder / "cmdline").read_bytes().rstrip(b"\0"))
-                name = head.partition("(")[2]
-                yield int(folder.name), words.split("\0") if words else [], name
-        except OSError:
-            continue
-
-
-def end(pids: Mapping[int, str], patience: float = 1.0) -> None:
-    """End child processes as an ordinary restart does: asked first, then killed; then reaped."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for pid in pids:
-            _unless_gone(os.kill, pid, number)
-        deadline = time.monotonic() + patience
-        while any(not _reaped(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-
-def _unless_gone(function: Any, *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except (ProcessLookupError, ChildProcessError):
-        return None
-
-
-def _reaped(pid: int) -> bool:
-    outcome = _unless_gone(os.waitpid, pid, os.WNOHANG)
-    return outcome is None or outcome[0] == pid
-
-
-# --- the new process image -----------------------------------------------------------------------
+# --- execve --------------------------------------------------------------------------------------
 
 
 def replace(
@@ -110,24 +72,24 @@ def replace(
     environment: Mapping[str, str],
     folder: str,
     *,
-    hold: bool,
-    stay: Collection[int] = (),
+    defer_interrupts: bool,
+    inherited: Collection[int] = (),
 ) -> NoReturn:
-    """Become ``command``, started in ``folder``; the descriptors ``stay`` are handed on.
+    """Execute ``command`` in ``folder``; it inherits the descriptors ``inherited``.
 
-    With ``hold`` an interrupt from now on waits until the new process unblocks SIGINT; otherwise
-    it is ignored until the new process says what it does.
+    With ``defer_interrupts`` SIGINT is blocked until the new program unblocks it; otherwise it is
+    ignored until the new program sets a handler.
 
     Raises:
-        OSError, TypeError, ValueError: the system refuses; the process is as it was.
+        OSError, TypeError, ValueError: the system refuses; nothing has changed.
     """
     import posix  # not on Windows
 
-    close_at_exec(stay)
-    blocked = (signal.SIGINT,) if hold else ()
-    with signals.as_at_the_start(blocked), working_in(folder):
+    close_at_exec(inherited)
+    blocked = (signal.SIGINT,) if defer_interrupts else ()
+    with signals.default_dispositions(blocked), working_in(folder):
         interrupts = signal.getsignal(signal.SIGINT)
-        if not hold:
+        if not defer_interrupts:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             # Of the module itself: debuggers replace os.execve, and theirs starts another process.
@@ -138,13 +100,13 @@ def replace(
 
 @contextmanager
 def working_in(folder: str) -> Iterator[None]:
-    """``folder`` as the working folder, or the present one, or where neither is there Python's own.
+    """Work in ``folder``, else in the current folder, or in `sys.prefix` where neither exists.
 
-    In a folder that is gone Python does not start where its path has a relative entry.
+    In a folder that was removed Python does not start if its path has a relative entry.
     """
     try:
         here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # gone, or not to be read
+    except OSError:  # removed, or not readable
         here = None
     try:
         with suppress(OSError):
@@ -161,26 +123,25 @@ def working_in(folder: str) -> Iterator[None]:
             os.close(here)
 
 
-def close_at_exec(stay: Collection[int] = ()) -> None:
-    """See to it that ``execve`` closes what libraries have opened: GPUs, files, network sockets.
+def close_at_exec(inherited: Collection[int] = ()) -> None:
+    """Have ``execve`` close the GPUs, files and network sockets that libraries have opened.
 
-    Python's own descriptors are closed anyway. Pipes and Unix sockets stay if whoever started this
-    process made them inheritable, as do the files that `handover` leaves (without a name), and
-    ``stay``.
+    Descriptors that Python opened are closed anyway. Inheritable pipes and Unix sockets stay open,
+    as the parent process wanted, and so do the unnamed files of `state_file`, and ``inherited``.
     """
-    for descriptor in stay:
+    for descriptor in inherited:
         os.set_inheritable(descriptor, True)
     for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         try:
-            if descriptor <= 2 or descriptor in stay:
+            if descriptor <= 2 or descriptor in inherited:
                 continue
-            if os.get_inheritable(descriptor) and not _stays(descriptor):
+            if os.get_inheritable(descriptor) and not _is_inherited(descriptor):
                 os.set_inheritable(descriptor, False)
         except OSError:
-            continue  # closed since
+            continue  # closed meanwhile
 
 
-def _stays(descriptor: int) -> bool:
+def _is_inherited(descriptor: int) -> bool:
     found = os.fstat(descriptor)
     if stat.S_ISSOCK(found.st_mode):
         copy = socket_of(descriptor)

@@ -1,4 +1,4 @@
-"""What an interpreter does when it ends, and a process that is replaced would leave out."""
+"""Run the exit functions of an interpreter, which ``execve`` would skip; reap children."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from typing import Any, ClassVar
 
 
 def run_exit_functions(shell: Any) -> None:
-    """Call what the user and libraries have registered with `atexit`: temporary folders go.
+    """Call the `atexit` functions of the user and of libraries, which remove temporary folders.
 
-    What they print goes where it goes at the end of a kernel. What IPython and ipykernel have
-    registered is not called, since the new process goes on with their files and the history. Nor
-    is what would leave this process without its history, finalizers and logs: the system may still
-    refuse to replace it.
+    They print where they would at the end of a kernel. Those of IPython and ipykernel are not
+    called: the new program continues with their files and history. Nor are those without which
+    this process would have no history, finalizers and logs: ``execve`` may still fail.
     """
-    own = [function for function in _own(shell) if _unregister(function)]
+    excluded = [function for function in _of_ipython(shell) if _unregister(function)]
     try:
         with (
             _history_open(shell.history_manager),
             _finalizers_on(),
             _logs_open(),
-            suppress(Exception, KeyboardInterrupt, SystemExit),  # they are told on stderr
+            suppress(Exception, KeyboardInterrupt, SystemExit),  # atexit prints them on stderr
             redirect_stdout(sys.__stdout__),
             redirect_stderr(sys.__stderr__),
         ):
             atexit._run_exitfuncs()
     finally:
-        for function in reversed(own):
+        for function in reversed(excluded):
             atexit.register(function)
 
 
 @contextmanager
 def _history_open(history: Any) -> Iterator[None]:
-    """Without the finalizer by which newer IPythons close the history's database."""
+    """Disable the finalizer with which newer versions of IPython close the history's database."""
     finalizer = getattr(history, "_finalizer", None)
     if type(finalizer) is not weakref.finalize or not finalizer.atexit:
         yield
@@ -53,7 +52,7 @@ def _history_open(history: Any) -> Iterator[None]:
 
 @contextmanager
 def _finalizers_on() -> Iterator[None]:
-    """`weakref.finalize` as before: its exit function has it ignore all finalizers from then on."""
+    """Enable `weakref.finalize` again: its exit function disables all finalizers."""
     everything: Any = weakref.finalize
     registered = _is_registered(everything._exitfunc)
     try:
@@ -66,7 +65,7 @@ def _finalizers_on() -> Iterator[None]:
 
 @contextmanager
 def _logs_open() -> Iterator[None]:
-    """What loggers hold back is written; their handlers stay open."""
+    """Flush the handlers of loggers, which stay open."""
     if not any(each is logging.shutdown for each in _registered()):
         yield
         return
@@ -80,8 +79,8 @@ def _logs_open() -> Iterator[None]:
         atexit.register(logging.shutdown)
 
 
-def _own(shell: Any) -> Iterator[MethodType]:
-    """What IPython and ipykernel register."""
+def _of_ipython(shell: Any) -> Iterator[MethodType]:
+    """Find the functions that IPython and ipykernel register."""
     app = getattr(getattr(shell, "kernel", shell), "parent", None)
     places = (
         (app, "cleanup_connection_file"),
@@ -97,7 +96,7 @@ def _own(shell: Any) -> Iterator[MethodType]:
 
 
 def _unregister(function: MethodType) -> bool:
-    """Whether it was registered; it is no more."""
+    """Unregister a function; return whether it was registered."""
     found = _is_registered(function)
     if found:
         atexit.unregister(function)
@@ -114,23 +113,23 @@ def _is_registered(function: MethodType) -> bool:
 
 
 def _registered() -> list[Any]:
-    """All exit functions. `atexit` names none, but compares each with what is to be taken out."""
+    """Return all exit functions: `atexit` compares each with one that is to be unregistered."""
 
-    class Listener:
-        heard: ClassVar[list[Any]] = []
+    class Recorder:
+        seen: ClassVar[list[Any]] = []
 
         def __eq__(self, other: object) -> bool:
-            self.heard.append(other)
+            self.seen.append(other)
             return False
 
         __hash__ = None  # type: ignore[assignment]
 
-    atexit.unregister(Listener())  # type: ignore[arg-type]
-    return Listener.heard
+    atexit.unregister(Recorder())  # type: ignore[arg-type]
+    return Recorder.seen
 
 
 def removes_connection_file(app: Any) -> bool:
-    """Whether the kernel removes its connection file when it ends, since it has made it."""
+    """Return whether the kernel, since it made its connection file, removes it when it ends."""
     function = app.cleanup_connection_file
     registered = _unregister(function)
     if registered:
@@ -138,8 +137,8 @@ def removes_connection_file(app: Any) -> bool:
     return registered
 
 
-def reaped(pids: Iterable[int]) -> list[int]:
-    """Reap those children that have ended; those that have not."""
+def reap(pids: Iterable[int]) -> list[int]:
+    """Reap the children that have ended; return the pids of the others."""
     left = []
     for pid in pids:
         with suppress(ChildProcessError):

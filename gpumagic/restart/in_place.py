@@ -1,10 +1,10 @@
-"""A kernel, or IPython in a terminal, replaced in place by a fresh one with another environment.
+"""Restart a kernel, or IPython in a terminal, in place, with another environment.
 
-``os.execve`` keeps the process, so that no front end notices more than broken connections, which
-zmq mends by itself. The old process image leaves to the new one what it must know (`handover`);
-the new one answers the request that asked for the restart and runs those that waited behind it.
+``os.execve`` keeps the process and its ports, so that front ends see no more than broken
+connections, which zmq makes again. The old program writes its state to a file (`state_file`); the
+new one answers the request that asked for the restart (`resuming`) and runs those queued behind it.
 
-``restart`` takes IPython's and ipykernel's objects as they are given to it; only `loader`, which
+This folder uses IPython's and ipykernel's objects as they are given to it; only `loader`, which
 starts them, imports them.
 """
 
@@ -38,7 +38,7 @@ from gpumagic.system import import_path
 
 
 def check(shell: Any, *, force: bool = False) -> None:
-    """Whether ``shell`` can be restarted in place.
+    """Return if ``shell`` can be restarted in place.
 
     Raises:
         RestartError: it cannot, and why; ``force`` overrides what would only be lost.
@@ -48,8 +48,6 @@ def check(shell: Any, *, force: bool = False) -> None:
             "Windows cannot replace a running process: restart the kernel (Kernel > Restart), and "
             "run this line without --restart in its first cell"
         )
-    if execve.is_fork(shell):
-        raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
     app = _app(shell)
     if app is None:
         raise RestartError(
@@ -62,33 +60,27 @@ def check(shell: Any, *, force: bool = False) -> None:
     command_line.command(app)
     if hasattr(shell, "kernel"):
         try:
-            stream = shell_queue.inbox(shell.kernel)
+            stream = shell_queue.request_stream(shell.kernel)
             known = stream.socket is not None and shell.kernel._parent_ident["shell"]
         except (AttributeError, KeyError, TypeError):
             known = False
         if not known:
-            raise RestartError("this kernel keeps its requests where gpumagic cannot carry them on")
+            raise RestartError(
+                "gpumagic cannot hand on the queued requests of this version of ipykernel"
+            )
     if not force:
-        _check_losses(shell)
-
-
-def _check_losses(shell: Any) -> None:
-    what = losses.named(shutdown.variables(shell))
-    if what:
-        raise RestartError(
-            f"a restart would lose the {' and the '.join(what)}; end them, or add --force"
-        )
+        losses.check(shutdown.variables(shell), execve.children())
 
 
 def _app(shell: Any) -> Any:
-    """The application that the process of ``shell`` is."""
+    """Return IPython's application that runs ``shell``; None if another program does."""
     kernel = getattr(shell, "kernel", None)
     app = getattr(shell if kernel is None else kernel, "parent", None)
     return app if getattr(app, "shell", None) is shell and hasattr(app, "argv") else None
 
 
 def trial(shell: Any, environment: Mapping[str, str]) -> command_line.Trial:
-    """Start to find out whether a process with ``environment`` could take the place of this one.
+    """Start a child that tries whether a process with ``environment`` starts.
 
     Raises:
         RestartError: Python cannot be started again.
@@ -103,101 +95,103 @@ def restart(
     shell: Any,
     environment: Mapping[str, str],
     payload: dict[str, Any],
-    tried: command_line.Trial,
+    start_trial: command_line.Trial,
     *,
     files: Sequence[IO[bytes]] = (),
     force: bool = False,
 ) -> NoReturn:
-    """Replace this process by a fresh one with ``environment``; see `resuming` for what follows.
+    """Replace this program by a fresh one with ``environment``; `resuming` continues there.
 
-    ``payload`` is pickled; ``tried`` is the `trial` of that environment; ``files`` (of
-    `handover.create`) are handed on as they are.
+    ``payload`` is pickled; ``start_trial`` is the `trial` of that environment; ``files`` (of
+    `state_file.create`) are inherited.
 
     Raises:
-        RestartError: it was not possible, or interrupted; everything is as it was.
+        RestartError: it is not possible, or was interrupted; nothing has changed.
     """
-    asked = time.time()
-    tried.result()
+    requested_at = time.time()
+    start_trial.result()
     check(shell, force=force)
     app, kernel = _app(shell), getattr(shell, "kernel", None)
     children = execve.children()
     state: dict[str, Any] = {
         "kernel": kernel is not None,
         "payload": pickle.dumps(payload),
-        "asked": asked,
+        "requested_at": requested_at,
         "lost": shutdown.lost(shell),
         "variables": [*shutdown.variables(shell)],
-        "numbering": execution_count.save(shell),
-        "places": import_path.module_folders(),
+        "counters": execution_count.capture(shell),
+        "module_folders": import_path.module_folders(),
         "files": [state_file.address(file) for file in files],
         "removes_connection_file": kernel is not None
         and exit_functions.removes_connection_file(app),
     }
     with contextlib.ExitStack() as undo:
         try:
-            letter = undo.enter_context(state_file.create())
+            file = undo.enter_context(state_file.create())
         except OSError as error:
-            raise RestartError(f"what is to be handed on cannot be written: {error}") from None
+            raise RestartError(
+                f"the state for the new process cannot be written: {error}"
+            ) from None
         if force:
-            execve.end(children)
-        # Helpers of libraries, which end when this process has gone.
+            execve.terminate(children)
+        # Helper processes of libraries end by themselves; the new program reaps them.
         state["children"] = [*execve.children(helpers=True)]
         shutdown.flush_files()
-        held = undo.enter_context(signals.interrupts_held())
+        interrupts = undo.enter_context(signals.interrupts_deferred())
         listening: dict[int, int] = {}
         if kernel is not None:
             state["channels"] = [
                 {name: tuple(arrived) for name, arrived in found.items()}
-                for found in connections.everybody(app)
+                for found in connections.snapshot(app)
             ]
-            state["asking"] = pending_requests.asking(kernel)
-            state["sockets"] = listening = undo.enter_context(sockets.kept(app))
-        pickle.dump(state, letter)
-        final = {**environment, state_file.VARIABLE: state_file.address(letter)}
+            state["current_request"] = pending_requests.current_request(kernel)
+            state["sockets"] = listening = undo.enter_context(sockets.listening_copies(app))
+        pickle.dump(state, file)
+        final = {**environment, state_file.VARIABLE: state_file.address(file)}
         if kernel is not None:
-            _stop_hearing(app, kernel, letter, listening, undo)
+            _stop_receiving(app, kernel, file, listening, undo)
         try:
-            if held.came:
+            if interrupts.pending:
                 raise RestartError("interrupted before the restart; everything is as it was")
-            held.raises = True
+            interrupts.raising = True
             exit_functions.run_exit_functions(shell)
-            held.raises = False
-            if held.came:  # tell the new process
+            interrupts.raising = False
+            if interrupts.pending:  # the new program reports it
                 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 signal.raise_signal(signal.SIGINT)
             execve.replace(
                 command_line.command(app),
                 final,
                 shell.starting_dir,
-                hold=True,
-                stay=listening.values(),
+                defer_interrupts=True,
+                inherited=listening.values(),
             )
         except (OSError, TypeError, ValueError) as error:
             raise RestartError(f"the system refuses to start the process again: {error}") from None
     raise AssertionError("unreachable")
 
 
-def _stop_hearing(
+def _stop_receiving(
     app: Any,
     kernel: Any,
-    letter: IO[bytes],
+    file: IO[bytes],
     listening: Mapping[int, int],
     undo: contextlib.ExitStack,
 ) -> None:
-    """Publish what is left, and write the requests that wait into the letter; until ``undo``."""
+    """Publish what remains, and write the pending requests to the file, until ``undo``."""
 
     def bind(socket: Any, endpoint: str) -> None:
-        sockets.bind_again(socket, endpoint, listening)
+        sockets.rebind(socket, endpoint, listening)
 
-    undo.callback(connections.wait_for, app, connections.everybody(app))
-    undo.callback(connections.publish_again, app, bind)
-    connections.publish_all(app)
-    undo.enter_context(shutdown.streams_given_back())
-    waiting = pending_requests.Waiting(kernel, listening)
-    undo.callback(waiting.give_back)
-    # From here on a further request would be lost: quickly, now.
+    undo.callback(connections.wait_for_clients, app, connections.snapshot(app))
+    undo.callback(connections.resume_publishing, app, bind)
+    connections.finish_publishing(app)
+    undo.enter_context(shutdown.original_streams())
+    waiting = pending_requests.PendingRequests(kernel, listening)
+    undo.callback(waiting.put_back)
+    # A request that arrives from here on would be lost: nothing slow may follow.
     try:
-        pickle.dump(waiting.take(), letter)
+        pickle.dump(waiting.take(), file)
     except TimeoutError as error:
         raise RestartError(f"{error}; everything is as it was") from None
-    letter.flush()
+    file.flush()

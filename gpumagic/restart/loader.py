@@ -1,11 +1,11 @@
-"""The first code of a process that replaces another one: it runs the old command line again.
+"""Start the program that replaces another one: run its command line again, and resume.
 
-Executed by its path and importing nothing of gpumagic (but `handover`, which stands by itself), so
-that the request which asked for the restart is answered also where gpumagic does not import. What
-the user has configured takes its course: extensions, startup files, lines to execute. Only what was
-run by the command line itself (``ipython -i train.py``) is not run a second time.
+Executed by its path, and importing nothing of gpumagic but modules that import nothing of it
+either, so that the request that asked for the restart is answered also where gpumagic cannot be
+imported. The user's configuration applies: extensions, startup files, lines to execute. Only what
+the command line itself ran (``ipython -i train.py``) is not run again.
 
-With ``--check`` it says instead whether the new process will find all that it needs.
+With ``--check`` it only tries whether the new process will be able to import what it needs.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from types import ModuleType
 from typing import Any
 
 _HERE = Path(__file__).parent
-#: How this module is found by the rest of the package.
+#: The name under which the rest of the package imports this module.
 NAME = "gpumagic.restart.loader"
 
-#: What the old process left; None in a process that replaces none.
+#: The state that the old program has written; None in a process without one.
 state: dict[str, Any] | None = None
-#: How often this process has been interrupted since its start, and nothing was told of it.
+#: The number of interrupts since the start of this program that were not reported.
 interrupts = 0
 
-_may_be_stopped = False
+_second_interrupt_raises = False
 
 
 # --- interrupts ----------------------------------------------------------------------------------
 
 
-def hold_interrupts() -> None:
-    """Count interrupts from now on, instead of raising `KeyboardInterrupt`."""
-    signal.signal(signal.SIGINT, _note)
+def defer_interrupts() -> None:
+    """Count interrupts from now on instead of raising `KeyboardInterrupt`."""
+    signal.signal(signal.SIGINT, _count_interrupt)
 
 
-def _note(*_: Any) -> None:
+def _count_interrupt(*_: Any) -> None:
     global interrupts
     interrupts += 1
-    if _may_be_stopped and interrupts > 1:
+    if _second_interrupt_raises and interrupts > 1:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def stopped_by_the_second_interrupt() -> Iterator[None]:
-    """One interrupt is held; a further one raises `KeyboardInterrupt` in the block."""
-    global _may_be_stopped
-    _may_be_stopped = True
+def second_interrupt_raises() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` in the block from the second interrupt on."""
+    global _second_interrupt_raises
+    _second_interrupt_raises = True
     try:
         yield
     finally:
-        _may_be_stopped = False
+        _second_interrupt_raises = False
 
 
 # --- the start -----------------------------------------------------------------------------------
@@ -70,19 +70,19 @@ def main() -> None:
     if words[:1] == ["--check"]:
         _check(words[1])
         return
-    hold_interrupts()
+    defer_interrupts()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.modules[NAME] = sys.modules["__main__"]
     sys.orig_argv[:] = [*sys.orig_argv[: len(sys.orig_argv) - len(words) - 1], *words]
-    state = _neighbour("state_file").take()
+    state = _sibling("state_file").take()
     if state is not None:
-        _hook(state)
+        _patch_ipython(state)
     _run(words)
 
 
-def _neighbour(name: str) -> ModuleType:
-    """A module beside this file that needs no other of gpumagic, without the package around it."""
+def _sibling(name: str) -> ModuleType:
+    """Import a module beside this file, which imports nothing of gpumagic, without the package."""
     known = sys.modules.get(f"gpumagic.restart.{name}")
     if known is not None:
         return known
@@ -95,7 +95,7 @@ def _neighbour(name: str) -> ModuleType:
 
 
 def _run(words: list[str]) -> None:
-    """``-m module``, ``-c code`` or a script, with their arguments."""
+    """Run ``-m module``, ``-c code`` or a script, with their arguments."""
     here = None if getattr(sys.flags, "safe_path", sys.flags.isolated) else _working_folder()
     if words[0] == "-m":
         # What is installed comes before a file of that name in the working folder.
@@ -135,7 +135,7 @@ def _working_folder() -> str | None:
 
 
 def _spec(name: str) -> Any:
-    """Where the code of ``python -m name`` is; None if nowhere."""
+    """Find the code of ``python -m name``; None if there is none."""
     try:
         found = importlib.util.find_spec(name)
         if found is not None and found.submodule_search_locations is not None:
@@ -145,29 +145,29 @@ def _spec(name: str) -> Any:
     return found
 
 
-# --- what is done on the way ---------------------------------------------------------------------
+# --- changes to IPython and zmq until the shell is ready -----------------------------------------
 
 
-def _hook(left: Mapping[str, Any]) -> None:
-    """Have IPython's application call `_go_on` when it has run the user's configuration."""
+def _patch_ipython(old: Mapping[str, Any]) -> None:
+    """Have IPython call `_load_extension` when it has run the user's configuration."""
     from IPython.core.shellapp import InteractiveShellApp as App
 
     undo = [_replaced(App, "init_path", _before_shell), _replaced(App, "init_code", _run_code)]
-    if left["kernel"]:
+    if old["kernel"]:
         from ipykernel.kernelapp import IPKernelApp
 
-        # It would ignore interrupts; they are counted until the restart has been answered.
+        # It would ignore interrupts; they are counted until the restart is answered.
         undo.append(_replaced(IPKernelApp, "init_signal", lambda _app, _original: None))
-        undo.append(_hand_on(left["sockets"]))
-    left_undo.extend(undo)
+        undo.append(_reuse_sockets(old["sockets"]))
+    _undo.extend(undo)
 
 
-#: Takes back what `_hook` has replaced.
-left_undo: list[Callable[[], None]] = []
+#: Restore what `_patch_ipython` has replaced.
+_undo: list[Callable[[], None]] = []
 
 
 def _replaced(owner: Any, name: str, new: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method by ``new``, which is given the original; returns what takes that back."""
+    """Replace a method by ``new``, which is given the original; return what restores it."""
     original = vars(owner)[name]
 
     def method(self: Any, *arguments: Any) -> Any:
@@ -185,66 +185,66 @@ def _before_shell(app: Any, original: Callable[[], None]) -> None:
 
 def _run_code(app: Any, original: Callable[[], None]) -> None:
     if app.code_to_run or app.file_to_run or app.module_to_run:
-        app.exec_PYTHONSTARTUP = False  # as with something to run
+        app.exec_PYTHONSTARTUP = False  # as IPython does where there is code to run
         app.code_to_run = app.file_to_run = app.module_to_run = ""
     original()
-    for take_back in left_undo:
-        take_back()
-    left_undo.clear()
-    _go_on(app)
+    for restore in _undo:
+        restore()
+    _undo.clear()
+    _load_extension(app)
 
 
-def _hand_on(descriptors: Mapping[int, int]) -> Callable[[], None]:
-    """Let zmq listen on the sockets that the old process has left open, a TCP port each.
+def _reuse_sockets(descriptors: Mapping[int, int]) -> Callable[[], None]:
+    """Let zmq listen on the sockets that the old program has left open, by their TCP ports.
 
-    The ports have never been free, so nobody else can have taken them.
+    No other process can have taken the ports meanwhile.
     """
     import zmq
 
     for descriptor in descriptors.values():
         os.set_inheritable(descriptor, False)
-    left, original = dict(descriptors), zmq.Socket.bind
+    unused, original = dict(descriptors), zmq.Socket.bind
 
     def bind(self: Any, address: str) -> Any:
         port = address.rpartition(":")[2]
-        if not address.startswith("tcp://") or not port.isdigit() or int(port) not in left:
+        if not address.startswith("tcp://") or not port.isdigit() or int(port) not in unused:
             return original(self, address)
-        self.setsockopt(zmq.USE_FD, left.pop(int(port)))
+        self.setsockopt(zmq.USE_FD, unused.pop(int(port)))
         try:
             return original(self, address)
         finally:
             self.setsockopt(zmq.USE_FD, -1)
 
-    def take_back() -> None:
+    def restore() -> None:
         zmq.Socket.bind = original  # type: ignore[method-assign]
-        for descriptor in left.values():
+        for descriptor in unused.values():
             os.close(descriptor)
 
     zmq.Socket.bind = bind  # type: ignore[method-assign, assignment]
-    return take_back
+    return restore
 
 
-# --- the restart's answer ------------------------------------------------------------------------
+# --- the reply to the request that asked for the restart -----------------------------------------
 
 
-def _go_on(app: Any) -> None:
-    """Load gpumagic, which answers; if it cannot, answer that."""
+def _load_extension(app: Any) -> None:
+    """Load gpumagic, which replies; if it cannot be loaded, reply that."""
     assert state is not None
     try:
         _find_gpumagic()
         app.shell.extension_manager.load_extension("gpumagic")
-        app.shell._gpumagic.resume(state)
+        app.shell.magics_manager.registry["GpuMagic"].resume(state)
     except BaseException as error:
-        failed(app.shell, state, error)
+        answer_failure(app.shell, state, error)
 
 
 def _find_gpumagic() -> None:
-    """Have gpumagic be that of the old process, also where this one finds another, or none."""
+    """Import the gpumagic of the old process, also where another one, or none, would be found."""
     package = _HERE.parent
     place = package / "__init__.py"
     found = importlib.util.find_spec("gpumagic")
     if found is None:
-        # What it needs may lie beside it.
+        # Its dependencies may be installed beside it.
         sys.path.append(str(package.parent))
     elif found.origin is None or Path(found.origin).resolve() != place.resolve():
         spec = importlib.util.spec_from_file_location(
@@ -256,40 +256,40 @@ def _find_gpumagic() -> None:
         spec.loader.exec_module(sys.modules["gpumagic"])
 
 
-def failed(shell: Any, left: Mapping[str, Any], error: BaseException) -> None:
-    """Answer the request that asked for the restart: it has failed. The kernel goes on.
+def answer_failure(shell: Any, old: Mapping[str, Any], error: BaseException) -> None:
+    """Reply to the request that asked for the restart that it failed. The kernel goes on.
 
-    Those that waited behind it are answered as behind any cell that fails.
+    Requests behind it are aborted as after any cell that fails.
     """
     lines = str(error).splitlines()
-    # As `one_line.reason`, which may be out of reach.
+    # As `system.text.reason`, which may not be importable.
     what = "".join(c if c.isprintable() else "\ufffd" for c in (lines or [""])[0][:300])
     said = (
         f"the restart failed: {type(error).__name__}: {what}. This is a fresh "
         "process under the new choice; all variables are lost"
     )
     kernel = getattr(shell, "kernel", None)
-    shell.execution_count = left["numbering"]["next"]
+    shell.execution_count = old["counters"]["next"]
     if kernel is None:
         print(said, file=sys.stderr)
-        answered(kernel)
+        restore_interrupts(kernel)
         return
     shell.execution_count -= 1  # the kernel counts the cell once more
     code = "raise __import__('IPython.core.error', fromlist=['error']).UsageError(" + repr(said)
 
     async def answer(run: Any, stream: Any, identities: Any, parent: dict[str, Any]) -> None:
-        await _neighbour("connections").back(kernel.parent, left["channels"])
+        await _sibling("connections").wait_until_reconnected(kernel.parent, old["channels"])
         parent["content"]["code"] = f"{code})"
         await run(stream, identities, parent)
 
-    answer_first(kernel, left, answer)
+    answer_first(kernel, old, answer)
 
 
-def answer_first(kernel: Any, left: Mapping[str, Any], answer: Callable[..., Any]) -> None:
-    """Give the kernel the requests of the old one, once its loop runs; interrupts are held.
+def answer_first(kernel: Any, old: Mapping[str, Any], answer: Callable[..., Any]) -> None:
+    """Give the kernel the requests of the old one, once its loop runs; interrupts are deferred.
 
-    The first of them, which asked for the restart, is handled by ``answer``, a coroutine function;
-    its first argument is what would have handled it otherwise.
+    The first one, which asked for the restart, is handled by the coroutine function ``answer``; its
+    first argument is the kernel's own handler.
     """
     from tornado.ioloop import IOLoop
 
@@ -302,33 +302,33 @@ def answer_first(kernel: Any, left: Mapping[str, Any], answer: Callable[..., Any
 
     def after() -> None:
         del kernel.pre_handler_hook, kernel.post_handler_hook
-        answered(kernel)
+        restore_interrupts(kernel)
 
-    # They would have an interrupt raise in the loop, where nothing catches it.
+    # With ipykernel's own an interrupt would raise in the event loop, which does not catch it.
     kernel.pre_handler_hook, kernel.post_handler_hook = lambda: None, after
     handlers["execute_request"] = first
-    # The first thing that the kernel's loop does; nothing has been read from a socket before.
+    # The loop runs this first, before it reads from a socket.
     IOLoop.current().add_callback(
-        _neighbour("shell_queue").put, kernel, [left["asking"], *left["waiting"]]
+        _sibling("shell_queue").put, kernel, [old["current_request"], *old["pending_requests"]]
     )
 
 
-def answered(kernel: Any) -> None:
-    """Interrupts do again what they do in a shell of this kind."""
+def restore_interrupts(kernel: Any) -> None:
+    """Restore the disposition of SIGINT in a shell of this kind."""
     if kernel is None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # but for the time that a request takes
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # except while a request is handled
 
 
 # --- before the restart --------------------------------------------------------------------------
 
 
 def _check(what: str) -> None:
-    """In a child of the old process: import what the new process imports, and print the version."""
+    """Import what the new process imports, and print the version; run in a child process."""
     importlib.import_module("ipykernel.ipkernel" if what == "kernel" else "IPython.terminal.ipapp")
     _find_gpumagic()
-    for name in ("magics.extension", "magics.gpu.restarting", "restart.resuming"):
+    for name in ("magics.loading", "magics.gpu.restarting", "restart.resuming"):
         importlib.import_module(f"gpumagic.{name}")
     print(sys.modules["gpumagic"].__version__)
 

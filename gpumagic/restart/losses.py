@@ -1,8 +1,8 @@
-"""What a restart would end and cannot bring back: the user's threads, asyncio tasks and children.
+"""Name what a restart would end: the user's threads, asyncio tasks and child processes.
 
-A thread is the user's if its stack holds the user's code, if it is bound to one of the notebook's
-variables, or if nothing but the standard library made it (``Thread(target=event.wait)`` in a cell).
-A library's own daemon thread is none: the library has declared that it may die at any time.
+A thread is the user's if its stack has frames of the user's code, if a variable of the notebook
+refers to it, or if only the standard library is involved (``Thread(target=event.wait)`` in a
+cell). Daemon threads of libraries are not: they are declared to end at any time.
 """
 
 from __future__ import annotations
@@ -16,26 +16,39 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.restart import execve
+from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 
 _THREADING = threading.__file__
-#: What Python's own pools and queues start; these end by themselves.
+#: The file of Python's thread pools.
 _POOL = ("concurrent", "futures", "thread.py")
 
 
-def named(variables: Mapping[str, Any]) -> list[str]:
-    """Phrases for all that would be lost: ``running thread busy``. ``variables`` are the user's."""
+def check(variables: Mapping[str, Any], children: Mapping[int, str]) -> None:
+    """Return if a restart would end nothing; ``variables`` are the user's.
+
+    Raises:
+        RestartError: what it would end.
+    """
+    found = named(variables, children)
+    if found:
+        raise RestartError(
+            f"a restart would lose the {' and the '.join(found)}; end them, or add --force"
+        )
+
+
+def named(variables: Mapping[str, Any], children: Mapping[int, str]) -> list[str]:
+    """Name all that would be lost, a phrase each: ``running thread busy``."""
     values = [*variables.values()]
-    running, awaited, processes = threads(values), tasks(values), execve.children()
+    running, awaited = threads(values), tasks(values)
     found = []
     if running:
-        found.append(f"{noun(len(running), 'running thread')} {', '.join(running)}")
+        found.append(f"running {noun(len(running), 'thread')} {', '.join(running)}")
     if awaited:
-        found.append(f"{noun(len(awaited), 'asyncio task')} {', '.join(awaited)}")
-    if processes:
-        pids = ", ".join(f"{pid} ({name})" for pid, name in processes.items())
-        found.append(f"child process{'es' * (len(processes) > 1)} {pids}")
+        found.append(f"asyncio {noun(len(awaited), 'task')} {', '.join(awaited)}")
+    if children:
+        pids = ", ".join(f"{pid} ({name})" for pid, name in children.items())
+        found.append(f"child {noun(len(children), 'process', 'processes')} {pids}")
     return found
 
 
@@ -43,16 +56,16 @@ def named(variables: Mapping[str, Any]) -> list[str]:
 
 
 def threads(values: Collection[Any] = ()) -> list[str]:
-    """The names of the user's threads; ``values`` are those of the user's variables."""
+    """Return the names of the user's threads; ``values`` are those of the user's variables."""
     stacks = sys._current_frames()
-    mine = {id(value) for value in values}
+    users = {id(value) for value in values}
     found = []
     for thread in threading.enumerate():
-        # A thread without a frame has ended, or belongs to C code that calls Python now and then.
+        # A thread without a frame has ended, or is one of C code that is not in Python now.
         frame = stacks.get(thread.ident or 0)
         if thread is threading.main_thread() or frame is None:
             continue
-        if _is_users(thread, [*_stack(frame)], mine):
+        if _is_users(thread, [*_stack(frame)], users):
             found.append(thread.name)
     return found
 
@@ -63,12 +76,12 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _is_users(thread: threading.Thread, stack: list[FrameType], mine: set[int]) -> bool:
-    if any(map(_runs_users_code, stack)) or not mine.isdisjoint(_bound_to(thread)):
+def _is_users(thread: threading.Thread, stack: list[FrameType], users: set[int]) -> bool:
+    if any(map(_runs_users_code, stack)) or not users.isdisjoint(_bound_to(thread)):
         return True
     if isinstance(thread, threading._DummyThread):
         return False  # not started by Python
-    # From the outside in: threading's own frames, then whoever was to be run.
+    # The outermost frames are threading's own; then comes the thread's function.
     files = [frame.f_code.co_filename for frame in reversed(stack)]
     first = next((file for file in files if file != _THREADING), _THREADING)
     if Path(first).parts[-3:] == _POOL:
@@ -85,7 +98,7 @@ def _runs_users_code(frame: FrameType) -> bool:
 
 
 def _bound_to(thread: threading.Thread) -> Iterator[int]:
-    """What ties a thread to a variable: itself, or the object whose method it runs."""
+    """Yield the identities of a thread and of the object whose method it runs."""
     yield id(thread)
     target = getattr(thread, "_target", None)
     owner = getattr(target, "__self__", None)
@@ -94,7 +107,7 @@ def _bound_to(thread: threading.Thread) -> Iterator[int]:
 
 
 def _is_library(file: str | None) -> bool:
-    """Whether a file belongs to a package that is installed, not to Python itself."""
+    """Return whether a file belongs to an installed package, not to Python itself."""
     if file is None or file.startswith("<"):
         return False
     return not tracebacks.is_users(file) and not tracebacks.is_standard(file)
@@ -107,7 +120,7 @@ def _file_of(kind: type) -> str | None:
 
 
 def _is_idle(stack: list[FrameType]) -> bool:
-    """Whether a pool's worker waits for something to do."""
+    """Return whether a pool's worker waits for work."""
     waiting = ("wait", "get")
     inner = next((f for f in stack if f.f_code.co_name not in waiting), None)
     return inner is not None and inner.f_code.co_name == "_worker"
@@ -117,23 +130,23 @@ def _is_idle(stack: list[FrameType]) -> bool:
 
 
 def tasks(values: Collection[Any] = ()) -> list[str]:
-    """The names of the user's asyncio tasks in this thread's loop, without the current one."""
+    """Return the names of the user's asyncio tasks in this thread's loop; not the current one."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # a terminal's loop runs only while a cell waits for it
         return []
-    mine = {id(value) for value in values}
+    users = {id(value) for value in values}
     current = asyncio.current_task(loop)
     return [
         getattr(task.get_coro(), "__qualname__", task.get_name())
         for task in asyncio.all_tasks(loop)
         if task is not current
-        and (id(task) in mine or any(map(_runs_users_code, _awaited(task.get_coro()))))
+        and (id(task) in users or any(map(_runs_users_code, _awaited(task.get_coro()))))
     ]
 
 
 def _awaited(coroutine: Any) -> Iterator[FrameType]:
-    """The frames of a coroutine, and of those that it waits for."""
+    """Yield the frames of a coroutine, and of those that it awaits."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is None:

@@ -1,4 +1,4 @@
-"""The first acts of a process that has replaced another one: the request answered, others run."""
+"""Resume after ``execve``: answer the request that asked for the restart, and those behind it."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.restart import connections, execution_count, exit_functions, loader, shell_queue
 from gpumagic.system import import_path
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a process knows of the one that it replaced."""
+    """What the new process knows of the old one."""
 
-    #: Whatever the caller of `restart` wanted to be carried over.
+    #: What the caller of `restart` has passed.
     payload: dict[str, Any]
-    #: ``time.time()`` when the restart was asked for.
-    asked: float
-    #: The files that `restart` was given, at their beginning; closed after the report.
+    #: ``time.time()`` when the restart was requested.
+    requested_at: float
+    #: The files that `restart` was given, at position 0; closed after the report.
     files: list[IO[bytes]]
-    #: What was lost beside variables, a phrase each.
+    #: What was lost apart from variables, a phrase each.
     lost: list[str]
-    #: The names of the variables that there were.
+    #: The names of the old process's variables.
     variables: list[str]
 
     @property
     def seconds(self) -> float:
-        """How long the restart has taken until now."""
-        return time.time() - self.asked
+        """Return how long the restart has taken so far."""
+        return time.time() - self.requested_at
 
 
-#: Tells what became of a restart, in the new process, by print and display. Returns the value of
-#: the cell that asked, or None.
+#: Reports a restart in the new process, by print and display. Returns the value of the cell that
+#: asked for it, or None.
 Report = Callable[[Resumed], Any]
 
 
-def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
-    """Answer the request of the process that this one has replaced, then run those that waited.
+def resume(shell: Any, hooks: CellHooks, state: Mapping[str, Any], report: Report) -> None:
+    """Answer the request of the process that this one has replaced, then run those behind it.
 
-    ``state`` is what that has left. ``report`` is called when the clients are back, or, in a
-    terminal, at once; what it prints and displays are outputs of the cell that asked.
+    ``state`` is that of `state_file.take`. ``report`` is called when the clients are connected, or,
+    in a terminal, at once; what it prints and displays are outputs of the cell that asked.
     """
-    inherited = [state[name] for name in ("asked", "files", "lost", "variables")]
+    inherited = [state[name] for name in ("requested_at", "files", "lost", "variables")]
     resumed = Resumed(pickle.loads(state["payload"]), *inherited)
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
-        _reap_before_cells(shell, state["children"])
-        with import_path.restricted_to(state["places"]):
-            execution_count.restore(shell, state["numbering"])
-            error = _told(shell, resumed, report)
-        execution_count.finish(shell, state["numbering"])
-        loader.answered(None)
+        _reap_after_cells(hooks, state["children"])
+        with import_path.restricted_to(state["module_folders"]):
+            execution_count.restore(shell, state["counters"])
+            error = _run_report(shell, resumed, report)
+        execution_count.finish(shell, state["counters"])
+        loader.restore_interrupts(None)
         if error is None and loader.interrupts:
             print(f"\n{_INTERRUPTED}", file=sys.stderr)
         return
@@ -70,17 +71,17 @@ def resume(shell: Any, state: Mapping[str, Any], report: Report) -> None:
     loader.answer_first(kernel, state, answer)
 
 
-_INTERRUPTED = "KeyboardInterrupt: it came while the process was replaced, which is complete"
+_INTERRUPTED = "KeyboardInterrupt: it arrived during the restart, which is complete"
 
 
-def _told(shell: Any, resumed: Resumed, report: Report) -> BaseException | None:
-    """Report, and display the cell's value; what was raised, which is shown."""
+def _run_report(shell: Any, resumed: Resumed, report: Report) -> BaseException | None:
+    """Report, and display the cell's value; return the exception that was raised and shown."""
     try:
-        with loader.stopped_by_the_second_interrupt():
+        with loader.second_interrupt_raises():
             value = report(resumed)
             if value is not None:
                 shell.displayhook(value)
-    except BaseException as error:  # also an interrupt, or the end of the process: it is answered
+    except BaseException as error:  # also an interrupt or `SystemExit`: the request is answered
         shell.showtraceback()
         return error
     finally:
@@ -97,17 +98,17 @@ async def _answer(
     resumed: Resumed,
     report: Report,
 ) -> None:
-    """What the kernel does for a cell, except for running it."""
+    """Do what the kernel does for a cell, except for running it."""
     kernel, content = shell.kernel, parent["content"]
     silent = content.get("silent", False)
     counted = content.get("store_history", not silent)
     metadata = kernel.init_metadata(parent)
-    await connections.back(kernel.parent, state["channels"])
+    await connections.wait_until_reconnected(kernel.parent, state["channels"])
     reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
     try:
-        with import_path.restricted_to(state["places"]):
-            execution_count.restore(shell, state["numbering"])
-            error = _told(shell, resumed, report)
+        with import_path.restricted_to(state["module_folders"]):
+            execution_count.restore(shell, state["counters"])
+            error = _run_report(shell, resumed, report)
         if error is None:
             expressions = content.get("user_expressions") or {}
             reply["user_expressions"] = shell.user_expressions(expressions)
@@ -115,7 +116,7 @@ async def _answer(
         shell.showtraceback()
         error = failure
     if error is None and loader.interrupts:
-        # Whoever has interrupted wants the cells behind this one not to run.
+        # The user interrupted so that the cells behind this one do not run.
         error = KeyboardInterrupt(_INTERRUPTED.partition(": ")[2])
         shell._showtraceback(KeyboardInterrupt, error, [_INTERRUPTED])
     if error is not None:
@@ -125,7 +126,7 @@ async def _answer(
             evalue=str(error),
             traceback=traceback.format_exception(error),
         )
-    execution_count.finish(shell, state["numbering"], counted=counted)
+    execution_count.finish(shell, state["counters"], counted=counted)
     reply["execution_count"] = shell.execution_count - 1
     metadata = kernel.finish_metadata(parent, metadata, reply)
     message = kernel.session.msg("execute_reply", reply, parent=parent, metadata=metadata)
@@ -133,26 +134,27 @@ async def _answer(
         kernel.shell_stream, kernel.session.serialize(message, ident=identities)
     )
     if not sent:
-        kernel.log.warning("gpumagic: the client that asked for the restart has not come back")
+        kernel.log.warning("gpumagic: the client that asked for the restart is not connected again")
     if error is not None and not silent and content.get("stop_on_error", True):
         kernel._abort_queues()
-    shell_queue.keep(asyncio.ensure_future(_reap(state["children"])))
+    shell_queue.hold(asyncio.ensure_future(_reap(state["children"])))
 
 
 async def _reap(children: list[int]) -> None:
-    """Reap the old process's helpers, which end as they notice that it has gone."""
+    """Reap the old program's helper processes, which end by themselves."""
     wait = 0.02
-    while (children := exit_functions.reaped(children)) and wait < 60:
+    while (children := exit_functions.reap(children)) and wait < 60:
         await asyncio.sleep(wait)
         wait *= 2
 
 
-def _reap_before_cells(shell: Any, children: list[int]) -> None:
-    """`_reap` where no loop runs."""
+def _reap_after_cells(hooks: CellHooks, children: list[int]) -> None:
+    """Reap them after cells, where no event loop runs."""
 
-    def look(*_: Any) -> None:
-        children[:] = exit_functions.reaped(children)
+    def reap(_: None, __: Any) -> None:
+        children[:] = exit_functions.reap(children)
         if not children:
-            shell.events.unregister("pre_run_cell", look)
+            hooks.remove(hook)
 
-    shell.events.register("pre_run_cell", look)
+    hook = CellHook(reap)
+    hooks.add(hook)

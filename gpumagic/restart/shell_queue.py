@@ -1,4 +1,4 @@
-"""Where a kernel's main thread is handed its shell requests. Needs nothing else of gpumagic."""
+"""The stream of shell requests of a kernel's main thread. Imports nothing of gpumagic."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import zmq
 
-#: One request as it came over the wire.
+#: One request, in its parts as zmq received them.
 Message = list[bytes]
 
 
-def inbox(kernel: Any) -> Any:
-    """The stream on which the kernel's main thread is handed its shell requests.
+def request_stream(kernel: Any) -> Any:
+    """Return the stream on which the kernel's main thread receives shell requests.
 
     Raises:
-        AttributeError: this ipykernel does it in a way that is not known here.
+        AttributeError: this version of ipykernel has another way.
     """
     thread = getattr(kernel, "shell_channel_thread", None)
     if thread is None:
@@ -26,18 +26,18 @@ def inbox(kernel: Any) -> Any:
 
 
 def put(kernel: Any, messages: Iterable[Message]) -> None:
-    """Hand requests to the kernel, in order, as if they had just arrived. In its main loop."""
-    callback = inbox(kernel)._recv_callback
+    """Give requests to the kernel, in order, as if they had just arrived; call in its main loop."""
+    callback = request_stream(kernel)._recv_callback
     for message in messages:
         outcome = callback([zmq.Frame(part) for part in message])
         if inspect.isawaitable(outcome):
-            keep(asyncio.ensure_future(outcome))
+            hold(asyncio.ensure_future(outcome))
 
 
 _tasks: set[asyncio.Future[Any]] = set()
 
 
-def keep(task: asyncio.Future[Any]) -> None:
-    """Hold a task until it is done: loops do so only weakly."""
+def hold(task: asyncio.Future[Any]) -> None:
+    """Refer to a task until it is done: event loops have only weak references."""
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)

@@ -1,4 +1,4 @@
-"""The last acts of a process that is to be replaced: files flushed, streams given back."""
+"""Prepare a process for ``execve``: flush its files, restore its standard streams, list losses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpumagic.system.text import plural
 
 
 def lost(shell: Any) -> list[str]:
-    """What the new process will not have beside variables, a phrase each."""
+    """Name what the new process will not have, apart from variables, in a phrase each."""
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", {})
     found = [_number(len(comms), "widget or its comm", "widgets and their comms")]
     return [phrase for phrase in found if phrase]
 
 
 #: Names that IPython, a front end or a debugger binds in the user's namespace.
-_OTHERS = re.compile(
+_NOT_USERS = re.compile(
     r"_+|_i+|_i?\d+|_i?h|_oh|_dh|_exit_code|_VSCODE_.*|__(vsc|pydevd|DW).*"
     r"|__(name|doc|package|loader|spec|cached|builtins?|(conditional_)?annotat\w+"
     r"|warningregistry|return|exception|traceback_?hide|tracebackhide|session)__"
@@ -31,12 +31,12 @@ _OTHERS = re.compile(
 
 
 def variables(shell: Any) -> dict[str, Any]:
-    """The user's own variables, modules, functions and names with an underscore included."""
+    """Return the user's variables, including modules, functions and names with an underscore."""
     hidden = shell.user_ns_hidden
     return {
         name: value
         for name, value in shell.user_ns.items()
-        if not _OTHERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
+        if not _NOT_USERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
     }
 
 
@@ -48,10 +48,10 @@ _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def flush_files() -> None:
-    """Write out what files still hold in memory, which the end of an interpreter would do."""
+    """Flush the buffers of open files, as an interpreter does when it ends."""
     for each in gc.get_objects():
         if issubclass(type(each), _BUFFERED):
-            with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            with suppress(OSError, ValueError):  # closed, or the reader has gone
                 each.flush()
     ctypes.CDLL(None).fflush(None)
     for stream in (*_streams_of_kernel(), sys.stdout, sys.stderr):
@@ -60,7 +60,7 @@ def flush_files() -> None:
 
 
 def _streams_of_kernel() -> list[Any]:
-    """Those that ipykernel has made: ``sys.stdout`` may be the user's own, around one of them."""
+    """Find the streams that ipykernel made: ``sys.stdout`` may be one of the user's around them."""
     module = sys.modules.get("ipykernel.iostream")
     if module is None:
         return []
@@ -68,8 +68,8 @@ def _streams_of_kernel() -> list[Any]:
 
 
 @contextmanager
-def streams_given_back() -> Iterator[None]:
-    """The descriptors 1 and 2 as they were before ipykernel put pipes in their place."""
+def original_streams() -> Iterator[None]:
+    """Restore the descriptors 1 and 2 that ipykernel has replaced by pipes."""
     replaced: dict[int, int] = {}
     try:
         for stream in _streams_of_kernel():

@@ -1,4 +1,4 @@
-"""Signals at the end of a process that is to be replaced: what holds across ``execve``."""
+"""Signals before an ``execve``: which dispositions and masks the new program inherits."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: What shells, nohup and Python itself have a process ignore, rather than a user in a notebook.
-_LEFT_ALONE = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ", "SIGXFZ")
+#: Signals that shells, nohup and Python itself ignore: not the notebook's user.
+_EXEMPT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGXFSZ", "SIGXFZ")
 
 
-class Held:
-    """Interrupts that came and were not told of."""
+class DeferredInterrupts:
+    """Whether an interrupt arrived while SIGINT was deferred."""
 
-    came = False
-    #: Whether the next one raises `KeyboardInterrupt` as usual; it is noted all the same.
-    raises = False
+    pending = False
+    #: Whether the next one also raises `KeyboardInterrupt`, as usual.
+    raising = False
 
     def note(self, *_: Any) -> None:
-        """The handler of SIGINT."""
-        self.came = True
-        if self.raises:
+        """Note an interrupt: the handler of SIGINT."""
+        self.pending = True
+        if self.raising:
             raise KeyboardInterrupt
 
 
 @contextmanager
-def interrupts_held() -> Iterator[Held]:
+def interrupts_deferred() -> Iterator[DeferredInterrupts]:
     """Note interrupts instead of raising `KeyboardInterrupt`."""
-    held = Held()
-    before = signal.signal(signal.SIGINT, held.note)
+    deferred = DeferredInterrupts()
+    before = signal.signal(signal.SIGINT, deferred.note)
     try:
-        yield held
+        yield deferred
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
-def as_at_the_start(blocked: Collection[signal.Signals] = ()) -> Iterator[None]:
-    """Nothing ignored, no timer, nothing but ``blocked`` blocked: ``execve`` would hand that on."""
-    alone = {getattr(signal, name, None) for name in _LEFT_ALONE}
+def default_dispositions(blocked: Collection[signal.Signals] = ()) -> Iterator[None]:
+    """Ignore no signal, stop timers, block only ``blocked``: ``execve`` inherits all of these."""
+    exempt = {getattr(signal, name, None) for name in _EXEMPT}
     ignored = [
         number
-        for number in signal.valid_signals() - alone
+        for number in signal.valid_signals() - exempt
         if signal.getsignal(number) is signal.SIG_IGN
     ]
     timers = {

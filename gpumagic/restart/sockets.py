@@ -1,6 +1,6 @@
-"""The sockets that a kernel listens on, kept open while the process is replaced.
+"""The sockets on which a kernel listens, open across ``execve``.
 
-So its ports are never free for somebody else, and clients that connect meanwhile only wait.
+No other process can take the ports meanwhile, and clients that connect only wait.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 @contextmanager
-def kept(app: Any) -> Iterator[dict[int, int]]:
-    """Copies of the descriptors on which a kernel listens, by their TCP ports.
+def listening_copies(app: Any) -> Iterator[dict[int, int]]:
+    """Duplicate the descriptors on which a kernel listens, by their TCP ports.
 
-    With another transport there are none: the path of a Unix socket belongs to the user's folder.
+    With another transport there are none: a Unix socket lies in a folder of the user's own.
     """
     ports = {getattr(app, f"{name}_port") for name in CHANNELS} if app.transport == "tcp" else set()
     found: dict[int, int] = {}
     try:
         for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
-            port = _listens_on(descriptor)
+            port = _listening_port(descriptor)
             if port is not None and port in ports and port not in found:
                 found[port] = os.dup(descriptor)
         yield found
@@ -39,8 +39,8 @@ def kept(app: Any) -> Iterator[dict[int, int]]:
             os.close(copy)
 
 
-def _listens_on(descriptor: int) -> int | None:
-    """The TCP port on which a descriptor listens."""
+def _listening_port(descriptor: int) -> int | None:
+    """Return the TCP port on which a descriptor listens; None for any other descriptor."""
     looked_at = socket_of(descriptor)
     if looked_at is None:
         return None
@@ -56,8 +56,8 @@ def _listens_on(descriptor: int) -> int | None:
             return None
 
 
-def bind_again(bound: Any, endpoint: str, descriptors: Mapping[int, int]) -> None:
-    """Have a zmq socket listen again where it has before; on its thread."""
+def rebind(bound: Any, endpoint: str, descriptors: Mapping[int, int]) -> None:
+    """Bind a zmq socket to its former endpoint again; call on the socket's thread."""
     port = endpoint.rpartition(":")[2]
     descriptor = descriptors.get(int(port)) if port.isdigit() else None
     if descriptor is not None:
@@ -72,7 +72,7 @@ def bind_again(bound: Any, endpoint: str, descriptors: Mapping[int, int]) -> Non
         try:
             bound.bind(endpoint)
             return
-        except zmq.ZMQError:  # the system has not let go of it yet
+        except zmq.ZMQError:  # the system has not freed the address yet
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

@@ -1,9 +1,9 @@
-"""What the old process image leaves to the new one: a file without a name.
+"""The state that the old program hands to the new one across ``execve``: in an unnamed file.
 
-The file is removed from the folder the moment it is made; what remains is an open descriptor that
-``execve`` hands on. Nobody else can open it, and nothing is left behind, whatever happens.
+The file is unlinked when it is created; only the inherited descriptor remains. No other process
+can open it, and it disappears with the last descriptor.
 
-Needs nothing else of gpumagic: `loader` reads what was left before it imports the package.
+Imports nothing of gpumagic: `loader` reads the state before it imports the package.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import stat
 import tempfile
 from typing import IO, Any
 
-#: ``descriptor:pid:device:inode`` of the file, in the environment of the new process image.
+#: ``descriptor:pid:device:inode`` of the file, in the environment of the new program.
 VARIABLE = "GPUMAGIC_RESTARTED"
 
 
 def create(folder: str | None = None) -> IO[bytes]:
-    """An open file of mode 0600 that has no name (any more), in ``folder`` or in memory.
+    """Create an unnamed file of mode 0600, in ``folder`` or in memory.
 
     Raises:
-        OSError: it cannot be made, or keeps a name there, as on NFS.
+        OSError: it cannot be created, or has a name there, as on NFS.
     """
     file = _in_memory() if folder is None and hasattr(os, "memfd_create") else _on_disk(folder)
     if not _is_private(os.fstat(file.fileno())):
         file.close()
         where = folder or tempfile.gettempdir()
-        raise OSError(errno.ENOTSUP, f"a file in {where} cannot be without a name; set TMPDIR")
+        raise OSError(errno.ENOTSUP, f"{where} does not support files without a name; set TMPDIR")
     return file
 
 
@@ -44,7 +44,7 @@ def _on_disk(folder: str | None) -> IO[bytes]:
 
 
 def address(file: IO[bytes]) -> str:
-    """How the process that this one becomes finds ``file`` again; it stays open for it."""
+    """Return where the new program finds ``file``, which it inherits."""
     file.flush()
     os.set_inheritable(file.fileno(), True)
     found = os.fstat(file.fileno())
@@ -52,27 +52,28 @@ def address(file: IO[bytes]) -> str:
 
 
 def take() -> dict[str, Any] | None:
-    """What was left to this process, once; None if nothing was, or if it is not meant for it.
+    """Read the state, once; None if there is none, or it is not for this process.
 
-    Files whose addresses were left under ``files`` are there, open; ``waiting`` is what follows.
+    ``files`` are the open files whose addresses were in the state; ``pending_requests`` were
+    written after it.
     """
     given = os.environ.pop(VARIABLE, None)
-    letter = None if given is None else _open(given)
-    if letter is None:
+    file = None if given is None else _open(given)
+    if file is None:
         return None
-    with letter:
-        state: dict[str, Any] = pickle.load(letter)
+    with file:
+        state: dict[str, Any] = pickle.load(file)
         try:
-            state["waiting"] = pickle.load(letter)
+            state["pending_requests"] = pickle.load(file)
         except EOFError:
-            state["waiting"] = []
+            state["pending_requests"] = []
     files = [_open(given) for given in state["files"]]
     state["files"] = [file for file in files if file is not None]
     return state
 
 
 def _open(given: str) -> IO[bytes] | None:
-    """The file at an `address`, if it is what it should be: ours, private, without a name."""
+    """Open the file at an `address` if it is this process's, private and unnamed; else None."""
     try:
         descriptor, pid, device, inode = map(int, given.split(":"))
         found = os.fstat(descriptor)

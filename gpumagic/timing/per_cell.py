@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import KEPT, CellHooks, first_line
+from gpumagic.cells.hooks import MAX_CELLS, CellHook, CellHooks, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.system import text
 from gpumagic.timing.event_timer import Reading
@@ -59,30 +59,31 @@ class CellTimer:
 
     def __init__(
         self,
-        shell: Any,
+        hooks: CellHooks,
         show: Callable[[CellTiming, str], None],
         includes: Callable[[str], bool],
     ) -> None:
         self._show = show
         self._includes = includes
-        self._hooks = CellHooks(shell, self._begin, self._end, self._failed)
+        self._hooks = hooks
+        self._hook = CellHook(self._end, self._failed, self._begin)
         self._timer = PassiveTimer()
-        self._cells: deque[CellTiming | _QuietCell] = deque(maxlen=KEPT)
+        self._cells: deque[CellTiming | _QuietCell] = deque(maxlen=MAX_CELLS)
         self._forgotten = 0
         self.above = 0.0
 
     @property
     def watching(self) -> bool:
-        return self._hooks.attached
+        return self._hook in self._hooks
 
     def on(self, above: float) -> None:
         """Start with the next cell; if on already, set the threshold."""
         self.above = above
-        self._hooks.attach()
+        self._hooks.add(self._hook)
 
     def off(self) -> None:
         """Stop. The log stays."""
-        self._hooks.detach()
+        self._hooks.remove(self._hook)
 
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
@@ -91,12 +92,16 @@ class CellTimer:
 
     # --- the hooks ---------------------------------------------------------------------------
 
-    def _begin(self, info: Any) -> _Started:
+    def _begin(self, info: Any, outer: _Started | None) -> _Started | None:
+        if outer is not None:
+            return None  # a part of the cell that runs it
         cpu = process_time()
         self._timer.start()
         return _Started(info.raw_cell, cpu, perf_counter())
 
-    def _end(self, start: _Started, result: Any) -> None:
+    def _end(self, start: _Started | None, result: Any) -> None:
+        if start is None:
+            return
         stopped = perf_counter()
         cpu = process_time() - start.cpu
         if not self._includes(start.source):
@@ -109,7 +114,7 @@ class CellTimer:
             readings, note = {}, INTERRUPTED
         wall, source = stopped - start.started, first_line(start.source)
         quiet = _QuietCell(result.execution_count, source, wall, cpu, not result.success, note)
-        self._forgotten += len(self._cells) == KEPT
+        self._forgotten += len(self._cells) == MAX_CELLS
         worked = any(reading.worked for reading in readings.values())
         if not worked and wall <= self.above:
             self._cells.append(quiet)

@@ -58,6 +58,7 @@ def measure(ip: Any) -> dict[str, float]:
     """Seconds an idle cell, measured in turns: the best of many, the median for whole cells."""
     import torch
 
+    from gpumagic.cells.hooks import CellHooks
     from gpumagic.memory.line_profiler import LineTracer
     from gpumagic.memory.line_sources import cell_source
     from gpumagic.memory.per_cell import EveryCell
@@ -65,7 +66,8 @@ def measure(ip: Any) -> dict[str, float]:
     used = range(torch.cuda.device_count())
     kept = [torch.empty(1, device=f"cuda:{ordinal}") for ordinal in used]
     read = torch._C._cuda_memoryStats
-    every_cell = EveryCell(ip, lambda cell: None)
+    called = CellHooks(ip)
+    every_cell = EveryCell(called, lambda cell: None)
     result = ip.run_cell("1", silent=False)
 
     def raw() -> None:
@@ -73,8 +75,8 @@ def measure(ip: Any) -> dict[str, float]:
             read(ordinal)
 
     def hooks() -> None:
-        every_cell._before(result.info)
-        every_cell._after(result)
+        called._before(result.info)
+        called._after(result)
 
     def scan() -> None:
         # As the reporters do that list tensors: every object there is, those on a GPU added up.

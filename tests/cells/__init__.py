@@ -1,0 +1,1 @@
+"""`gpumagic.cells`: cells as IPython compiles and runs them, and hooks around them."""

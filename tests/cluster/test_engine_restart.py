@@ -102,7 +102,8 @@ def test_a_restart_that_would_lose_something(two_engines: Cluster, run: Run) -> 
     two_engines.run(
         0, f"{INITIALISE_CUDA}; import subprocess; child = subprocess.Popen(['sleep', '60'])"
     )
-    with pytest.raises(UsageError, match=r"no engine .* would lose child process \d+ \(sleep\);"):
+    said = r"no engine .* would lose the child process \d+ \(sleep\);"
+    with pytest.raises(UsageError, match=said):
         run(two_engines, "%gpu off --cluster -t 0 --restart -o -q")
     assert two_engines.value(0, "'child' in globals()") is True
     assert "CUDA_VISIBLE_DEVICES" not in two_engines.value(0, "dict(__import__('os').environ)")

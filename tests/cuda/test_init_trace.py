@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import init_trace
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran, registered
@@ -69,21 +70,22 @@ def test_before_the_extension_was_loaded_is_said_so(kernel: Callable[..., Kernel
     assert "CUDA had been initialised before gpumagic was loaded" in location(late)
 
 
+#: Whether the shell's `run_code` is replaced, cells are watched for it, and imports are.
 HOOKS = (
-    "('run_code' in vars(get_ipython()), len(get_ipython().events.callbacks['post_run_cell']), "
-    "type(__import__('importlib')._bootstrap._module_locks) is dict)"
+    "(lambda found: ('run_code' in vars(get_ipython()), "
+    "found is not None and any('InitTrace' in repr(hook.after) for hook in found.extension.hooks), "
+    "type(__import__('importlib')._bootstrap._module_locks) is not dict))"
+    "(get_ipython().magics_manager.registry.get('GpuMagic'))"
 )
 
 
 def test_the_hooks_go_once_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
     fresh = kernel(load=False)
-    without, callbacks, plain = fresh.value(HOOKS)
-    assert (without, plain) == (False, True)
+    assert fresh.value(HOOKS) == (False, False, False)
     fresh.run("%load_ext gpumagic")
-    assert fresh.value(HOOKS) == (True, callbacks + 2, False)
+    assert fresh.value(HOOKS) == (True, True, True)
     fresh.run("import torch; torch.cuda.init()")
-    # What remains says why a cell failed.
-    assert fresh.value(HOOKS) == (False, callbacks + 1, True)
+    assert fresh.value(HOOKS) == (False, False, False)
 
 
 #: Python's import system.
@@ -119,7 +121,7 @@ def trace(
     monkeypatch.setattr(builtins, "test_init", driver.init, raising=False)
     ip.user_ns["init"] = driver.init
     before = registered(ip)
-    attached = init_trace.InitTrace(ip)
+    attached = init_trace.InitTrace(ip, CellHooks(ip))
     attached._driver = driver
     attached.attach()
     yield attached

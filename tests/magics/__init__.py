@@ -1,0 +1,1 @@
+"""`gpumagic.magics`: the extension, and the magics as they are typed."""

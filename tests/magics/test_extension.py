@@ -1,166 +1,68 @@
-"""Loading, loading twice, reloading, unloading; in a shell, a kernel and a plain terminal."""
+"""What is declared on the extension of a shell, and how it is found."""
 
 from __future__ import annotations
 
-import builtins
-import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import gpumagic
-from gpumagic.cuda import driver
-from tests.support.kernels import Kernel
-from tests.support.shells import registered, run_cell, shell
-from tests.support.terminal import Terminal
-
-CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+from gpumagic.magics.extension import Settings, find, of
+from gpumagic.memory.peak_ledger import LEDGER
+from gpumagic.results import MemoryDelta
+from tests.support.shells import shell
 
 
-def test_loading_and_unloading_are_exact_opposites(virtual_gpu: Any) -> None:
+def test_found_by_what_ipython_has_registered() -> None:
     with shell(load=False) as ip:
-        before, environment, imports = registered(ip), dict(os.environ), builtins.__import__
-        run_code = ip.run_code
-        for _ in range(2):
-            run_cell(ip, "%load_ext gpumagic")
-            # Where CUDA is initialised, there is nothing left to protect.
-            assert os.environ.get(CHECK) == (None if driver.is_initialized() else "1")
-            run_cell(ip, "%gpu -q -v table\n%gpumem -q -v report\n%cudatime -q -v timing 1 + 1")
-            run_cell(ip, "%unload_ext gpumagic")
-            assert registered(ip) == before
-            assert dict(os.environ) == environment
-            assert builtins.__import__ is imports
-            assert ip.run_code == run_code
-        ran = run_cell(ip, "%gpu", raising=False)
-        assert "not found" in str(ran.error)
+        assert find(ip) is None
+        with pytest.raises(AssertionError):
+            of(ip)
+        ip.extension_manager.load_extension("gpumagic")
+        extension = of(ip)
+        assert find(ip) is extension is ip.magics_manager.registry["GpuMagic"].extension
+        assert extension.shell is ip
+        assert isinstance(extension.magics, Settings)
+        assert not [name for name in vars(ip) if "gpumagic" in name]
+        ip.extension_manager.unload_extension("gpumagic")
+        assert find(ip) is None
+        # Somebody else's magics of that name are not ours.
+        ip.magics_manager.registry["GpuMagic"] = object()
+        assert find(ip) is None
+        del ip.magics_manager.registry["GpuMagic"]
 
 
-MASK = "CUDA_VISIBLE_DEVICES"
+def test_a_result_is_on_the_screen_for_the_cell_that_showed_it(ip: Any) -> None:
+    extension, result = of(ip), MemoryDelta()
+    assert not extension.was_displayed(result)
+    extension.note_displayed(result)
+    assert extension.was_displayed(result)
+    assert not extension.was_displayed(MemoryDelta())
+    ip.run_cell("1", store_history=True)
+    assert not extension.was_displayed(result)
 
 
-def test_unloading_takes_choices_back(
-    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    """Too late or not: another test of this process may have initialised CUDA."""
-    monkeypatch.setenv(MASK, "0,1")
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    with shell(load=False) as ip:
-        environment = dict(os.environ)
-        run_cell(ip, "%load_ext gpumagic\nimport torch")
-        threads = run_cell(ip, "torch.get_num_threads()").value
-        run_cell(ip, f"%gpu 1 -q\n%gpu off -q --threads {threads + 1}")
-        run_cell(ip, "%%gpu 0 -q\n1 + 1")
-        run_cell(ip, "%gpu reset -q")  # writes the other variable, too
-        run_cell(ip, f"%gpu 0 -q --threads {threads + 2}")
-        run_cell(ip, "%reload_ext gpumagic")
-        assert os.environ[MASK].startswith("GPU-")
-        assert run_cell(ip, "torch.get_num_threads()").value == threads + 2
-        run_cell(ip, "%unload_ext gpumagic")
-        assert dict(os.environ) == environment
-        assert run_cell(ip, "torch.get_num_threads()").value == threads
-
-
-def test_unloading_leaves_what_the_user_has_set_since(
-    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    monkeypatch.setenv(MASK, "0,1")
-    with shell(load=False) as ip:
-        threads = run_cell(ip, "import torch\ntorch.get_num_threads()").value
-        run_cell(ip, f"%load_ext gpumagic\n%gpu off -q --threads {threads + 1}")
-        monkeypatch.setenv(MASK, "2")
-        run_cell(ip, f"%%gpu 1 -q\ntorch.set_num_threads({threads + 3})")
-        assert os.environ[MASK] == "2"
-        run_cell(ip, "%unload_ext gpumagic")
-        assert os.environ[MASK] == "2"
-        run_cell(ip, "%load_ext gpumagic\n%gpu off -q\n%unload_ext gpumagic")
-        assert os.environ[MASK] == "2"
-        assert run_cell(ip, "torch.get_num_threads()").value == threads + 3
-        run_cell(ip, f"torch.set_num_threads({threads})")
-
-
-def test_loading_twice_is_loading_once(ip: Any) -> None:
-    before = registered(ip)
-    ran = run_cell(ip, "%load_ext gpumagic")
-    assert "already loaded" in ran.stdout
-    gpumagic.load_ipython_extension(ip)
-    assert registered(ip) == before
-
-
-def test_reloading(ip: Any, virtual_gpu: Any) -> None:
-    run_cell(ip, "%reload_ext gpumagic")
-    assert os.environ.get(CHECK) == (None if driver.is_initialized() else "1")
-    assert "cuda:0" in run_cell(ip, "%gpu").text
-
-
-def test_a_users_own_setting_stays(virtual_gpu: Any) -> None:
-    os.environ[CHECK] = "0"
-    try:
-        with shell() as ip:
-            assert os.environ[CHECK] == "0"
-            run_cell(ip, "1 + 1")
-        assert os.environ[CHECK] == "0"
-    finally:
-        del os.environ[CHECK]
-
-
-def test_magics_of_the_same_name_come_back(virtual_gpu: Any) -> None:
-    with shell(load=False) as ip:
-
-        def gpu(line: str) -> str:
-            """Somebody else's."""
-            return "theirs"
-
-        ip.register_magic_function(gpu, "line")
-        run_cell(ip, "%load_ext gpumagic")
-        assert "cuda:0" in run_cell(ip, "%gpu").text
-        run_cell(ip, "%unload_ext gpumagic")
-        assert run_cell(ip, "%gpu").value == "theirs"
-
-
-def test_help_is_complete_and_names_examples(run_cell: Callable[..., Any], ip: Any) -> None:
-    from gpumagic.magics.cudatime import command
-    from gpumagic.magics.gpu import command as gpu
-    from gpumagic.magics.gpumem import command as gpumem
-
-    for name, magic in (("gpu", gpu), ("cudatime", command), ("gpumem", gpumem)):
-        found = ip.inspector.info(ip.find_magic(name), oname=name)
-        for option in magic.parser().option_strings():
-            assert option in found["docstring"], (name, option)
-        assert "examples:" in found["docstring"]
-
-
-#: What a CPU-only build of torch lacks.
-CPU_ONLY = """
-import torch
-for name in [name for name in vars(torch._C) if name.startswith(("_cuda_", "_CudaStream"))]:
-    delattr(torch._C, name)
-assert not torch.cuda._is_compiled()
-"""
-
-
-def test_every_magic_works_with_a_torch_that_has_no_cuda(kernel: Callable[..., Kernel]) -> None:
-    cpu = kernel()
-    cpu.run(CPU_ONLY)
-    assert "cuda:0" in cpu.run("%gpu").text
-    cpu.run("selection = %gpu off -o -q")
-    assert cpu.value("selection.status") == "applied"
-    assert cpu.value("str(__import__('gpumagic').device())") == "cpu"
-    timing = cpu.run("%%cudatime\ntorch.ones(3).sum()")
-    assert "CUDA support" in timing.text or "without CUDA" in timing.text
-    assert timing.value == "tensor(3.)"
-    assert cpu.run("%gpumem").status == "ok"
-    assert cpu.run("%%gpumem\ntorch.ones(3).sum()").value == "tensor(3.)"
-
-
-def test_a_plain_terminal(terminal: Callable[..., Terminal]) -> None:
-    plain = terminal()
-    assert "cuda:0" in plain.run("%gpu")
-    assert "applied: this kernel sees 1 GPU" in plain.run("%gpu 2")
-    assert plain.run("%gpu offf").startswith("UsageError: 'offf' is not a choice of GPUs")
-    shown = plain.run("%%gpu off\nimport os; os.environ['CUDA_VISIBLE_DEVICES']")
-    assert "'-1'" in shown
-    plain.run("import torch; x = torch.ones(1, device='cuda')")
-    assert "Too late for 'off'" in plain.run("%gpu off")
-    assert "GPU" in plain.run("%cudatime x + 1")
-    assert "cuda:0" in plain.run("%gpumem")
+def test_unloading_ends_the_modes(virtual_gpu: Any, ip: Any) -> None:
+    ip.run_cell("import torch; torch.cuda.init()")
+    ip.run_cell("%cudatime on -q\n%gpumem on -q\n%gpumem record on -q")
+    extension = of(ip)
+    timing, memory, history = (
+        extension.cell_timing,
+        extension.cell_memory,
+        extension.memory_history,
+    )
+    assert timing is not None
+    assert memory is not None
+    assert history is not None
+    assert timing.watching
+    assert memory.watching
+    assert len(LEDGER._scopes) == 1
+    assert len([*extension.hooks]) >= 4
+    ip.extension_manager.unload_extension("gpumagic")
+    assert not timing.watching
+    assert not memory.watching
+    assert not history.state().own
+    assert not LEDGER._scopes
+    assert not [*extension.hooks]
+    ip.extension_manager.load_extension("gpumagic")
+    assert of(ip) is not extension
+    assert of(ip).cell_timing is None

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 
-from gpumagic.magics.output import LiveDisplay, format_result, hand_over, show
+from gpumagic.magics.extension import of
+from gpumagic.magics.output import LiveDisplay, hand_over, show
 from gpumagic.results import Explanation
 
 RESULT = Explanation("the text")
@@ -33,10 +34,11 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     other = Explanation("another")
     with capture_output():
         show(ip, RESULT)
-    assert format_result(ip, RESULT) == {"text/plain": "<Explanation: the text>"}
-    assert format_result(ip, other) == other._repr_mimebundle_()
+    displayed = of(ip).format_result
+    assert displayed(RESULT) == {"text/plain": "<Explanation: the text>"}
+    assert displayed(other) == other._repr_mimebundle_()
     ip.execution_count += 1  # in a later cell
-    assert format_result(ip, RESULT) == RESULT._repr_mimebundle_()
+    assert displayed(RESULT) == RESULT._repr_mimebundle_()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.hooks import first_line
+from gpumagic.cells.hooks import CellHooks, first_line
+from gpumagic.magics.extension import of
 from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
@@ -92,7 +93,7 @@ def test_hooks_survive_cells_that_fail(watched: Any, torch: ModuleType) -> None:
 def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
     watched: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    callbacks = {name: list(found) for name, found in ip.events.callbacks.items()}
+    hooks = [*of(ip).hooks]
 
     def broken(scope: Any) -> Any:
         raise RuntimeError("no counters\nmore")
@@ -104,7 +105,7 @@ def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
     assert "%gpumem: cells are watched no longer (RuntimeError: no counters)" in ran.stdout
     assert "Traceback" not in ran.stdout
     assert watched(f"x = {bytes_on(0, MIB)}").displays == []
-    assert len(ip.events.callbacks["post_run_cell"]) == len(callbacks["post_run_cell"]) - 1
+    assert len([*of(ip).hooks]) == len(hooks) - 1
 
 
 def test_off_takes_the_hooks_back(torch: ModuleType, run_cell: Any, ip: Any) -> None:
@@ -309,7 +310,7 @@ def test_the_users_counters_are_what_they_would_have_been(
     del _
     clear(torch)
     told: list[CellMemory] = []
-    every_cell = EveryCell(ip, told.append)
+    every_cell = EveryCell(CellHooks(ip), told.append)
     every_cell.on()
 
     def cell(aside: random.Random) -> None:
@@ -346,7 +347,7 @@ def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
             course.append(torch.cuda.memory_allocated())
 
     ip.user_ns["work"] = work
-    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
     every_cell.on()
     for _ in range(30):
         start = course[-1]
@@ -361,7 +362,7 @@ def test_the_records_add_up(torch: ModuleType, ip: Any, seed: int) -> None:
 def test_an_idle_device_reads_once_a_cell(
     torch: ModuleType, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every_cell = EveryCell(ip, lambda cell: None)
+    every_cell = EveryCell(CellHooks(ip), lambda cell: None)
     every_cell.on()
     read: list[int] = []
     call = LEDGER._call

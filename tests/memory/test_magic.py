@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.magics.extension import of
 from gpumagic.results import MemoryDelta, MemoryReport
 from tests.memory.conftest import MIB
 from tests.memory.test_peaks import functions
@@ -190,7 +191,7 @@ def test_unloading_when_torch_is_gone(
     del kept
     # whatever else fails, the rest is undone
     ip.extension_manager.load_extension("gpumagic")
-    ip._gpumagic.undo.append(lambda: 1 / 0)
+    monkeypatch.setattr(of(ip), "_leave_cluster", lambda: 1 / 0)
     ip.extension_manager.unload_extension("gpumagic")
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert "gpumem" not in ip.magics_manager.magics["line"]

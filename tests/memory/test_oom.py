@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.magics.extension import of
 from gpumagic.memory import oom, start_counters
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import OutOfMemory
@@ -419,7 +420,7 @@ def test_cells_within_cells(cells: Any, ip: Any) -> None:
     text = cells(f"{outer}\nf()", raising=False).text
     assert "Out of memory on cuda:0" in text
     assert "run the cell again" not in text
-    assert ip._gpumagic.running == []
+    assert of(ip).hooks._running == []
 
 
 def test_no_fragmentation_beside_a_block_that_is_large_enough(cells: Any, ip: Any) -> None:

@@ -1,4 +1,4 @@
-"""The file that a restart passes its state in: nobody else's is read."""
+"""The file in which a restart passes its state: no other file is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Planted:
 
 
 def _take(monkeypatch: pytest.MonkeyPatch, file: IO[bytes], pid: int, inode: int) -> Any:
-    """What a process takes that is told of ``file``."""
+    """Read the state where the variable names ``file``."""
     file.flush()
     copy = os.dup(file.fileno())
     device = os.fstat(copy).st_dev
@@ -31,24 +31,25 @@ def _take(monkeypatch: pytest.MonkeyPatch, file: IO[bytes], pid: int, inode: int
         return state_file.take()
     finally:
         assert state_file.VARIABLE not in os.environ
-        with suppress(OSError):  # closed by whoever has taken it
+        with suppress(OSError):  # closed by `take`
             os.close(copy)
 
 
-def test_a_restarts_letter_is_ones_own_and_has_no_name(
+def test_only_an_unnamed_file_of_this_process_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sets the variable leaves nothing: what is taken is unpickled."""
+    """What is read is unpickled: setting the variable must not be enough."""
     named = (tmp_path / "named").open("w+b")
     named.write(pickle.dumps(Planted()))
     (tmp_path / "named").chmod(0o600)
-    with named, state_file.create() as letter, state_file.create(str(tmp_path)) as on_disk:
-        for file in (letter, on_disk):
+    with named, state_file.create() as in_memory, state_file.create(str(tmp_path)) as on_disk:
+        for file in (in_memory, on_disk):
             pickle.dump({"files": []}, file)
             inode = os.fstat(file.fileno()).st_ino
-            assert _take(monkeypatch, file, os.getpid(), inode) == {"files": [], "waiting": []}
+            taken = _take(monkeypatch, file, os.getpid(), inode)
+            assert taken == {"files": [], "pending_requests": []}
             assert state_file.take() is None  # once
-        for file in (letter, on_disk):
+        for file in (in_memory, on_disk):
             inode = os.fstat(file.fileno()).st_ino
             file.seek(0)
             file.write(pickle.dumps(Planted()))
@@ -66,3 +67,17 @@ def test_a_restarts_letter_is_ones_own_and_has_no_name(
     for words in ("", "1", "a:b:c:d", f"999:{os.getpid()}:1:1", ":::"):
         monkeypatch.setenv(state_file.VARIABLE, words)
         assert state_file.take() is None
+
+
+def test_a_file_that_keeps_its_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS: `take` would not read it."""
+
+    def named(**_: Any) -> Any:
+        (file := tmp_path / ".nfs0001").touch(mode=0o600)
+        return file.open("w+b")
+
+    monkeypatch.setattr(state_file.tempfile, "TemporaryFile", named)
+    with pytest.raises(OSError, match="set TMPDIR"):
+        state_file.create(str(tmp_path))

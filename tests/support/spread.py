@@ -13,7 +13,7 @@ import pytest
 #: Beginnings of the names of tests that have one costly fixture in common: on one worker.
 _TOGETHER = (
     "tests/cluster/",  # the engines
-    "tests/keep/test_cases.py",  # all cases are kept by one process, and brought back by another
+    "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_option_conflicts.py",  # a kernel
 )
 

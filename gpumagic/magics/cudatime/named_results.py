@@ -36,14 +36,7 @@ def _name(word: str) -> str:
 def store(magics: Any, name: str | None, result: CudaTiming) -> None:
     """Store ``result`` under a name, in place of an earlier one; without a name, do nothing."""
     if name is not None:
-        _named(magics)[name] = result
-
-
-def _named(magics: Any) -> dict[str, CudaTiming]:
-    if magics.named_timings is None:
-        magics.named_timings = {}
-    named: dict[str, CudaTiming] = magics.named_timings
-    return named
+        magics.extension.named_timings[name] = result
 
 
 def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) -> Any:
@@ -52,7 +45,7 @@ def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) 
     Raises:
         SpecError: there is nothing to compare, or no result of a name.
     """
-    named = _named(magics)
+    named: dict[str, CudaTiming] = magics.extension.named_timings
     names = _names(words) or list(named)
     for name in names:
         if name not in named:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from gpumagic.magics.argument_types import duration_or_zero
+from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.results import CellTiming
@@ -60,17 +61,14 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 def cell_timer(shell: Any) -> CellTimer:
     """Return the timer of a shell's cells; make it when first needed."""
-    extension = shell._gpumagic
-    found: CellTimer | None = getattr(extension, "every_timing", None)
-    if found is None:
-        found = CellTimer(
-            shell,
+    extension = extension_of(shell)
+    if extension.cell_timing is None:
+        extension.cell_timing = CellTimer(
+            extension.hooks,
             show=lambda cell, source: _show(shell, cell, source),
             includes=lambda source: _OWN.fullmatch(source) is None,
         )
-        extension.every_timing = found
-        extension.undo.append(found.off)
-    return found
+    return extension.cell_timing
 
 
 def _show(shell: Any, cell: CellTiming, source: str) -> None:
@@ -78,7 +76,7 @@ def _show(shell: Any, cell: CellTiming, source: str) -> None:
 
     Nothing for a cell that has shown its times itself, nor where quiet is the default.
     """
-    if _TIMED.match(source) or shell._gpumagic.magics.quiet:
+    if _TIMED.match(source) or extension_of(shell).magics.quiet:
         return
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})

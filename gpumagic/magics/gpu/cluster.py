@@ -123,10 +123,7 @@ def check_unused(options: argparse.Namespace) -> None:
 
 def current(magics: Any, where: str | None = None) -> Cluster:
     """Return the cluster ``where``, or the one that this shell used last, or that of ``%px``."""
-    extension = magics.shell._gpumagic
-    if not hasattr(extension, "cluster"):
-        extension.cluster = None
-        extension.undo.append(lambda: connection.close(magics.shell))
+    extension = magics.extension
     # The one that was named last stays in use, also when it has to be connected again.
     where = extension.cluster if where is None else where
     found = connection.connect(where, magics.shell)

@@ -1,4 +1,4 @@
-"""``%gpu SPEC --restart --keep``: variables written before a restart and brought back after it."""
+"""``%gpu SPEC --restart --keep``: write variables before a restart, restore them after it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpumagic.restart.resuming import Resumed
 from gpumagic.restart.shutdown import variables
 from gpumagic.system import text as one_line
 
-#: Seconds after which there is something to show.
-PATIENCE = 2.0
-#: Names that the new process has by itself, with all that was in them.
+#: Seconds after which progress is shown.
+PROGRESS_AFTER = 2.0
+#: Names that the new process has anyway, with the same content.
 _CARRIED = ("In", "_ih", "_dh")
 _OUTPUTS = ("Out", "_oh")
 _LATEST = ("_", "__", "___")
@@ -32,14 +32,14 @@ def write(
     payload: dict[str, Any],
     environment: Mapping[str, str],
 ) -> list[IO[bytes]]:
-    """Write the variables that are to be kept; what became of them goes into ``payload``.
+    """Write the variables that are to be kept; ``payload`` gets what the new process reports.
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
     """
     began = time.monotonic()
     present = variables(shell)
-    names = _asked(shell, options.keep, present)
+    names = _names(shell, options.keep, present)
     sources = shell.history_manager.input_hist_parsed
     with _Progress(shell, quiet=payload["quiet"]) as shown:
         chosen = keep.plan(
@@ -47,8 +47,8 @@ def write(
             names,
             present,
             sources=sources,
-            stand_ins=_own(shell).keys(),
-            told=shown.pickled,
+            existing=_existing(shell).keys(),
+            progress=shown.pickled,
         )
         _refuse(chosen.failures, options)
         while True:
@@ -66,7 +66,7 @@ def write(
             keep.close(files)
             _refuse(failures, options)
     payload["not_kept"] = chosen.failures
-    payload["without"] = {name: sorted(what) for name, what in chosen.without.items()}
+    payload["omitted"] = {name: sorted(what) for name, what in chosen.omitted.items()}
     payload["devices"] = chosen.devices
     payload["cells"] = {
         file: number
@@ -74,12 +74,12 @@ def write(
         if file in chosen.files
     }
     payload["uuids"] = driver.state().uuids or ()
-    payload["session"] = session.save(shell)
+    payload["session"] = session.capture(shell)
     payload["keeping"] = time.monotonic() - began
     return files
 
 
-def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
+def _names(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
     names = [name for word in words for name in word.split(",") if name]
     if "all" in names and "all" not in shell.user_ns:
         names = [*present, *(name for name in names if name != "all")]
@@ -91,8 +91,8 @@ def _asked(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list
     return [name for name in names if name not in _CARRIED]
 
 
-def _own(shell: Any) -> dict[int, Any]:
-    """Objects of this process that stand for the old one's, by identity and by number."""
+def _existing(shell: Any) -> dict[int, Any]:
+    """Return objects that the new process has anyway, by identity, in a fixed order."""
     kernel = getattr(shell, "kernel", None)
     return {id(each): each for each in (shell, kernel) if each is not None}
 
@@ -106,15 +106,15 @@ def _refuse(failures: Mapping[str, str], options: argparse.Namespace) -> None:
 def _written(
     chosen: keep.Plan, environment: Mapping[str, str], shown: _Progress
 ) -> tuple[list[IO[bytes]], dict[str, str]]:
-    """The files, and what a fresh process could not load of them."""
+    """Write the files; return them, and what a fresh process could not load of them."""
     trials: list[keep.Trial] = []
 
     def begin(file: IO[bytes]) -> None:
-        if not {*chosen.names, *chosen.needed} <= chosen.sure:
+        if not {*chosen.names, *chosen.needed} <= chosen.trusted:
             trials.append(keep.Trial(file, environment))
 
     try:
-        files = keep.save(chosen, state_file.create, shown.written, begin)
+        files = keep.write(chosen, state_file.create, shown.written, begin)
         failures: dict[str, str] = {}
         try:
             for trial in trials:
@@ -129,97 +129,99 @@ def _written(
 
 
 class _Progress(LiveDisplay):
-    """How far it is, once it takes a while."""
+    """A line of progress, shown once the work takes a while."""
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
         super().__init__(shell, quiet=quiet)
-        self._told, self._last = time.monotonic() + PATIENCE - _PACE, ""
+        self._told, self._last = time.monotonic() + PROGRESS_AFTER - _PACE, ""
 
-    def _tell(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         if text != self._last and time.monotonic() - self._told >= _PACE:
             self._told, self._last = time.monotonic(), text
             self.text(text)
 
     def pickled(self, size: int) -> None:
-        """A pickle that grows."""
-        self._tell(f"keeping variables: looked through {bytes_(size)}")
+        """Show the length of the pickle so far."""
+        self._show(f"keeping variables: looked through {bytes_(size)}")
 
     def written(self, size: int, expected: int) -> None:
-        """A file that grows."""
-        self._tell(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
+        """Show the size of the file so far."""
+        self._show(f"keeping variables: {bytes_(size)} of {bytes_(expected)}")
 
     def trying(self) -> None:
-        """A child that loads them."""
-        self._tell("keeping variables: trying whether they load in a fresh process")
+        """Show that a child process loads the variables."""
+        self._show("keeping variables: trying to load them in a fresh process")
 
     def read(self, size: int) -> None:
-        """Tensors that come back."""
-        self._tell(f"bringing variables back: {bytes_(size)}")
+        """Show the bytes of tensors restored so far."""
+        self._show(f"restoring variables: {bytes_(size)}")
 
 
 _PACE = 0.2
 
 
-def bring_back(shell: Any, resumed: Resumed) -> list[str]:
-    """Bring the kept variables back, and say what became of them."""
+def restore(shell: Any, resumed: Resumed) -> list[str]:
+    """Restore the kept variables; return a note for each thing to report."""
     payload = resumed.payload
     getattr(shell.compile, "_filename_map", {}).update(payload["cells"])
-    session.tell_first(shell, payload["session"])
+    session.restore_first(shell, payload["session"])
     outputs = shell.user_ns["_oh"]
-    own = {str(number): each for number, each in enumerate(_own(shell).values())}
+    existing = {str(number): each for number, each in enumerate(_existing(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:
         devices = _Devices(payload["uuids"], shown)
         try:
             restored = keep.restore(
                 shell.user_ns,
                 resumed.files,
-                own=own,
+                existing=existing,
                 location=devices.location,
                 device_now=devices.now,
             )
         except Exception as error:
             return [
-                f"The kept variables could not be brought back: {one_line.named(error)}. "
-                + _left(resumed.files),
+                f"The kept variables could not be restored: {one_line.named(error)}. "
+                + _left_behind(resumed.files),
                 *session.restore(shell, payload["session"]),
             ]
-    _settle(shell, outputs, restored.names)
+    _restore_outputs(shell, outputs, restored.names)
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
     if restored.imported:
         notes.append(f"Imported again: {', '.join(restored.imported)}.")
     notes += devices.notes({n: payload["devices"].get(n, set()) for n in restored.names})
-    for what in sorted({each for found in payload["without"].values() for each in found}):
-        names = [n for n in restored.names if what in payload["without"].get(n, ())]
+    for what in sorted({each for found in payload["omitted"].values() for each in found}):
+        names = [n for n in restored.names if what in payload["omitted"].get(n, ())]
         if names:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
-    if restored.random:
-        notes.append(f"Not kept: CUDA's random state of {', '.join(restored.random)} (hidden now).")
-    if restored.reset:
-        notes.append(f"Not as it was: {', '.join(restored.reset)}.")
+    if restored.random_lost:
+        notes.append(
+            f"Not kept: CUDA's random state of {', '.join(restored.random_lost)} (hidden now)."
+        )
+    if restored.settings_lost:
+        notes.append(f"Not as it was: {', '.join(restored.settings_lost)}.")
     for name, reason in restored.not_imported.items():
         notes.append(f"Not imported again: {name} ({reason}).")
-    if restored.apart is not None and restored.names:
+    if restored.separate_because is not None and restored.names:
         notes.append(
-            f"Brought back one by one, since together they do not load ({restored.apart}): what "
-            "several variables shared is separate now."
+            "Restored one by one, since they do not load together "
+            f"({restored.separate_because}): what several variables shared is separate now."
         )
     if restored.failures:
-        notes.append(_left(resumed.files))
+        notes.append(_left_behind(resumed.files))
     return [*notes, *session.restore(shell, payload["session"])]
 
 
-def _left(files: Sequence[IO[bytes]]) -> str:
-    folder = keep.leave(files)
+def _left_behind(files: Sequence[IO[bytes]]) -> str:
+    folder = keep.preserve(files)
     return (
         f"All that was kept lies in {folder} until you delete it; once the cause is mended: "
         f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."
     )
 
 
-def _settle(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
-    """IPython goes on writing to its own ``Out`` and ``_``, which now hold what was kept."""
+def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
+    """Have IPython write to its own ``Out`` and ``_``, which get the kept values."""
     namespace = shell.user_ns
     for name in _OUTPUTS:
         if name in names:
@@ -241,7 +243,7 @@ class _Devices:
         self._size = 0
 
     def location(self, storage: Any, where: str) -> Any:
-        """`torch.load`'s ``map_location``."""
+        """Move a storage: `torch.load`'s ``map_location``."""
         self._size += storage.nbytes()
         self._shown.read(self._size)
         kind, _, ordinal = where.partition(":")
@@ -251,7 +253,7 @@ class _Devices:
         if target != "cpu":
             try:
                 moved = storage.cuda(int(target[5:]))
-            except RuntimeError:  # the device is full, or does not answer
+            except RuntimeError:  # the device is full or fails
                 self._refused[target] = self._refused.get(target, 0) + storage.nbytes()
                 target = "cpu"
             else:
@@ -261,7 +263,7 @@ class _Devices:
         return storage
 
     def now(self, ordinal: int | None) -> str:
-        """Where the old process's ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
+        """Return where the old ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
         torch = torch_cuda.require()
         if not torch.cuda.is_available():
             return "cpu"
@@ -274,7 +276,7 @@ class _Devices:
         return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
 
     def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
-        """What was moved, of the devices that variables name too; and what a GPU did not take."""
+        """Say what was moved, also devices that variables refer to, and what a GPU refused."""
         notes = [f"Tensors moved: {', '.join(sorted(self._moved))}."] if self._moved else []
         moved: dict[str, list[str]] = {}
         for name, ordinals in named.items():

@@ -1,4 +1,4 @@
-"""``%gpu SPEC --restart``: asked for in one process, reported by the one that replaces it."""
+"""``%gpu SPEC --restart``: begin the restart in one process, report it in the next."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
+from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming
 from gpumagic.results import Selection
@@ -24,10 +25,10 @@ from gpumagic.system.text import plural
 
 
 def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    """Restart the kernel under the variables that have just been written: a choice, but too late.
+    """Restart the kernel under the variables just written: the choice is too late in this process.
 
     Raises:
-        RestartError: refused; the kernel goes on as it was.
+        RestartError: refused; nothing has changed.
     """
     with import_path.restricted_to(import_path.module_folders()):
         _begin(magics.shell, chosen, options, silent=silent)
@@ -35,7 +36,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
 
 
 def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
-    in_place.check(shell, force=options.force)
+    check(shell, force=options.force)
     variables = _environment(shell)
     payload: dict[str, Any] = {
         "spec": chosen.requested,
@@ -48,7 +49,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
-        tried = ending.enter_context(in_place.trial(shell, variables))
+        trial = ending.enter_context(in_place.trial(shell, variables))
         files: list[IO[bytes]] = []
         if options.keep:
             from gpumagic.magics.gpu import keep_variables
@@ -56,24 +57,35 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
             files = keep_variables.write(shell, options, payload, variables)
         for file in files:
             ending.callback(file.close)
-        in_place.restart(shell, variables, payload, tried, files=files, force=options.force)
+        in_place.restart(shell, variables, payload, trial, files=files, force=options.force)
     raise AssertionError("unreachable")
 
 
+def check(shell: Any, *, force: bool = False) -> None:
+    """Return if the process of ``shell`` can be restarted in place.
+
+    Raises:
+        RestartError: it cannot, and why; ``force`` overrides what would only be lost.
+    """
+    if os.getpid() != of(shell).pid:
+        raise RestartError("this is a forked copy of the kernel; restart the kernel itself")
+    in_place.check(shell, force=force)
+
+
 def _environment(shell: Any) -> dict[str, str]:
-    """The environment of the new process: the present one, under the choice just made."""
+    """Return the environment of the new process: the current one, under the choice just made."""
     variables = dict(os.environ)
     for name, value in environment.now().items():
         variables.pop(name, None)
         if value is not None:
             variables[name] = value
-    for name in shell._gpumagic.own_variables():
+    for name in of(shell).own_variables():
         variables.pop(name, None)
     return variables
 
 
 def _target(shell: Any) -> str | None:
-    """The variable that the cell assigns the magic's result to, if it does.
+    """Return the variable to which the cell assigns the magic's result, if it does.
 
     Raises:
         RestartError: the cell does something else with or after the magic, which would be lost.
@@ -107,7 +119,7 @@ def _target(shell: Any) -> str | None:
 
 
 def _frames_of_user(shell: Any) -> list[int]:
-    """The lines at which the user's own code is being run: one, if the magic stands in a cell."""
+    """Return the lines at which the user's code is running: one, if the magic stands in a cell."""
     lines = []
     frame = sys._getframe()
     while frame is not None:
@@ -118,8 +130,8 @@ def _frames_of_user(shell: Any) -> list[int]:
 
 
 def resume(shell: Any, state: Mapping[str, Any]) -> None:
-    """Take over from the process that this one has replaced, which has left ``state``."""
-    resuming.resume(shell, state, lambda resumed: _report(shell, resumed))
+    """Continue in the process that has replaced the one that wrote ``state``."""
+    resuming.resume(shell, of(shell).hooks, state, lambda resumed: _report(shell, resumed))
 
 
 def _report(shell: Any, resumed: resuming.Resumed) -> Any:
@@ -128,12 +140,12 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     spec = parse(payload["spec"])
     chosen = apply.after_restart(spec)
     began = time.monotonic()
-    brought: list[str] = []
+    restored: list[str] = []
     if resumed.files:
         from gpumagic.magics.gpu import keep_variables
 
-        brought = keep_variables.bring_back(shell, resumed)
-    notes = [*_notes(shell, resumed, time.monotonic() - began), *brought]
+        restored = keep_variables.restore(shell, resumed)
+    notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
     chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
@@ -147,14 +159,14 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     return value
 
 
-def _notes(shell: Any, resumed: resuming.Resumed, bringing: float) -> list[str]:
-    """How long it took, and what of the old process is not there now."""
+def _notes(shell: Any, resumed: resuming.Resumed, restoring: float) -> list[str]:
+    """Say how long the restart took, and what of the old process is lost."""
     missing = sum(name not in shell.user_ns for name in resumed.variables)
     lost = [plural(missing, "variable")] if missing else []
-    took = f"{resumed.seconds - bringing:.1f} s"
+    took = f"{resumed.seconds - restoring:.1f} s"
     if resumed.files:
         keeping = resumed.payload["keeping"]
-        took += f" ({keeping:.1f} s more to keep variables, {bringing:.1f} s to bring them back)"
+        took += f" ({keeping:.1f} s more to keep variables, {restoring:.1f} s to restore them)"
     lines = [
         f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
         f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,

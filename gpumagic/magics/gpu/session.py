@@ -1,4 +1,4 @@
-"""What IPython and gpumagic were told in a session, told again to the process that replaces it."""
+"""The settings of IPython and gpumagic in a session, restored in the process that replaces it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from traitlets.config import Config
 
 from gpumagic.errors import GpuMagicError
 from gpumagic.magics.cudatime import per_cell as timing_cells
+from gpumagic.magics.extension import of
 from gpumagic.magics.gpumem import history as memory_history
 from gpumagic.magics.gpumem import per_cell
 from gpumagic.selection import cpu_threads
 from gpumagic.system import text
 
 _PLAIN = (bool, int, float, str, type(None))
-#: What is set on a shell beside its configuration.
+#: Settings of a shell apart from its configuration.
 _ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic", "Completer.use_jedi")
-#: What Python calls, and the notebook may have replaced.
+#: Functions that Python calls, and the notebook may have replaced.
 _CALLED = (
     *("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
     *("warnings.showwarning", "warnings.formatwarning"),
 )
 
 
-def save(shell: Any) -> dict[str, Any]:
-    """What is to be told again; plain data, and results of gpumagic."""
-    extension = shell._gpumagic
+def capture(shell: Any) -> dict[str, Any]:
+    """Return the settings, as plain data and results of gpumagic."""
+    extension = of(shell)
     timing, memory, history = (
-        getattr(extension, name, None) for name in ("every_timing", "every_cell", "history")
+        extension.cell_timing,
+        extension.cell_memory,
+        extension.memory_history,
     )
     recorded = None if history is None else history.state()
     return {
@@ -49,13 +52,13 @@ def save(shell: Any) -> dict[str, Any]:
         "timing": (timing.above,) if timing is not None and timing.watching else (),
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
-        "timings": extension.magics.named_timings,
+        "timings": extension.named_timings,
         "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
     }
 
 
-def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
-    """What sets settings of libraries too, which are told later as the user has them.
+def restore_first(shell: Any, found: Mapping[str, Any]) -> None:
+    """Restore settings that also set those of libraries, which are restored later as they were.
 
     These are ``--threads`` of an earlier choice, and ``%precision``.
     """
@@ -66,16 +69,16 @@ def tell_first(shell: Any, found: Mapping[str, Any]) -> None:
 
 
 def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
-    """Tell it again; a note for what is not as it was."""
+    """Restore the settings; return a note for each that could not be."""
     notes = []
-    numbers = random.getstate()  # imports draw from it
+    random_state = random.getstate()  # imports may draw random numbers
     for name in found["extensions"]:
         if name not in shell.extension_manager.loaded:
             try:
                 shell.extension_manager.load_extension(name)
             except Exception as error:
                 notes.append(f"Not loaded again: {name} ({text.named(error)}).")
-    random.setstate(numbers)
+    random.setstate(random_state)
     if found["autoreload"] is not None and _autoreload(shell) not in (None, found["autoreload"]):
         shell.run_line_magic("autoreload", found["autoreload"])
     _configure(shell, found["configuration"])
@@ -102,7 +105,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
                 begin()
         except GpuMagicError as error:  # there is no GPU any more
             notes.append(f"Not on again: {mode} ({error}).")
-    shell._gpumagic.magics.named_timings = found["timings"]
+    of(shell).named_timings = found["timings"]
     missing = [*sorted(found["magics"] - _magics(shell)), *found["hooks"]]
     missing += [f"builtins.{name}" for name in sorted(found["builtins"] - _builtins(shell))]
     if missing:
@@ -117,7 +120,7 @@ def _magics(shell: Any) -> set[str]:
 
 
 def _hooks(shell: Any) -> Iterator[str]:
-    """The notebook's functions that IPython calls around cells, and Python when it must."""
+    """Yield the notebook's functions that IPython calls around cells, and that Python calls."""
     lists = [*shell.events.callbacks.values()]
     lists += [shell.input_transformers_cleanup, shell.input_transformers_post]
     for function in {id(each): each for found in lists for each in found}.values():
@@ -137,7 +140,7 @@ def _is_of_notebook(function: Any, shell: Any) -> bool:
 
 
 def _builtins(shell: Any) -> set[str]:
-    """Without those that IPython has there while it runs a cell."""
+    """Return the names in `builtins`, without those that IPython adds while it runs a cell."""
     of_ipython = shell.builtin_trap.auto_builtins
     return {n for n in vars(builtins) if not n.startswith("_") and n not in of_ipython}
 
@@ -151,7 +154,7 @@ def _formatter(shell: Any) -> Any:
 
 
 def _autoreload(shell: Any) -> str | None:
-    """The mode of ``%autoreload``; None where that is not loaded."""
+    """Return the mode of ``%autoreload``; None where that is not loaded."""
     magics = shell.magics_manager.registry.get("AutoreloadMagics")
     reloader = getattr(magics, "_reloader", None)
     if reloader is None:
@@ -161,7 +164,7 @@ def _autoreload(shell: Any) -> str | None:
 
 
 def _configuration(shell: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What ``%config`` and the profile have set, by class: of `traitlets`, plain values."""
+    """Yield what ``%config`` and the profile have set, by class: plain values of `traitlets`."""
     for configurable in shell.configurables:
         for kind in type(configurable).mro():
             section = configurable.config.get(kind.__name__) or {}
@@ -177,7 +180,7 @@ def _configure(shell: Any, sections: list[tuple[str, dict[str, Any]]]) -> None:
             for each in shell.configurables
             if any(kind.__name__ == name for kind in type(each).mro())
         ]
-        for owner in owners or [shell]:  # a shell hands its configuration on to what it makes
+        for owner in owners or [shell]:  # a shell passes its own to what it creates
             now = owner.config.get(name) or {}
             changed = {n: v for n, v in values.items() if now.get(n, _PLAIN) != v}
             if changed:

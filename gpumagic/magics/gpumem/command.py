@@ -153,8 +153,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
 
 
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
-    report = memory_report(magics.previous_report)
-    magics.previous_report = report
+    extension = magics.extension
+    report = extension.memory_report = memory_report(extension.memory_report)
     return hand_over(magics.shell, report, options, silent=silent)
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from gpumagic.magics.argument_types import count
+from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
@@ -51,9 +52,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 def of(shell: Any) -> History:
     """The history of a shell, made when first asked for."""
-    extension = shell._gpumagic
-    found: History | None = getattr(extension, "history", None)
-    if found is None:
-        found = extension.history = History(shell)
-        extension.undo.append(found.release)
-    return found
+    extension = extension_of(shell)
+    if extension.memory_history is None:
+        extension.memory_history = History(shell, extension.hooks)
+    return extension.memory_history

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
@@ -53,17 +54,15 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 def of(shell: Any) -> EveryCell:
     """The automatic mode of a shell, made when first asked for."""
-    extension = shell._gpumagic
-    found: EveryCell | None = getattr(extension, "every_cell", None)
-    if found is None:
-        found = extension.every_cell = EveryCell(shell, lambda cell: _tell(shell, cell))
-        extension.undo.append(found.off)
-    return found
+    extension = extension_of(shell)
+    if extension.cell_memory is None:
+        extension.cell_memory = EveryCell(extension.hooks, lambda cell: _tell(shell, cell))
+    return extension.cell_memory
 
 
 def _tell(shell: Any, cell: CellMemory) -> None:
     """One dim line below the cell; nothing where quiet is the default."""
-    if shell._gpumagic.magics.quiet:
+    if extension_of(shell).magics.quiet:
         return
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         show(shell, cell)

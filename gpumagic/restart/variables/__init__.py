@@ -1,29 +1,30 @@
-"""Variables written to a file by one process and brought back by the one that replaces it.
+"""Variables written to files by one process, and restored by the one that replaces it.
 
 All are written as one graph of objects, so that what they share stays shared: an optimizer still
-steps the parameters of its model. A function that was defined in the notebook lives in the
-notebook's namespace afterwards too, and brings the globals that it uses.
+steps the parameters of its model. A function that was defined in the notebook has the notebook's
+namespace as its globals afterwards too, and the globals that it uses are kept with it.
 
-=================  =============================================================================
-`naming`           the globals that a function uses; the names that imports bind
-`planning`         what can be kept
-`pickling`         pickles, and what is left out of them: tensors, arrays, long byte strings
-`reducing`         objects that cloudpickle refuses, or brings back otherwise than they were
-`blocks`           memory that arrays and tensors share
-`rebuilding`       what the pickles call as they are loaded
-`random_state`     the random generators
-`settings`         what torch, NumPy, pandas and others were told for the whole process
-`writing`          the files, as they are written
-`trial`            a child that tries whether they load
-`reading`          the files, as they are read; left behind where something did not load
-=================  =============================================================================
+===================  ===========================================================================
+`names`              the globals that a function uses; the names that imports bind
+`plan`               what can be kept
+`pickler`            pickles, without large data: tensors, arrays, long byte strings
+`reducers`           objects that cloudpickle refuses, or does not restore as they were
+`shared_memory`      memory that arrays and tensors share
+`constructors`       what the pickles call when they are loaded
+`random_state`       the random generators
+`library_settings`   process-wide settings of torch, NumPy, pandas and others
+`python_settings`    process-wide settings of Python
+`writer`             writing the files
+`trial`              a child process that tries whether they load
+`reader`             reading the files; moving them to a folder where something does not load
+===================  ===========================================================================
 """
 
 from __future__ import annotations
 
 from gpumagic.restart.variables.plan import Plan, plan
-from gpumagic.restart.variables.reader import Restored, leave, load, restore
+from gpumagic.restart.variables.reader import Restored, load, preserve, restore
 from gpumagic.restart.variables.trial import Trial
-from gpumagic.restart.variables.writer import close, save
+from gpumagic.restart.variables.writer import close, write
 
-__all__ = ["Plan", "Restored", "Trial", "close", "leave", "load", "plan", "restore", "save"]
+__all__ = ["Plan", "Restored", "Trial", "close", "load", "plan", "preserve", "restore", "write"]

@@ -1,4 +1,4 @@
-"""What a pickle of kept variables calls as it is loaded. Referred to by name: never rename."""
+"""The functions that pickles of kept variables call when they are loaded, referred to by name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from gpumagic.cuda import torch_cuda
 
 #: The namespace that functions of the notebook, as they are loaded, have as their globals.
-home: dict[str, Any] = {}
-#: Where a CUDA device of the old process is in this one: an ordinal (None for the current device)
-#: → ``cuda``, ``cuda:1`` or ``cpu``.
-device_now: Callable[[int | None], str] = lambda ordinal: (  # noqa: E731 - replaced by `loading`
+namespace: dict[str, Any] = {}
+#: Returns where a CUDA device of the old process is in this one: an ordinal (None for the current
+#: device) → ``cuda``, ``cuda:1`` or ``cpu``.
+device_now: Callable[[int | None], str] = lambda ordinal: (  # noqa: E731 - replaced by `reader`
     "cuda" if ordinal is None else f"cuda:{ordinal}"
 )
 
@@ -27,12 +27,12 @@ def same(value: Any) -> Any:
 
 
 def function(code: types.CodeType, closure: Any) -> types.FunctionType:
-    """Make a function that lives in the notebook."""
-    return types.FunctionType(code, home, None, None, closure or None)
+    """Make a function of the notebook."""
+    return types.FunctionType(code, namespace, None, None, closure or None)
 
 
 def set_function(made: types.FunctionType, state: tuple[Any, Any, Any]) -> None:
-    """Set what a function carries, and fill the cells of its closure."""
+    """Set a function's attributes, and fill the cells of its closure."""
     from cloudpickle import cloudpickle
 
     attributes, slots, contents = state
@@ -52,8 +52,8 @@ def skeleton(
 ) -> Any:
     """Make a class of the notebook without its attributes, as cloudpickle does.
 
-    A base class of the notebook is not told of it by ``__init_subclass__``: it was, and what it
-    noted is kept with it. (The keywords of the class statement are not known any more.)
+    ``__init_subclass__`` of a base class of the notebook is not called: it was, and what it stored
+    is kept. (The keywords of the class statement are not known any more.)
     """
     from cloudpickle import cloudpickle
 
@@ -74,14 +74,14 @@ def skeleton(
 
 
 def exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """Make an exception without calling its ``__init__``, whose arguments are not known."""
+    """Make an exception without calling ``__init__``, whose arguments are not known."""
     made = kind.__new__(kind, *arguments)
     made.args = arguments
     return made
 
 
 def set_exception(made: BaseException, state: dict[str, Any]) -> None:
-    """Set what an exception carries, and the exceptions that it is linked to."""
+    """Set an exception's attributes, cause and context."""
     made.__dict__.update(state["attributes"])
     made.__cause__, made.__context__ = state["cause"], state["context"]
     made.__suppress_context__ = state["suppressed"]
@@ -97,7 +97,7 @@ def set_attributes(made: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
 
 
 def thread_handle(ident: int) -> Any:
-    """Make the handle of a thread that has not begun or, with an ``ident``, has ended."""
+    """Make the handle of a thread that has not started or, with an ``ident``, has ended."""
     python: Any = _thread
     if not ident:
         return python._ThreadHandle()
@@ -137,7 +137,7 @@ def mapped(file: str, mode: str, offset: int, size: int) -> Any:
 
 
 def map_view(of: Any, subclass: bool, dtype: Any, offset: int, shape: Any, strides: Any) -> Any:
-    """Make the array that showed a part of a mapped file."""
+    """Make the array that views a part of a mapped file."""
     import numpy as np
 
     first = of[offset : offset + dtype.itemsize].view(dtype)
@@ -148,7 +148,7 @@ def map_view(of: Any, subclass: bool, dtype: Any, offset: int, shape: Any, strid
 
 
 def set_tensor(tensor: Any, state: dict[str, Any]) -> None:
-    """Set what hangs on a tensor beside its data."""
+    """Set a tensor's attributes, hooks and gradient."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
         if name in state:
             setattr(tensor, name, state[name])
@@ -156,9 +156,9 @@ def set_tensor(tensor: Any, state: dict[str, Any]) -> None:
 
 
 def set_scheduler(made: Any, state: tuple[dict[str, Any], bool]) -> None:
-    """Set a scheduler's attributes, and let it know when its optimizer steps, as torch does.
+    """Set a scheduler's attributes, and wrap its optimizer's ``step`` again, as torch does.
 
-    It warns where it does not: optimizers lose on the way what schedulers have put on them.
+    Without the wrapper, which an optimizer's pickle does not have, the scheduler would warn.
     """
     attributes, called = state
     made.__dict__.update(attributes)
@@ -178,7 +178,7 @@ def set_scheduler(made: Any, state: tuple[dict[str, Any], bool]) -> None:
 
 
 def set_parametrized(made: Any, attributes: dict[str, Any]) -> None:
-    """Set a module's attributes, and give it the class through which its parametrizations act."""
+    """Set a module's attributes, and the class that implements its parametrizations."""
     parametrize: Any = torch_cuda.require().nn.utils.parametrize
     made.__dict__.update(attributes)
     parametrize._inject_new_class(made)
@@ -187,12 +187,12 @@ def set_parametrized(made: Any, attributes: dict[str, Any]) -> None:
 
 
 def device(ordinal: int | None) -> Any:
-    """Make the `torch.device` of a GPU, where it is now."""
+    """Make the `torch.device` of a GPU in this process."""
     return torch_cuda.require().device(device_now(ordinal))
 
 
 def generator(where: Any, kind: str, state: bytes) -> Any:
-    """Make a random generator that goes on where the old one stopped."""
+    """Make a random generator that continues where the old one stopped."""
     torch = torch_cuda.require()
     if where.type != kind:
         raise RuntimeError("a random generator of a GPU that is hidden")

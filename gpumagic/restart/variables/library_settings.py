@@ -1,7 +1,7 @@
-"""What libraries were told for the whole process: torch, NumPy, pandas, matplotlib, warnings.
+"""Process-wide settings of libraries: torch, NumPy, pandas, matplotlib, warnings.
 
-Each is read from a library that is loaded, as plain data, and told again to the same library. What
-is a function is kept as the variables are: it may be one of the notebook's.
+They are read from loaded libraries as plain data, and set again in the same libraries. Settings
+that are functions are pickled as variables are: they may be the notebook's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from gpumagic.cuda import torch_cuda
 from gpumagic.restart.variables import python_settings
 
-#: Switches of torch that are attributes, the older ones first: they set newer ones.
+#: Settings of torch that are attributes, older names first: they also set newer ones.
 _SWITCHES = (
     *("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"),
     *("backends.cuda.matmul.fp32_precision", "backends.cudnn.fp32_precision"),
@@ -26,7 +26,7 @@ _SWITCHES = (
 )
 #: Kinds of attention that torch may use: ``torch.backends.cuda.enable_flash_sdp``, for example.
 _ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
-#: Others: what asks torch, and what tells it.
+#: Others: functions that get and set them.
 _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     "default dtype": (
         lambda torch: str(torch.get_default_dtype()).partition(".")[2],
@@ -68,91 +68,94 @@ _CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
         lambda torch, options: vars(torch._tensor_str.PRINT_OPTS).update(options),
     ),
 }
-#: matplotlib's parameters that belong to the process and its front end.
+#: matplotlib's parameters that depend on the front end.
 _OF_FRONT_END = ("backend", "backend_fallback", "interactive", "toolbar")
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def save() -> dict[str, Any]:
-    """The settings of the libraries that this process has loaded; plain data."""
+def capture() -> dict[str, Any]:
+    """Return the settings of the libraries that this process has loaded, as plain data."""
     found: dict[str, Any] = {
         "warnings": [*_filters()],
-        "python": python_settings.save(),
+        "python": python_settings.capture(),
     }
     readers = {
-        "torch": _of_torch,
-        "numpy": _of_numpy,
-        "pandas._config.config": _of_pandas,
-        "matplotlib": _of_matplotlib,
+        "torch": _read_torch,
+        "numpy": _read_numpy,
+        "pandas._config.config": _read_pandas,
+        "matplotlib": _read_matplotlib,
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of older names for the same
+        warnings.simplefilter("ignore")  # about deprecated names of the same settings
         for name, read in readers.items():
             module = torch_cuda.loaded() if name == "torch" else sys.modules.get(name)
             try:
                 found[name] = {} if module is None else read(module)
-            except AttributeError:  # it is being imported; or another version has no such thing
+            except AttributeError:  # it is being imported, or another version has no such setting
                 found[name] = {}
     return found
 
 
 def restore(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> list[str]:
-    """Tell the libraries again; a phrase for each setting that they do not take.
+    """Set them again; return a phrase for each setting that a library refuses.
 
-    Of torch all is told; of the others where they are loaded.
+    All of torch's are set; those of others only where the library is loaded.
     """
     refused: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of older names for the same
+        warnings.simplefilter("ignore")  # about deprecated names of the same settings
         if found["torch"]:
-            refused += _tell_torch(found["torch"], device_now)
+            refused += _set_torch(found["torch"], device_now)
         if found["numpy"] and "numpy" in sys.modules:
             numpy: Any = sys.modules["numpy"]
             numpy.set_printoptions(**found["numpy"]["printing"])
             numpy.seterr(**found["numpy"]["errors"])
-        for name, tell in (("pandas._config.config", _tell_pandas), ("matplotlib", _tell_plots)):
+        for name, set_ in (("pandas._config.config", _set_pandas), ("matplotlib", _set_matplotlib)):
             for option, value in found[name].items() if name in sys.modules else ():
                 try:
-                    tell(sys.modules[name], option, value)
+                    set_(sys.modules[name], option, value)
                 except Exception:  # another version
                     refused.append(f"{name.partition('.')[0]}'s option {option}")
     _filter_again(found["warnings"])
     return refused + python_settings.restore(found["python"])
 
 
-def functions() -> dict[str, Any]:
-    """Settings that are functions, or hold some: by a phrase for each, for `tell_function`."""
+def function_settings() -> dict[str, Any]:
+    """Return the settings that are functions, or contain some, by a phrase for each."""
     found: dict[str, Any] = {}
     for name, read in (("numpy", _formatters), ("pandas._config.config", _functions_of_pandas)):
         try:
             if name in sys.modules:
                 found |= read(sys.modules[name])
-        except AttributeError:  # it is being imported; or another version has no such thing
+        except AttributeError:  # it is being imported, or another version has no such setting
             continue
     return found
 
 
-def tell_function(phrase: str, value: Any) -> None:
-    """Tell a library again what is a function, where it is loaded."""
+def set_function_setting(phrase: str, value: Any) -> None:
+    """Set a setting that is a function, where the library is loaded."""
     if phrase == _FORMATTER:
         if "numpy" in sys.modules:
             numpy: Any = sys.modules["numpy"]
             numpy.set_printoptions(formatter=value)
     elif "pandas._config.config" in sys.modules:
-        _tell_pandas(sys.modules["pandas._config.config"], phrase.removeprefix(_OPTION), value)
+        _set_pandas(sys.modules["pandas._config.config"], phrase.removeprefix(_OPTION), value)
 
 
 # --- torch ---------------------------------------------------------------------------------------
 
 
-def _of_torch(torch: Any) -> dict[str, Any]:
+def _read_torch(torch: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, (ask, _) in _calls():
+    for name, (get, _) in _calls():
         try:
-            found[name] = ask(torch)
-        except (AttributeError, RuntimeError):  # not known here; or set by older and newer names
+            found[name] = get(torch)
+        except (
+            AttributeError,
+            RuntimeError,
+        ):  # another version; set by both names
             continue
-    # Only what the user has chosen: to ask torch for the default one may initialise CUDA.
+    # Only where the user has set it: asking torch for the default may initialise CUDA.
     scope = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     if scope is not None:
         found["device"] = (scope.device.type, scope.device.index)
@@ -164,27 +167,27 @@ def _calls() -> Iterator[tuple[str, tuple[Callable[[Any], Any], Callable[[Any, A
     for switch in _SWITCHES:
         owner, _, name = switch.rpartition(".")
 
-        def tell(torch: Any, value: Any, owner: str = owner, name: str = name) -> None:
+        def set_(torch: Any, value: Any, owner: str = owner, name: str = name) -> None:
             setattr(attrgetter(owner)(torch), name, value)
 
-        yield switch, (attrgetter(switch), tell)
+        yield switch, (attrgetter(switch), set_)
     for kind in _ATTENTION:
 
-        def ask(torch: Any, kind: str = kind) -> Any:
+        def get(torch: Any, kind: str = kind) -> Any:
             return getattr(torch.backends.cuda, f"{kind}_enabled")()
 
         def enable(torch: Any, on: bool, kind: str = kind) -> None:
             getattr(torch.backends.cuda, f"enable_{kind}")(on)
 
-        yield kind, (ask, enable)
+        yield kind, (get, enable)
 
 
-def _tell_torch(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> Iterator[str]:
+def _set_torch(found: Mapping[str, Any], device_now: Callable[[int | None], str]) -> Iterator[str]:
     torch: Any = torch_cuda.require()
-    for name, (ask, tell) in _calls():
+    for name, (get, set_) in _calls():
         try:
-            if name in found and ask(torch) != found[name]:
-                tell(torch, found[name])
+            if name in found and get(torch) != found[name]:
+                set_(torch, found[name])
         except (AttributeError, RuntimeError):
             yield f"torch's {name}"
     kind, ordinal = found.get("device", (None, None))
@@ -200,7 +203,7 @@ def _tell_torch(found: Mapping[str, Any], device_now: Callable[[int | None], str
 # --- others --------------------------------------------------------------------------------------
 
 
-def _of_numpy(numpy: Any) -> dict[str, Any]:
+def _read_numpy(numpy: Any) -> dict[str, Any]:
     options = numpy.get_printoptions()
     printing = {name: value for name, value in options.items() if isinstance(value, _PLAIN)}
     return {"printing": printing, "errors": numpy.geterr()}
@@ -219,7 +222,7 @@ def _functions_of_pandas(config: Any) -> dict[str, Any]:
     return {f"{_OPTION}{name}": value for name, value in changed if callable(value)}
 
 
-def _of_pandas(config: Any) -> dict[str, Any]:
+def _read_pandas(config: Any) -> dict[str, Any]:
     return {name: v for name, v in _changed_in_pandas(config) if isinstance(v, _PLAIN)}
 
 
@@ -232,15 +235,15 @@ def _changed_in_pandas(config: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _tell_pandas(config: Any, option: str, value: Any) -> None:
+def _set_pandas(config: Any, option: str, value: Any) -> None:
     config.set_option(option, value)
 
 
-def _tell_plots(matplotlib: Any, parameter: str, value: Any) -> None:
+def _set_matplotlib(matplotlib: Any, parameter: str, value: Any) -> None:
     matplotlib.rcParams[parameter] = value
 
 
-def _of_matplotlib(matplotlib: Any) -> dict[str, Any]:
+def _read_matplotlib(matplotlib: Any) -> dict[str, Any]:
     at_start = matplotlib.rcParamsOrig
     return {
         name: value
@@ -250,7 +253,7 @@ def _of_matplotlib(matplotlib: Any) -> dict[str, Any]:
 
 
 def _filters() -> Iterator[tuple[Any, ...]]:
-    """The filters of warnings, the last ones first: as `warnings.filterwarnings` takes them."""
+    """Return the filters of warnings, last first, as arguments of `warnings.filterwarnings`."""
     for action, message, category, module, line in reversed(warnings.filters):
         patterns = [getattr(p, "pattern", p) or "" for p in (message, module)]
         if isinstance(category, type):

@@ -1,4 +1,4 @@
-"""Names: which globals a function uses, and which names of a notebook are imports."""
+"""Find the globals that a function uses, and the names of a notebook that imports have bound."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpumagic.cells import tracebacks
 _LOOKUPS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 
 
-def used(code: CodeType) -> set[str]:
-    """The global names that a code object looks up, those within it included.
+def global_names(code: CodeType) -> set[str]:
+    """Return the global names that a code object, with those nested in it, looks up.
 
-    Names of attributes are not among them.
+    Names of attributes are not included.
     """
     found, waiting = set[str](), [code]
     while waiting:
@@ -34,15 +34,15 @@ def used(code: CodeType) -> set[str]:
     return found
 
 
-#: Where an imported name comes from: a module, and the attribute of it, or None for itself.
+#: Where an imported name comes from: a module, and its attribute, or None for the module itself.
 Import = tuple[str, "str | None"]
 
 
 def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, Import]:
-    """The names among ``variables`` that an import statement can bind again.
+    """Return the names among ``variables`` that an import statement can bind again.
 
     Modules, and classes and functions of modules; other objects if one of the ``sources`` imports
-    them. A name with a dot is a module that a package shows only when it has been imported.
+    them. A name with a dot is a submodule that its package has only once it was imported.
     """
     found: dict[str, Import] = {}
     for name, value in variables.items():
@@ -63,7 +63,7 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
     return found
 
 
-#: What no program changes, or has a name of its own: it is the same wherever it is found.
+#: Immutable objects, and those with a name of their own: they need no identity.
 _CONSTANT: tuple[type, ...] = (
     *(type, ModuleType, types.FunctionType, types.BuiltinFunctionType, type(None), type(...)),
     *(bool, int, float, complex, str, bytes, tuple, frozenset, range),
@@ -71,14 +71,14 @@ _CONSTANT: tuple[type, ...] = (
 
 
 def is_users_data(value: Any, place: Import) -> bool:
-    """Whether an import gave data of the user's own module, no class or function."""
+    """Return whether an import bound data of a module of the user's, not a class or function."""
     file = getattr(sys.modules.get(place[0]), "__dict__", {}).get("__file__")
     data = not isinstance(value, (type, ModuleType, types.FunctionType, types.BuiltinFunctionType))
     return place[1] is not None and data and tracebacks.is_users(file)
 
 
 def data_of_modules() -> dict[int, list[tuple[str, str]]]:
-    """Where in the user's own modules objects are that may be changed, by their identities."""
+    """Return where in the user's modules mutable objects are, by their identities."""
     found: dict[int, list[tuple[str, str]]] = {}
     for name, module in tracebacks.users_modules().items():
         if name == "__main__":
@@ -90,12 +90,12 @@ def data_of_modules() -> dict[int, list[tuple[str, str]]]:
 
 
 def importable(module: str) -> bool:
-    """Whether an import system finds a module. Packages that contain it are imported."""
+    """Return whether the import system finds a module. Its parent packages are imported."""
     if module == "__main__":
         return False
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError, AttributeError):  # made by hand: it has no specification
+    except (ImportError, ValueError, AttributeError):  # created by code: it has no specification
         return False
 
 
@@ -110,13 +110,13 @@ _NOTHING = object()
 
 
 def _imported(sources: Iterable[str]) -> Iterator[tuple[str, Import]]:
-    """Every name that a ``from … import`` in one of the sources binds; ``import a.b`` as it is."""
+    """Yield each name that a ``from … import`` in a source binds; ``import a.b`` as ``a.b``."""
     for source in sources:
         if "import" not in source:
             continue
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError):  # of another language, or never run
+        except (SyntaxError, ValueError):  # another language, or never run
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):

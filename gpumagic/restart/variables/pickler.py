@@ -1,7 +1,7 @@
-"""Pickles of variables: what is big is left out, and what cloudpickle loses is kept.
+"""Pickle variables: large data is left out, and what cloudpickle loses is included.
 
-A `Keeper` writes any number of pickles that refer to one set of `Tables`: tensors, arrays and long
-byte strings, each once, by number.
+A `VariablePickler` writes any number of pickles that refer to one set of `Tables`: tensors,
+arrays and long byte strings, each once, by number.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables import names as naming
 from gpumagic.system import introspection
 
-#: Byte strings of this length are not written into the pickle.
+#: Byte strings of this length, or longer, are not written into the pickle.
 _LONG = 1 << 20
-#: Objects of these modules load in any process that has the packages.
+#: Objects of these modules load in any process that can import the modules.
 _TRUSTED = (
     *("torch.nn.", "torch.optim.", "torch._utils", "torch.storage", "numpy", "copyreg"),
     *("collections", "datetime", "decimal", "fractions", "pathlib", "functools"),
     "gpumagic.restart.variables",
 )
-#: Classes of torch, ipywidgets and comm whose objects are but handles on something in the process.
-_OF_PROCESS = {
+#: Classes of torch, ipywidgets and comm whose objects only refer to something in the process.
+_UNPICKLABLE = {
     "Widget": "a widget",
     "BaseComm": "a comm, whose other end the front end has",
     "_CudaStreamBase": "a CUDA stream",
@@ -54,41 +54,41 @@ _OWNERS = ("torch", "ipyw", "comm.")
 
 @dataclass
 class Tables:
-    """What pickles refer to by number; it lives as long as they are written."""
+    """Objects to which pickles refer by number; it lives while pickles are written."""
 
     tensors: list[Any] = field(default_factory=list)
     arrays: list[Any] = field(default_factory=list)
-    #: Byte strings and buffers: what is written, and as what it comes back.
+    #: Byte strings and buffers, with the kind of object to restore.
     raw: list[tuple[Any, str]] = field(default_factory=list)
     _numbers: dict[tuple[str, int], int] = field(default_factory=dict)
-    _alive: list[Any] = field(default_factory=list)
+    _references: list[Any] = field(default_factory=list)
 
     def number(self, kind: str, value: Any, entry: Any) -> int:
-        """The number of ``value`` in a table; at its first appearance ``entry()`` goes there."""
+        """Return the number of ``value`` in a table; ``entry()`` is added at its first use."""
         key = (kind, id(value))
         if key not in self._numbers:
             table = getattr(self, kind)
             self._numbers[key] = len(table)
-            self._alive.append(value)
+            self._references.append(value)
             table.append(entry())
         return self._numbers[key]
 
 
 @dataclass
-class Seen:
-    """What was met while one pickle was written."""
+class PickleNotes:
+    """What was found while one pickle was written."""
 
     #: Global names that functions of the notebook use.
     used: set[str] = field(default_factory=set)
-    #: What does not come back with it, a phrase each.
-    without: set[str] = field(default_factory=set)
-    #: Whether all of it is sure to load in another process that has the same packages.
-    sure: bool = True
-    #: The files that functions of the notebook say they come from.
+    #: What is not kept of it, a phrase each.
+    omitted: set[str] = field(default_factory=set)
+    #: Whether all of it certainly loads in another process with the same packages.
+    trusted: bool = True
+    #: The file names of the notebook's functions.
     files: set[str] = field(default_factory=set)
     #: The ordinals of CUDA devices; None for the current one.
     devices: set[int | None] = field(default_factory=set)
-    #: The identities of what is also data of the user's modules.
+    #: The identities of objects that are also data of the user's modules.
     shared: set[int] = field(default_factory=set)
 
 
@@ -97,27 +97,27 @@ class _Numbered:
     key: tuple[Any, ...]
 
 
-class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles variables of a notebook whose namespace is ``home``."""
+class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles variables of a notebook whose namespace is ``namespace``."""
 
     def __init__(
         self,
         file: Any,
         tables: Tables,
-        home: Mapping[str, Any],
-        stand_ins: Mapping[int, str],
-        of_modules: Collection[int] = (),
+        namespace: Mapping[str, Any],
+        existing: Mapping[int, str],
+        module_data: Collection[int] = (),
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda _: True)
-        self._tables, self._home, self._stand_ins = tables, home, stand_ins
-        self._of_modules = of_modules
-        self.seen = Seen()
+        self._tables, self._namespace, self._existing = tables, namespace, existing
+        self._module_data = module_data
+        self.notes = PickleNotes()
         self._ids: dict[type, Callable[[Any], Any]] = {
             _Numbered: lambda value: value.key,
-            dict: lambda value: ("home",) if value is home else None,
-            type(home): lambda value: ("home",) if value is home else None,
-            bytes: functools.partial(self._long, kind="bytes"),
-            bytearray: functools.partial(self._long, kind="bytearray"),
+            dict: lambda value: ("namespace",) if value is namespace else None,
+            type(namespace): lambda value: ("namespace",) if value is namespace else None,
+            bytes: functools.partial(self._long_bytes, kind="bytes"),
+            bytearray: functools.partial(self._long_bytes, kind="bytearray"),
             pickle.PickleBuffer: self._buffer,
         }
         self._torch: Any = torch_cuda.loaded()
@@ -127,7 +127,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             self._numpy = None
         if self._torch is not None:
             for kind in (self._torch.Tensor, self._torch.nn.Parameter):
-                self._ids[kind] = self._bare
+                self._ids[kind] = self._plain_tensor
             self._ids[self._torch.UntypedStorage] = self._storage
         if self._numpy is not None:
             self._ids[self._numpy.ndarray] = self._array
@@ -158,15 +158,15 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
     # --- what is left out of the pickle ----------------------------------------------------------
 
     def persistent_id(self, value: Any) -> Any:
-        """Refer to what is in the tables, and to what the new process has by itself."""
-        if id(value) in self._of_modules:
-            self.seen.shared.add(id(value))
-        if id(value) in self._stand_ins:
-            return ("own", self._stand_ins[id(value)])
+        """Refer to what is in the tables, and to what the new process has anyway."""
+        if id(value) in self._module_data:
+            self.notes.shared.add(id(value))
+        if id(value) in self._existing:
+            return ("existing", self._existing[id(value)])
         left_out = self._ids.get(type(value))
         return None if left_out is None else left_out(value)
 
-    def _long(self, value: Any, kind: str) -> Any:
+    def _long_bytes(self, value: Any, kind: str) -> Any:
         if len(value) < _LONG:
             return None
         return ("raw", self._tables.number("raw", value, lambda: (memoryview(value), kind)))
@@ -190,16 +190,16 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _tensor(self, value: Any) -> Any:
         if value.grad_fn is not None:
-            self.seen.without.add("its autograd graph")
+            self.notes.omitted.add("its autograd graph")
         if value.device.type == "cpu" and self._pins and value.is_pinned():
-            self.seen.without.add("pinned memory")
+            self.notes.omitted.add("pinned memory")
         return ("tensor", self._tables.number("tensors", value, lambda: value))
 
-    def _bare(self, value: Any) -> Any:
-        """A tensor on which nothing hangs; others go through `_tensor_with`."""
-        return None if self._hanging(value) else self._tensor(value)
+    def _plain_tensor(self, value: Any) -> Any:
+        """Refer to a tensor without attributes; others are reduced by `_torch_object`."""
+        return None if self._tensor_state(value) else self._tensor(value)
 
-    def _hanging(self, value: Any) -> dict[str, Any]:
+    def _tensor_state(self, value: Any) -> dict[str, Any]:
         state = {"attributes": dict(value.__dict__)}
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
             if getattr(value, name, None):
@@ -208,10 +208,10 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
             state["grad"] = value.grad
         return state if len(state) > 1 or state["attributes"] else {}
 
-    # --- what cloudpickle would lose, or load wrongly --------------------------------------------
+    # --- what cloudpickle would lose or restore wrongly ------------------------------------------
 
     def reducer_override(self, value: Any) -> Any:
-        """Reduce what needs care; everything else is cloudpickle's."""
+        """Reduce objects that need care; cloudpickle does all others."""
         kind = type(value)
         reduced: Any = NotImplemented
         reducer = self._reducers.get(kind)
@@ -228,36 +228,36 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(value, BaseException):
             reduced = self._exception(value)
         elif self._torch is not None and introspection.module_of(kind).partition(".")[0] == "torch":
-            reduced = self._torchs(value)
+            reduced = self._torch_object(value)
         elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
-            reduced = self._mapped(value)
+            reduced = self._memory_map(value)
         elif reducers.looks_attributes_up(kind):
             reduced = reducers.past_getattr(value)
         if reduced is NotImplemented and self._torch is not None:
             reduced = reducers.scheduler(value, self._torch)
         if not isinstance(value, type):
             for base in kind.__mro__:
-                what = _OF_PROCESS.get(base.__name__)
+                what = _UNPICKLABLE.get(base.__name__)
                 if what is not None and introspection.module_of(base).startswith(_OWNERS):
                     raise pickle.PicklingError(what)
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)
-        if self.seen.sure:
+        if self.notes.trusted:
             named = isinstance(value, _NAMED)
             where = str(value.__module__) if named else introspection.module_of(kind)
-            self.seen.sure = where.startswith(_TRUSTED) or kind in reducers.PLAIN
+            self.notes.trusted = where.startswith(_TRUSTED) or kind in reducers.PLAIN
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
     def _function(self, value: types.FunctionType) -> Any:
         if "_torchdynamo_orig_callable" in value.__dict__:
             raise pickle.PicklingError("a function that torch.compile has made")
         reduced = super().reducer_override(value)
-        if value.__globals__ is not self._home or not isinstance(reduced, tuple):
+        if value.__globals__ is not self._namespace or not isinstance(reduced, tuple):
             return reduced
-        self.seen.used |= naming.used(value.__code__)
-        self.seen.files.add(value.__code__.co_filename)
-        # cloudpickle's copy of a function has globals of its own, a copy of what it uses, and cells
-        # that it shares with no other function.
+        self.notes.used |= naming.global_names(value.__code__)
+        self.notes.files.add(value.__code__.co_filename)
+        # cloudpickle's copy of a function has its own globals, with what it uses, and shares its
+        # cells with no other function.
         (attributes, slots) = reduced[2]
         cells = value.__closure__ or ()
         contents = [reducers.content(cell) for cell in cells]
@@ -277,7 +277,7 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(reduced, tuple) and reduced[0].__name__ == "_make_skeleton_class":
             _, (kind, name, bases, made_with, *others), (state, slots), *rest = reduced
             names, members = reducers.slots(value)
-            # A named tuple's are `typing.NamedTuple`'s to give.
+            # Those of a named tuple are set by `typing.NamedTuple`.
             if names is not None and typing.NamedTuple not in bases:
                 made_with = {**made_with, "__slots__": names}
                 state = {name: each for name, each in state.items() if name not in members}
@@ -289,14 +289,14 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         if getattr(value, "__module__", None) not in ("__main__", None):
             return NotImplemented
         if value.cache_info().currsize:
-            self.seen.without.add("its cached results")
+            self.notes.omitted.add("its cached results")
         options = value.cache_parameters()
         arguments = (value.__wrapped__, options["maxsize"], options["typed"])
         return constructors.cached, arguments, dict(value.__dict__)
 
     def _exception(self, value: BaseException) -> Any:
         if value.__traceback__ is not None:
-            self.seen.without.add("its traceback")
+            self.notes.omitted.add("its traceback")
         kind = type(value)
         if kind.__reduce__ is not BaseException.__reduce__:
             return NotImplemented
@@ -311,18 +311,18 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _context_variable(self, value: contextvars.ContextVar[Any]) -> Any:
         if value in contextvars.copy_context():
-            self.seen.without.add("its present value")
+            self.notes.omitted.add("its present value")
         return constructors.context_variable, (value.name, reducers.default(value))
 
     def _logger(self, value: logging.Logger) -> Any:
         if value.handlers or value.filters:
-            self.seen.without.add("its handlers")
+            self.notes.omitted.add("its handlers")
         return NotImplemented
 
-    def _torchs(self, value: Any) -> Any:
+    def _torch_object(self, value: Any) -> Any:
         torch, kind = self._torch, type(value)
         if kind in (torch.Tensor, torch.nn.Parameter):
-            state = self._hanging(value)
+            state = self._tensor_state(value)
             set_state = constructors.set_tensor
             return (
                 constructors.same,
@@ -333,10 +333,10 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
                 set_state,
             )
         if kind is torch.device and value.type == "cuda":
-            self.seen.devices.add(value.index)
+            self.notes.devices.add(value.index)
             return constructors.device, (value.index,)
         if kind is torch.Generator:
-            # As bytes: a trial does not read tensors.
+            # As bytes, since a trial does not read tensors.
             return constructors.generator, (value.device, value.device.type, reducers.state(value))
         if kind in (torch.finfo, torch.iinfo):
             return kind, (getattr(torch, value.dtype),)
@@ -347,17 +347,17 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
         return NotImplemented
 
     def _other_tensor(self, value: Any) -> None:
-        """Note what tensors of other classes lose: they are torch's to pickle."""
+        """Note what tensors of other classes lose: torch pickles them."""
         if type(value) in (self._torch.Tensor, self._torch.nn.Parameter):
             return
         with plain_functions():
             if value.grad_fn is not None:
-                self.seen.without.add("its autograd graph")
+                self.notes.omitted.add("its autograd graph")
             elif value.grad is not None:
-                self.seen.without.add("its gradient")
+                self.notes.omitted.add("its gradient")
 
-    def _mapped(self, value: Any) -> Any:
-        """An array in a mapped file is mapped again, and not copied."""
+    def _memory_map(self, value: Any) -> Any:
+        """Reduce an array in a mapped file to mapping the file again, without copying it."""
         mapping = reducers.map_of(value, self._numpy)
         if mapping is None:
             return NotImplemented
@@ -385,13 +385,13 @@ class Keeper(cloudpickle.Pickler):  # type: ignore[misc]
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
-class Loader(pickle.Unpickler):
-    """Loads what a `Keeper` wrote; ``find`` gives what is in the tables."""
+class VariableUnpickler(pickle.Unpickler):
+    """Loads what a `VariablePickler` wrote; ``find`` returns what is in the tables."""
 
     def __init__(self, file: Any, find: Callable[[tuple[Any, ...]], Any]) -> None:
         super().__init__(file)
         self._find = find
 
     def persistent_load(self, key: tuple[Any, ...]) -> Any:
-        """Give what a reference refers to."""
+        """Return the object to which a reference refers."""
         return self._find(key)

@@ -1,4 +1,4 @@
-"""What can be kept of the variables that were asked for, found out before anything is written."""
+"""Find out, before anything is written, which of the requested variables can be kept."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables import names as naming
-from gpumagic.restart.variables.pickler import Keeper, Seen, Tables
-from gpumagic.system.text import reason
+from gpumagic.restart.variables.pickler import PickleNotes, Tables, VariablePickler
+from gpumagic.system import text
 
-#: Called while a pickle is written, with its bytes until now.
-Told = Callable[[int], None]
-#: Variables whose pickles are longer in total come back together, or not at all.
-_SINGLY = 256 << 20
+#: Characters of a reason why a variable cannot be kept.
+REASON = 100
+
+#: Called while a pickle is written, with its length so far.
+Progress = Callable[[int], None]
+#: Where the pickles are longer in total, variables are restored together or not at all.
+_MAX_SEPARATE = 256 << 20
 
 
 @dataclass
@@ -24,28 +27,28 @@ class Plan:
     """What can be kept, and how."""
 
     #: The notebook's namespace.
-    home: Mapping[str, Any]
-    #: Objects that the new process has by itself: their identities, and their numbers.
-    stand_ins: dict[int, str]
+    namespace: Mapping[str, Any]
+    #: Objects that the new process has anyway: their identities and numbers.
+    existing: dict[int, str]
     names: list[str] = field(default_factory=list)
-    #: Names that were not asked for, but that functions among ``names`` use.
+    #: Names that were not requested, but that functions among ``names`` use.
     needed: list[str] = field(default_factory=list)
     #: Names that are imported again.
     imports: dict[str, naming.Import] = field(default_factory=dict)
     #: What cannot be kept, and why.
     failures: dict[str, str] = field(default_factory=dict)
-    #: What does not come back with a variable that does.
-    without: dict[str, set[str]] = field(default_factory=dict)
-    #: The CUDA devices that a variable names, by their ordinals (None for the current one).
+    #: What is not kept of a variable that is.
+    omitted: dict[str, set[str]] = field(default_factory=dict)
+    #: The CUDA devices that a variable refers to, by ordinal (None for the current one).
     devices: dict[str, set[int | None]] = field(default_factory=dict)
-    #: The pickle of each variable by itself, as far as there is room.
+    #: The pickle of each variable by itself, up to a total length.
     pickles: dict[str, bytes] = field(default_factory=dict)
-    #: Names whose pickles are sure to load in another process.
-    sure: set[str] = field(default_factory=set)
-    #: The files that functions of the notebook say they come from: its cells.
+    #: Names whose pickles certainly load in another process.
+    trusted: set[str] = field(default_factory=set)
+    #: The file names of the notebook's functions: its cells.
     files: set[str] = field(default_factory=set)
-    #: Where in the user's modules objects are, by their identities; those met in each variable.
-    of_modules: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    #: Where in the user's modules objects are, by identity; and those found in each variable.
+    module_data: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     shared: dict[str, set[int]] = field(default_factory=dict)
     #: Settings of libraries that are functions: their pickles (None if they cannot be kept), and
     #: the variables that they use.
@@ -55,11 +58,11 @@ class Plan:
     pickled: int = 0
 
     def size(self) -> int:
-        """The bytes that all will take on the disk, memory that is shared counted once."""
+        """Return the bytes on disk; memory that is shared counts once."""
         arrays, tensors = self.tables.arrays, self.tables.tensors
         memory = sum(
             arrays[block.arrays[0]].nbytes if shared_memory.is_sparse(block, arrays) else block.size
-            for block in shared_memory.found_in(arrays, tensors)
+            for block in shared_memory.memory_blocks(arrays, tensors)
         )
         storages: dict[int, int] = {}
         for tensor in tensors:
@@ -73,7 +76,7 @@ class Plan:
         return int(self.pickled + memory + sum(storages.values()) + raw)
 
     def drop(self, name: str, reason: str) -> None:
-        """Keep ``name`` no more."""
+        """Do not keep ``name``."""
         self.failures[name] = reason
         for names in (self.names, self.needed):
             if name in names:
@@ -81,96 +84,92 @@ class Plan:
 
 
 def plan(
-    home: Mapping[str, Any],
+    namespace: Mapping[str, Any],
     asked: Iterable[str],
     variables: Mapping[str, Any],
     *,
     sources: Iterable[str] = (),
-    stand_ins: Iterable[int] = (),
-    told: Told = lambda pickled: None,
+    existing: Iterable[int] = (),
+    progress: Progress = lambda pickled: None,
 ) -> Plan:
-    """Try every variable by itself, without copying data; ``variables`` are all of the user's.
+    """Try to pickle each variable by itself, without copying data.
 
-    ``stand_ins`` are the identities of objects that the new process has by itself.
+    ``variables`` are all of the user's; ``existing`` are the identities of objects that the new
+    process has anyway.
     """
-    numbered = {identity: str(number) for number, identity in enumerate(stand_ins)}
-    found = Plan(home, numbered, imports=naming.imports(variables, sources))
-    found.of_modules = naming.data_of_modules()
+    numbered = {identity: str(number) for number, identity in enumerate(existing)}
+    found = Plan(namespace, numbered, imports=naming.imports(variables, sources))
+    found.module_data = naming.data_of_modules()
     waiting = list(dict.fromkeys(asked))
     user_of: dict[str, str] = dict.fromkeys(waiting, "")
     while waiting:
         name = waiting.pop(0)
-        value, user = home[name], user_of[name]
+        value, user = namespace[name], user_of[name]
         place = found.imports.get(name)
-        # Data of a module of the user's may have been changed: it is kept.
+        # Data of a user's module may have changed: it is kept.
         if place is not None and not naming.is_users_data(value, place):
             continue
         if isinstance(value, ModuleType) and value.__name__ == "__main__":
             found.imports[name] = ("__main__", None)
             continue
         try:
-            pickled, seen = dumped(found, value, told)
+            pickled, notes = dumped(found, value, progress)
         except RecursionError:
             reason = "it is nested too deeply"
         except Exception as error:
-            reason = why(error)
+            reason = text.reason(error, REASON)
         else:
-            _note(found, name, pickled, seen)
+            _add(found, name, pickled, notes)
             found.imports.pop(name, None)
             (found.needed if user else found.names).append(name)
-            for other in sorted(seen.used):
+            for other in sorted(notes.used):
                 if other in variables and other not in user_of:
                     user_of[other] = name
                     waiting.append(other)
             continue
         if place is None:
             found.failures[name] = f"{reason}; {user} uses it" if user else reason
-    for phrase, value in library_settings.functions().items():
+    for phrase, value in library_settings.function_settings().items():
         try:
-            pickled, seen = dumped(found, value, told)
-        except Exception:  # it is said after the restart
+            pickled, notes = dumped(found, value, progress)
+        except Exception:  # reported after the restart
             found.functions[phrase] = (None, [])
         else:
-            found.files |= seen.files
-            found.functions[phrase] = (pickled, [n for n in seen.used if n in variables])
+            found.files |= notes.files
+            found.functions[phrase] = (pickled, [n for n in notes.used if n in variables])
     return found
 
 
-def _note(found: Plan, name: str, pickled: bytes, seen: Seen) -> None:
+def _add(found: Plan, name: str, pickled: bytes, notes: PickleNotes) -> None:
     found.pickled += 2 * len(pickled)
-    if found.pickled <= 2 * _SINGLY:
+    if found.pickled <= 2 * _MAX_SEPARATE:
         found.pickles[name] = pickled
-    found.files |= seen.files
-    found.shared[name] = seen.shared
-    if seen.sure:
-        found.sure.add(name)
-    if seen.devices:
-        found.devices[name] = seen.devices
-    if seen.without:
-        found.without[name] = seen.without
+    found.files |= notes.files
+    found.shared[name] = notes.shared
+    if notes.trusted:
+        found.trusted.add(name)
+    if notes.devices:
+        found.devices[name] = notes.devices
+    if notes.omitted:
+        found.omitted[name] = notes.omitted
 
 
-def dumped(found: Plan, value: Any, told: Told) -> tuple[bytes, Seen]:
-    """The pickle of a value, and what was met in it."""
-    out = _Told(told)
-    keeper = Keeper(out, found.tables, found.home, found.stand_ins, found.of_modules)
-    keeper.dump(value)
-    return out.getvalue(), keeper.seen
+def dumped(found: Plan, value: Any, progress: Progress) -> tuple[bytes, PickleNotes]:
+    """Return the pickle of a value, and notes on its content."""
+    out = _ProgressBytes(progress)
+    pickler = VariablePickler(out, found.tables, found.namespace, found.existing, found.module_data)
+    pickler.dump(value)
+    return out.getvalue(), pickler.notes
 
 
-class _Told(io.BytesIO):
-    """Bytes in memory; says how many there are as they come."""
+class _ProgressBytes(io.BytesIO):
+    """Bytes in memory; reports its length at each write."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, progress: Progress) -> None:
         super().__init__()
-        self._told = told
+        self._progress = progress
 
     def write(self, data: Any) -> int:
         written = super().write(data)
-        self._told(self.tell())
+        self._progress(self.tell())
         return written
-
-
-def why(error: BaseException) -> str:
-    """An exception as a reason, in one short line."""
-    return reason(error, 100)

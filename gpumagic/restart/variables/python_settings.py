@@ -1,6 +1,6 @@
-"""What Python itself was told for the whole process: limits, garbage collection, decimal, logging.
+"""Process-wide settings of Python: limits, garbage collection, decimal, logging.
 
-Read as plain data, and told again to the process that replaces this one.
+They are read as plain data, and set again in the process that replaces this one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def _decimals() -> Any:
-    """The context of `decimal`, if it is not the default one."""
+    """Return the context of `decimal`; None for the default one."""
     decimal: Any = sys.modules.get("decimal")
     if not hasattr(decimal, "getcontext"):
         return None
@@ -23,7 +23,7 @@ def _decimals() -> Any:
     return None if repr(context) == repr(decimal.DefaultContext) else context
 
 
-def _compute_with(context: Any) -> None:
+def _set_decimals(context: Any) -> None:
     import decimal
 
     if context is not None:
@@ -35,14 +35,14 @@ def _name_levels(names: Mapping[int, str]) -> None:
         logging.addLevelName(level, name)
 
 
-#: What asks Python, and what tells it.
+#: Functions that get and set each.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "switch interval": (sys.getswitchinterval, sys.setswitchinterval),
     "garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "thresholds of it": (gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
     "default timeout of sockets": (socket.getdefaulttimeout, socket.setdefaulttimeout),
-    "decimal context": (_decimals, _compute_with),
+    "decimal context": (_decimals, _set_decimals),
     "disabled log levels": (lambda: logging.root.manager.disable, logging.disable),
     "names of log levels": (
         lambda: logging._levelToName.copy(),
@@ -53,20 +53,20 @@ if hasattr(sys, "set_int_max_str_digits"):  # from Python 3.10.7 on
     _SETTINGS["digits of integers"] = (sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 
 
-def save() -> dict[str, Any]:
-    """What this process was told; plain data."""
+def capture() -> dict[str, Any]:
+    """Return the settings of this process, as plain data."""
     return {
-        **{name: ask() for name, (ask, _) in _SETTINGS.items()},
+        **{name: get() for name, (get, _) in _SETTINGS.items()},
         "loggers": dict(_loggers()),
         "handlers": dict(_handlers()),
     }
 
 
 def restore(found: Mapping[str, Any]) -> list[str]:
-    """Tell Python again; a phrase for each logger whose handlers are not there any more."""
-    for name, (ask, tell) in _SETTINGS.items():
-        if ask() != found[name]:
-            tell(found[name])
+    """Set them again; return a phrase for each logger that has lost its handlers."""
+    for name, (get, set_) in _SETTINGS.items():
+        if get() != found[name]:
+            set_(found[name])
     for name, (level, propagate, disabled) in found["loggers"].items():
         logger = logging.getLogger(name)
         logger.setLevel(level)
@@ -86,7 +86,7 @@ def _all_loggers() -> Iterator[tuple[str, logging.Logger]]:
 
 
 def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
-    """The root logger, and what others were told."""
+    """Return the settings of the root logger, and of others that differ from the default."""
     for name, logger in _all_loggers():
         told = logger.level, bool(logger.propagate), bool(logger.disabled)
         if not name or told != (logging.NOTSET, True, False):
@@ -94,7 +94,7 @@ def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
 
 
 def _handlers() -> Iterator[tuple[str, list[str]]]:
-    """The kinds of the handlers of loggers; a library's loggers get theirs from the library."""
+    """Return the handler classes of loggers, but for those that libraries set up."""
     for name, logger in _all_loggers():
         kinds = [type(h).__name__ for h in logger.handlers if type(h) is not logging.NullHandler]
         if kinds and name.partition(".")[0] not in sys.modules:

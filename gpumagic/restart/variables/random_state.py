@@ -9,18 +9,18 @@ from typing import Any
 
 from gpumagic.cuda import torch_cuda
 
-#: Functions of ``torch.cuda`` that wait for CUDA to be initialised, and what they were given.
-_WAITING = {
+#: Functions of ``torch.cuda`` that torch calls when it initialises CUDA, and their arguments.
+_QUEUED = {
     "manual_seed": ("seed",),
     "manual_seed_all": ("seed",),
     "set_rng_state": ("new_state", "device"),
 }
-#: torch seeds a generator of CUDA with a random number of 53 bits until the user does.
+#: Until the user does, torch seeds a CUDA generator with a random number of 53 bits.
 _SEEDED = 1 << 32
 
 
-def save() -> dict[str, Any]:
-    """The states of the generators that this process has loaded; plain data."""
+def capture() -> dict[str, Any]:
+    """Return the states of the generators that this process has loaded, as plain data."""
     found: dict[str, Any] = {"python": random.getstate()}
     numpy: Any = sys.modules.get("numpy.random")
     if hasattr(numpy, "get_state"):
@@ -28,7 +28,7 @@ def save() -> dict[str, Any]:
     torch: Any = torch_cuda.loaded()
     if torch is not None:
         found["torch"] = _bytes(torch.get_rng_state())
-        found["waiting"] = [*_waiting(torch)]
+        found["queued_calls"] = [*_queued_calls(torch)]
         found["cuda"] = {}
         for ordinal, generator in enumerate(torch.cuda.default_generators):
             try:
@@ -39,9 +39,9 @@ def save() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any], device_now: Callable[[int | None], str]) -> list[str]:
-    """Go on where the old process's generators stopped.
+    """Continue where the old process's generators stopped.
 
-    Returns those of the old process's GPUs that do not.
+    Return the GPUs of the old process whose generators cannot.
     """
     random.setstate(states["python"])
     if "numpy" in states:
@@ -52,13 +52,13 @@ def restore(states: dict[str, Any], device_now: Callable[[int | None], str]) -> 
     if "torch" in states:
         torch = torch_cuda.require()
         torch.set_rng_state(_tensor(torch, states["torch"]))
-        for name, arguments in states["waiting"]:
+        for name, arguments in states["queued_calls"]:
             if name == "set_rng_state":
                 state, device = arguments
                 arguments = _tensor(torch, state), device
             getattr(torch.cuda, name)(*arguments)
         for ordinal, state in states["cuda"].items():
-            if state is not None and not _matters(state):
+            if state is not None and not _was_used(state):
                 continue
             now = device_now(ordinal)
             if now == "cpu" or state is None:
@@ -68,8 +68,8 @@ def restore(states: dict[str, Any], device_now: Callable[[int | None], str]) -> 
     return lost
 
 
-def _waiting(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """What was asked of CUDA's generators before there were any, in its order."""
+def _queued_calls(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Return the calls on CUDA's generators that wait for CUDA's initialisation, in order."""
     if torch.cuda.is_initialized():
         return
     seeds = getattr(torch.cuda, "_lazy_seed_tracker", None)
@@ -81,17 +81,17 @@ def _waiting(torch: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
         name = function.__qualname__.partition(".")[0]
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         given = {variable: cell.cell_contents for variable, cell in cells}
-        if all(each in given for each in _WAITING.get(name, ("",))):
-            arguments = tuple(given[each] for each in _WAITING[name])
+        if all(each in given for each in _QUEUED.get(name, ("",))):
+            arguments = tuple(given[each] for each in _QUEUED[name])
             if name == "set_rng_state":
                 arguments = _bytes(arguments[0]), str(arguments[1])
             yield name, arguments
 
 
-def _matters(state: bytes) -> bool:
-    """Whether a generator of CUDA was seeded with a number, or has been drawn from.
+def _was_used(state: bytes) -> bool:
+    """Return whether a CUDA generator was seeded with a number, or drawn from.
 
-    Its state is the seed and how far it is, 8 bytes each.
+    Its state is the seed and the offset, 8 bytes each.
     """
     seed, drawn = (int.from_bytes(part, "little") for part in (state[:8], state[8:16]))
     return seed < _SEEDED or drawn > 0

@@ -1,4 +1,4 @@
-"""The file of the kept variables, as it is read: as one graph, or else one by one."""
+"""Read the kept variables from their files: as one graph or, if it does not load, one by one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from gpumagic.restart.variables import (
     random_state,
     shared_memory,
 )
-from gpumagic.restart.variables.pickler import Loader
-from gpumagic.restart.variables.plan import why
+from gpumagic.restart.variables.pickler import VariableUnpickler
+from gpumagic.restart.variables.plan import REASON
 from gpumagic.restart.variables.writer import Index
+from gpumagic.system import text
 
 #: `torch.load`'s ``map_location``: a storage on the host, and where it was → where it is now.
 Location = Callable[[Any, str], Any]
@@ -35,24 +36,24 @@ DeviceNow = Callable[["int | None"], str]
 
 
 class Reader:
-    """Loads what lies in the files, tensors and arrays once each."""
+    """Loads what is in the files, each tensor and array once."""
 
     def __init__(
         self,
         files: Sequence[IO[bytes]],
-        home: dict[str, Any],
-        own: Mapping[str, Any],
+        namespace: dict[str, Any],
+        existing: Mapping[str, Any],
         location: Location | str,
         device_now: DeviceNow,
     ) -> None:
-        self._files, self._home, self._own = files, home, own
+        self._files, self._namespace, self._existing = files, namespace, existing
         self._location, self._device_now = location, device_now
         self._raw: dict[int, Any] = {}
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
-        #: What the user's modules had too, and where; there when all is loaded `together`.
-        self.of_modules: list[tuple[str, str, Any]] = []
+        #: What the user's modules had too, and where; set when `load_graph` has ended.
+        self.module_data: list[tuple[str, str, Any]] = []
         file = files[0]
         end = file.seek(-8, os.SEEK_END)
         start = int.from_bytes(file.read(8), "little")
@@ -62,40 +63,40 @@ class Reader:
         self._files[0].seek(start)
         return self._files[0].read(size)
 
-    def together(self) -> Iterator[tuple[str, Any]]:
-        """The variables one after the other; what they share is shared."""
-        if self.index.together:
+    def load_graph(self) -> Iterator[tuple[str, Any]]:
+        """Yield the variables in order; what they share is shared."""
+        if self.index.graph:
             with self._opened(0) as memory:
-                loader = Loader(memory, self._find)
-                for name in self.index.together:
+                loader = VariableUnpickler(memory, self._find)
+                for name in self.index.graph:
                     yield name, loader.load()
-                self.of_modules = loader.load()
+                self.module_data = loader.load()
 
-    def single(self, name: str) -> Any:
-        """One variable by itself."""
-        if name not in self.index.singles:
-            raise ValueError("it is too big to come back by itself")
-        with self._opened(self.index.singles[name][0]) as memory:
-            return Loader(memory, self._find).load()
+    def load_variable(self, name: str) -> Any:
+        """Load one variable by itself."""
+        if name not in self.index.separate:
+            raise ValueError("it is too large to be restored by itself")
+        with self._opened(self.index.separate[name][0]) as memory:
+            return VariableUnpickler(memory, self._find).load()
 
-    def function(self, start: int) -> Any:
-        """One setting of a library that is a function."""
+    def load_function(self, start: int) -> Any:
+        """Load a library setting that is a function."""
         with self._opened(start) as memory:
-            return Loader(memory, self._find).load()
+            return VariableUnpickler(memory, self._find).load()
 
     def _opened(self, start: int) -> mmap.mmap:
-        """The first file from ``start``, in place, since a pickle may be long."""
-        constructors.home, constructors.device_now = self._home, self._device_now
+        """Map the first file, at ``start``: a pickle may be long."""
+        constructors.namespace, constructors.device_now = self._namespace, self._device_now
         memory = mmap.mmap(self._files[0].fileno(), 0, access=mmap.ACCESS_READ)
         memory.seek(start)
         return memory
 
     def _find(self, key: tuple[Any, ...]) -> Any:
         kind, *rest = key
-        if kind == "home":
-            return self._home
-        if kind == "own":
-            return self._own[rest[0]]
+        if kind == "namespace":
+            return self._namespace
+        if kind == "existing":
+            return self._existing[rest[0]]
         number = rest[0]
         if kind == "raw":
             if number not in self._raw:
@@ -114,22 +115,22 @@ class Reader:
             return data if kind == "bytes" else memoryview(data)
         return bytearray(self._bytes(start, size))
 
-    def _read_block(self, written: shared_memory.Written) -> None:
-        flat, alone = self._memory(written)
-        arrays, tensors = shared_memory.brought_back(written, flat, alone)
+    def _read_block(self, written: shared_memory.BlockRecord) -> None:
+        buffer, owner = self._memory(written)
+        arrays, tensors = shared_memory.rebuild(written, buffer, owner)
         self._arrays.update(arrays)
         self._tensors.update({n: self._finished(n, tensor) for n, tensor in tensors.items()})
 
-    def _memory(self, written: shared_memory.Written) -> tuple[Any, Any]:
-        flat, alone = shared_memory.room(written)
-        view, done = memoryview(flat), 0
+    def _memory(self, written: shared_memory.BlockRecord) -> tuple[Any, Any]:
+        buffer, owner = shared_memory.allocate(written)
+        view, done = memoryview(buffer), 0
         self._files[0].seek(written.offset)
         while done < written.size:
             amount = self._files[0].readinto(view[done:])  # type: ignore[attr-defined]
             if not amount:
                 raise EOFError("the file of the kept variables is shorter than it should be")
             done += amount
-        return flat, alone
+        return buffer, owner
 
     def _tensor(self, number: int) -> Any:
         if number not in self._tensors:
@@ -145,15 +146,15 @@ class Reader:
             torch = torch_cuda.require()
             self._files[1].seek(0)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what it makes for some kinds of tensors
+                warnings.simplefilter("ignore")  # torch's own, about some kinds of tensors
                 how: Any = {"map_location": self._location, "weights_only": False}
                 bare, storages = torch.load(self._files[1], **how)
                 self._saved = [torch.load(io.BytesIO(bare), **how), storages]
         kind = self.index.tensors[number]
-        if kind.shown is None:
+        if kind.view is None:
             return self._saved[0][number]
-        storage = self._saved[1][kind.shown.storage].untyped_storage()
-        return kind.shown.over(storage.share_memory_() if kind.shared else storage)
+        storage = self._saved[1][kind.view.storage].untyped_storage()
+        return kind.view.on_storage(storage.share_memory_() if kind.shared else storage)
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]
@@ -164,80 +165,83 @@ class Reader:
 
 @dataclass
 class Restored:
-    """What became of the kept variables."""
+    """The outcome of restoring variables."""
 
     names: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     #: Names that were imported again.
     imported: list[str] = field(default_factory=list)
     not_imported: dict[str, str] = field(default_factory=dict)
-    #: Why the variables did not come back as one graph, if they did not.
-    apart: str | None = None
+    #: Why the variables were not restored as one graph, if they were not.
+    separate_because: str | None = None
     #: The old process's GPUs whose random state is lost.
-    random: list[str] = field(default_factory=list)
-    #: Settings of libraries that are not as they were.
-    reset: list[str] = field(default_factory=list)
+    random_lost: list[str] = field(default_factory=list)
+    #: Settings of libraries that could not be restored.
+    settings_lost: list[str] = field(default_factory=list)
 
 
 def restore(
-    home: dict[str, Any],
+    namespace: dict[str, Any],
     files: Sequence[IO[bytes]],
     *,
-    own: Mapping[str, Any],
+    existing: Mapping[str, Any],
     location: Location | str,
     device_now: DeviceNow,
 ) -> Restored:
-    """Bring back into ``home`` what `variables.save` wrote, all that is possible of it.
+    """Restore into ``namespace`` as much as possible of what `variables.write` wrote.
 
-    ``own`` are the objects of this process that stand for some of the old one.
+    ``existing`` are the objects of this process that replace some of the old one.
     """
-    reader, outcome = Reader(files, home, own, location, device_now), Restored()
+    reader, outcome = Reader(files, namespace, existing, location, device_now), Restored()
     index = reader.index
     for file, lines in index.sources.items():
         linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
-    sys.path[:] = [*index.path, *(entry for entry in sys.path if entry not in index.path)]
+    sys.path[:] = [
+        *index.import_path,
+        *(entry for entry in sys.path if entry not in index.import_path),
+    ]
     for name, (module, attribute) in index.imports.items():
         try:
             value = imported(module, attribute)
         except Exception as error:
-            outcome.not_imported[name] = why(error)
+            outcome.not_imported[name] = text.reason(error, REASON)
             continue
         if "." not in name:  # of `import a.b` only `a` is bound
-            home[name] = value
+            namespace[name] = value
             outcome.imported.append(name)
     try:
-        for name, value in reader.together():
-            home[name] = value
+        for name, value in reader.load_graph():
+            namespace[name] = value
             outcome.names.append(name)
     except Exception as error:
-        outcome.apart = why(error)
-        for name in [*index.together][len(outcome.names) :]:
+        outcome.separate_because = text.reason(error, REASON)
+        for name in [*index.graph][len(outcome.names) :]:
             try:
-                home[name] = reader.single(name)
+                namespace[name] = reader.load_variable(name)
                 outcome.names.append(name)
             except Exception as reason:
-                outcome.failures[name] = why(reason)
-    _share_with_modules(reader.of_modules, outcome)
+                outcome.failures[name] = text.reason(reason, REASON)
+    _share_with_modules(reader.module_data, outcome)
     outcome.names.sort(key=index.names.index)
-    outcome.random = random_state.restore(index.random, device_now)
-    outcome.reset = library_settings.restore(index.settings, device_now)
+    outcome.random_lost = random_state.restore(index.random, device_now)
+    outcome.settings_lost = library_settings.restore(index.settings, device_now)
     for phrase, (place, used) in index.functions.items():
         try:
-            if place is None or any(name not in home for name in used):
+            if place is None or any(name not in namespace for name in used):
                 raise LookupError
-            library_settings.tell_function(phrase, reader.function(place))
+            library_settings.set_function_setting(phrase, reader.load_function(place))
         except Exception:
-            outcome.reset.append(phrase)
+            outcome.settings_lost.append(phrase)
     return outcome
 
 
 def _share_with_modules(found: Sequence[tuple[str, str, Any]], outcome: Restored) -> None:
-    """Have the user's modules refer to what is kept of them, as they did."""
+    """Have the user's modules refer to the kept objects again."""
     for module, attribute, value in found:
         try:
             setattr(importlib.import_module(module), attribute, value)
         except Exception as error:
-            outcome.not_imported[module] = why(error)
+            outcome.not_imported[module] = text.reason(error, REASON)
 
 
 def imported(module: str, attribute: str | None) -> Any:
@@ -246,14 +250,14 @@ def imported(module: str, attribute: str | None) -> Any:
     return found if attribute is None else getattr(found, attribute)
 
 
-def leave(files: Sequence[IO[bytes]]) -> str:
-    """Give files without names a place in a folder of their own; the folder's path."""
+def preserve(files: Sequence[IO[bytes]]) -> str:
+    """Move unnamed files to a new folder; return its path."""
     folder = tempfile.mkdtemp(prefix="gpumagic-kept-")
     for file, name in zip(files, ("variables", "tensors"), strict=False):
         path = Path(folder, name)
         try:
             os.link(f"/proc/self/fd/{file.fileno()}", path, follow_symlinks=True)
-        except OSError:  # its name was taken away, and the system gives it no other
+        except OSError:  # the system gives an unlinked file no new name
             file.seek(0)
             with path.open("xb") as copy:
                 path.chmod(0o600)
@@ -262,7 +266,7 @@ def leave(files: Sequence[IO[bytes]]) -> str:
 
 
 def _check_own(folder: str) -> None:
-    """Refuse a folder that is not as `leave` makes it: this user's, and closed to all others."""
+    """Refuse a folder that is not as `preserve` makes it: this user's, closed to all others."""
     found = Path(folder).lstat()
     if os.name != "nt" and (
         not stat.S_ISDIR(found.st_mode)
@@ -273,27 +277,27 @@ def _check_own(folder: str) -> None:
 
 
 def load(folder: str, *names: str) -> dict[str, Any]:
-    """Load variables that a restart could not bring back, from where it has left them.
+    """Load variables that a restart could not restore, from the folder it has named.
 
-    Without ``names`` all that load; CUDA tensors come back on the CPU.
+    Without ``names`` all that load; CUDA tensors are on the CPU.
 
     Raises:
-        PermissionError: somebody else can write to the folder: what it holds would run as code.
+        PermissionError: another user can write to the folder, whose content would run as code.
         KeyError: a name that was not kept. What loading one of ``names`` raises is passed on.
     """
     _check_own(folder)
-    home = vars(sys.modules["__main__"])
+    namespace = vars(sys.modules["__main__"])
     paths = [Path(folder, name) for name in ("variables", "tensors")]
     files = [path.open("rb") for path in paths if path.exists()]
-    own = {"0": home.get("get_ipython", lambda: None)()}
+    existing = {"0": namespace.get("get_ipython", lambda: None)()}
     found: dict[str, Any] = {}
     try:
-        reader = Reader(files, home, own, "cpu", lambda ordinal: "cpu")
+        reader = Reader(files, namespace, existing, "cpu", lambda ordinal: "cpu")
         for name in names or reader.index.names:
             if name not in reader.index.names:
                 raise KeyError(name)
             try:
-                found[name] = reader.single(name)
+                found[name] = reader.load_variable(name)
             except Exception:
                 if names:
                     raise

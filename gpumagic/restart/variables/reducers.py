@@ -1,4 +1,4 @@
-"""How objects are reduced that cloudpickle refuses, or that would not come back as they were."""
+"""Reduce objects that cloudpickle refuses, or would not restore as they were."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOCKS: dict[Any, Any] = {
 
 
 class Cell:
-    """A closure's cell, which stays empty until all that may refer to it is there."""
+    """A closure's cell, which stays empty until all that may refer to it exists."""
 
     def __reduce__(self) -> Any:
         return types.CellType, ()
 
 
 def content(cell: Any) -> tuple[Any, ...]:
-    """Give what a cell holds, in a tuple that is empty where it holds nothing yet."""
+    """Return a cell's content in a tuple, which is empty for an empty cell."""
     try:
         return (cell.cell_contents,)
     except ValueError:  # not assigned yet
@@ -55,7 +55,7 @@ class Mapped:
 
 
 def map_of(array: Any, numpy: Any) -> Any:
-    """The `numpy.memmap` in whose file an array lies, the outermost one; None for others."""
+    """Return the outermost `numpy.memmap` that contains an array; None for other arrays."""
     found = None
     while array is not None:
         if isinstance(array, numpy.memmap):
@@ -65,7 +65,7 @@ def map_of(array: Any, numpy: Any) -> Any:
 
 
 def state(generator: Any) -> bytes:
-    """Give the state of torch's random generator as bytes."""
+    """Return the state of torch's random generator as bytes."""
     return bytes(generator.get_state().tolist())
 
 
@@ -85,7 +85,7 @@ HANDLES: list[type] = [*filter(None, [getattr(_thread, "_ThreadHandle", None)])]
 
 
 def thread_handle(value: Any) -> Any:
-    """Reduce the handle of a thread that has not begun, or has ended, to one that says so."""
+    """Reduce the handle of a thread that has not started, or has ended."""
     if value.ident and not value.is_done():
         raise pickle.PicklingError("a running thread")
     return constructors.thread_handle, (value.ident,)
@@ -107,7 +107,7 @@ def view(value: memoryview) -> Any:
 
 
 def slots(kind: type) -> tuple[Any, set[str]]:
-    """Give the ``__slots__`` of a class, None without; and the names of their descriptors."""
+    """Return the ``__slots__`` of a class, None without; and the names of their descriptors."""
     members = [n for n, m in vars(kind).items() if isinstance(m, types.MemberDescriptorType)]
     names = vars(kind).get("__slots__")
     if names is not None and not isinstance(names, (str, tuple, list, dict)):
@@ -116,7 +116,7 @@ def slots(kind: type) -> tuple[Any, set[str]]:
 
 
 def parametrized(value: Any, parametrize: Any) -> Any:
-    """Reduce a module of torch with parametrizations, which has a class of its own."""
+    """Reduce a torch module with parametrizations, for which torch makes a class."""
     kind = parametrize.type_before_parametrizations(value)
     if kind is type(value):
         return NotImplemented
@@ -149,13 +149,13 @@ def file(value: io.IOBase) -> Any:
 
 
 def module(value: types.ModuleType) -> Any:
-    """Reduce a module of a class of its own, as ``torch.backends.cudnn``, to its import."""
+    """Reduce a module of a special class, as ``torch.backends.cudnn``, to its import."""
     found = sys.modules.get(value.__name__) is value
     return (importlib.import_module, (value.__name__,)) if found else NotImplemented
 
 
 def finalizer(value: weakref.finalize[Any, Any]) -> Any:
-    """Refuse what owns a finalizer, a temporary folder for example."""
+    """Refuse an object with a finalizer, a temporary folder for example."""
     raise pickle.PicklingError("something that is cleaned up when the process ends")
 
 
@@ -192,7 +192,7 @@ def type_parameter(value: Any) -> Any:
 
 
 def default(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
-    """Give the default of a context variable, in a tuple that is empty where it has none."""
+    """Return the default of a context variable in a tuple, which is empty without one."""
     try:
         return (contextvars.Context().run(variable.get),)
     except LookupError:
@@ -200,7 +200,7 @@ def default(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
 
 
 def scheduler(value: Any, torch: Any) -> Any:
-    """Reduce a scheduler of learning rates, which has an eye on its optimizer's ``step``."""
+    """Reduce a learning-rate scheduler, which has replaced its optimizer's ``step``."""
     kind = type(value)
     module = getattr(torch.optim, "lr_scheduler", None)
     if not isinstance(value, getattr(module, "LRScheduler", ())):
@@ -239,7 +239,7 @@ _BARE = (object, dict, list)
 
 
 def past_getattr(value: Any) -> Any:
-    """Reduce an object of a class that `looks_attributes_up`, without asking for an attribute."""
+    """Reduce an object of a class that `looks_attributes_up`, without looking attributes up."""
     kind = type(value)
     base = next(each for each in (dict, list, object) if issubclass(kind, each))
     state = attributes(value)

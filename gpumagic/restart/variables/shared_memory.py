@@ -1,4 +1,4 @@
-"""Memory that arrays and tensors share: each stretch of it is written once, and shared again."""
+"""Memory that arrays and tensors share: each block is written once, and shared again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from gpumagic.cuda import torch_cuda
 
-#: An array that shows less than this part of its stretch of memory is copied together.
+#: An array that covers less than this part of its block of memory is copied.
 _SPARSE = 0.5
 
 
 @dataclass
 class Block:
-    """A stretch of memory, and the arrays and tensors in it, by their numbers."""
+    """A block of memory, with the numbers of the arrays and tensors in it."""
 
     start: int
     end: int
@@ -24,16 +24,16 @@ class Block:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the bytes."""
         return self.end - self.start
 
     def memory(self) -> Any:
-        """The bytes themselves."""
+        """Return the block's memory."""
         return (ctypes.c_char * self.size).from_address(self.start)
 
 
 def extent(array: Any) -> tuple[int, int]:
-    """The addresses between which an array's elements lie."""
+    """Return the addresses between which an array's elements lie."""
     low = high = int(array.__array_interface__["data"][0])
     if not array.size:
         return low, low
@@ -46,8 +46,8 @@ def extent(array: Any) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """How a tensor shows the memory of a storage."""
+class TensorView:
+    """How a tensor views a storage."""
 
     #: The storage's number.
     storage: int
@@ -58,8 +58,8 @@ class Shown:
     conjugated: bool
     negated: bool
 
-    def over(self, storage: Any) -> Any:
-        """The tensor over a storage."""
+    def on_storage(self, storage: Any) -> Any:
+        """Return the tensor as a view of a storage."""
         torch = torch_cuda.require()
         tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
         tensor.set_(storage, self.offset, self.size, self.stride)
@@ -68,7 +68,7 @@ class Shown:
 
 
 def has_storage(tensor: Any) -> bool:
-    """Whether a tensor is plain: a view of a storage with data."""
+    """Return whether a tensor is a plain view of a storage with data."""
     torch = torch_cuda.require()
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
@@ -82,9 +82,9 @@ def has_storage(tensor: Any) -> bool:
         return False
 
 
-def shown(tensor: Any, storage: int) -> Shown:
-    """How ``tensor`` shows its storage, which has that number."""
-    return Shown(
+def view_of(tensor: Any, storage: int) -> TensorView:
+    """Return how ``tensor`` views its storage, which has that number."""
+    return TensorView(
         storage,
         tensor.dtype,
         tuple(tensor.size()),
@@ -96,7 +96,7 @@ def shown(tensor: Any, storage: int) -> Shown:
 
 
 def storage_of(tensor: Any) -> tuple[int, int] | None:
-    """The addresses of a tensor's memory on the host; None where it is not plain host memory."""
+    """Return the addresses of a tensor's host memory; None for any other tensor."""
     if tensor.device.type != "cpu" or not has_storage(tensor):
         return None
     storage = tensor.untyped_storage()
@@ -104,8 +104,8 @@ def storage_of(tensor: Any) -> tuple[int, int] | None:
     return (start, start + int(storage.nbytes())) if start else None
 
 
-def found_in(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
-    """The stretches of memory that arrays show; with the tensors that show parts of them."""
+def memory_blocks(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
+    """Return the blocks of memory of arrays, with the tensors that view parts of them."""
     pieces: list[tuple[int, int, str, int]] = []
     for number, array in enumerate(arrays):
         pieces.append((*extent(array), "arrays", number))
@@ -124,15 +124,15 @@ def found_in(arrays: Sequence[Any], tensors: Sequence[Any]) -> list[Block]:
 
 
 def is_sparse(block: Block, arrays: Sequence[Any]) -> bool:
-    """Whether a block holds one array that shows little of it, a column of a table for example."""
+    """Return whether a block has one array that covers little of it, such as a table's column."""
     if len(block.arrays) != 1 or block.tensors:
         return False
     return bool(arrays[block.arrays[0]].nbytes < _SPARSE * block.size)
 
 
 @dataclass
-class Written:
-    """Where a block lies in the file, and what is in it."""
+class BlockRecord:
+    """Where a block is in the file, and what is in it."""
 
     offset: int
     size: int
@@ -140,13 +140,15 @@ class Written:
     start: int
     #: number → (dtype, shape, strides, offset within the block, writeable)
     arrays: dict[int, tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]]
-    #: number → (how it shows its storage, offset and bytes of the storage in the block)
-    tensors: dict[int, tuple[Shown, int, int]]
+    #: number → (how it views its storage, offset and bytes of the storage in the block)
+    tensors: dict[int, tuple[TensorView, int, int]]
 
 
-def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]) -> Written:
-    """What must be known to bring a block back that is written at ``offset`` as it is."""
-    written = Written(offset, block.size, block.start, {}, {})
+def record_of(
+    block: Block, offset: int, arrays: Sequence[Any], tensors: Sequence[Any]
+) -> BlockRecord:
+    """Return what restores a block that is written at ``offset``."""
+    written = BlockRecord(offset, block.size, block.start, {}, {})
     for number in block.arrays:
         array = arrays[number]
         within = int(array.__array_interface__["data"][0]) - block.start
@@ -155,15 +157,14 @@ def described(block: Block, offset: int, arrays: Sequence[Any], tensors: Sequenc
     for number in block.tensors:
         tensor, span = tensors[number], storage_of(tensors[number])
         assert span is not None
-        written.tensors[number] = (shown(tensor, -1), span[0] - block.start, span[1] - span[0])
+        written.tensors[number] = (view_of(tensor, -1), span[0] - block.start, span[1] - span[0])
     return written
 
 
-def room(written: Written) -> tuple[Any, Any]:
-    """New memory for a block as an array of bytes, and the array that owns it.
+def allocate(written: BlockRecord) -> tuple[Any, Any]:
+    """Allocate memory for a block; return it as an array of bytes, and the array that owns it.
 
-    An array that was alone in its block and filled it is the owner again; otherwise the memory is
-    aligned as the old one was.
+    An array that was alone in its block and filled it owns it again; else the alignment is kept.
     """
     import numpy as np
 
@@ -171,34 +172,34 @@ def room(written: Written) -> tuple[Any, Any]:
         ((dtype, shape, strides, offset, _),) = written.arrays.values()
         for order in ("C", "F"):
             make: Any = np.empty
-            alone = make(shape, dtype, order=order)
-            if alone.nbytes == written.size and alone.strides == strides and not offset:
-                return alone.ravel(order="K").view(np.uint8), alone
+            owner = make(shape, dtype, order=order)
+            if owner.nbytes == written.size and owner.strides == strides and not offset:
+                return owner.ravel(order="K").view(np.uint8), owner
     more = np.empty(written.size + 64, np.uint8)
     shift = (written.start - more.ctypes.data) % 64
     return more[shift : shift + written.size], None
 
 
-def brought_back(written: Written, flat: Any, alone: Any) -> tuple[dict[int, Any], dict[int, Any]]:
-    """The arrays and tensors of a block, by number, over the memory of `room`."""
+def rebuild(written: BlockRecord, buffer: Any, owner: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Return the arrays and tensors of a block, by number, as views of memory of `allocate`."""
     import numpy as np
 
     arrays = {}
     for number, (dtype, shape, strides, offset, writeable) in written.arrays.items():
-        array = alone
+        array = owner
         if array is None:
-            array = np.ndarray(shape, dtype, flat, offset, strides)
+            array = np.ndarray(shape, dtype, buffer, offset, strides)
         if not writeable:
             array.flags.writeable = False
         arrays[number] = array
-    return arrays, dict(_tensors(written, flat))
+    return arrays, dict(_tensors(written, buffer))
 
 
-def _tensors(written: Written, flat: Any) -> Iterator[tuple[int, Any]]:
+def _tensors(written: BlockRecord, buffer: Any) -> Iterator[tuple[int, Any]]:
     storages: dict[tuple[int, int], Any] = {}
     for number, (how, offset, length) in written.tensors.items():
         torch = torch_cuda.require()
         if (offset, length) not in storages:
-            memory = torch.from_numpy(flat[offset : offset + length])
+            memory = torch.from_numpy(buffer[offset : offset + length])
             storages[offset, length] = memory.untyped_storage()
-        yield number, how.over(storages[offset, length])
+        yield number, how.on_storage(storages[offset, length])

@@ -1,7 +1,7 @@
-"""Whether kept variables load in a fresh process, tried in a child before anything is given up.
+"""Try in a child process whether kept variables load, before the restart.
 
 The child has the environment and the import path that the new process will have. It does not read
-the tensors: empty ones of the same shapes stand for them.
+the tensors: empty ones of the same shapes replace them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.restart.variables.plan import why
-from gpumagic.system import child_process, import_path
+from gpumagic.restart.variables.plan import REASON
+from gpumagic.system import child_process, import_path, paths, text
 
-#: Seconds after which a child that does not answer is given up; the user may interrupt it earlier.
+#: Seconds to wait for the child; the user may interrupt it earlier.
 _PATIENCE = 600.0
 
-#: The last answer of a child that has come to its end.
+#: The last line of a child that has tried everything.
 _DONE = "."
 
-#: gpumagic, and what it imports, never comes from the working folder. What the variables need may,
-#: if it came from there before: then the import path is the notebook's.
+#: gpumagic, and what it imports, is never imported from the working folder. What the variables need
+#: may be, if it was before: from then on the import path is the notebook's.
 _START = """\
 import os, sys
 given = eval(sys.argv.pop())
@@ -44,7 +43,7 @@ trial.main(given)
 
 
 class Trial:
-    """A child that loads what is in a file of `gpumagic.restart.variables.save`."""
+    """A child that loads what is in a file of `gpumagic.restart.variables.write`."""
 
     def __init__(self, file: IO[bytes], environment: Mapping[str, str]) -> None:
         file.flush()
@@ -54,8 +53,8 @@ class Trial:
             "path": [entry for entry in sys.path if isinstance(entry, str)],
             "file": file.fileno(),
             "answers": writer,
-            "folder": _folder(),
-            "places": import_path.module_folders(),
+            "folder": paths.working_folder(),
+            "module_folders": import_path.module_folders(),
         }
         try:
             self._child = child_process.start(
@@ -73,9 +72,9 @@ class Trial:
             os.close(writer)
 
     def failures(self, waiting: Callable[[], None]) -> dict[str, str]:
-        """The variables that do not load, and why; "" for all of them.
+        """Return the variables that do not load, and why; "" stands for all of them.
 
-        ``waiting`` is called now and then.
+        ``waiting`` is called repeatedly meanwhile.
         """
         ends = time.monotonic() + _PATIENCE
         answers = b""
@@ -111,18 +110,11 @@ class Trial:
         self._errors.close()
 
 
-def _folder() -> str | None:
-    try:
-        return str(Path.cwd())
-    except OSError:  # it is gone
-        return None
-
-
 # --- in the child --------------------------------------------------------------------------------
 
 
 def main(given: Mapping[str, Any]) -> None:
-    """Load everything, and say what does not load; the end of this process."""
+    """Load everything, report what does not load, and end this process."""
     with os.fdopen(given["answers"], "w", buffering=1) as answers:
 
         def say(name: str, reason: str | None) -> None:
@@ -130,7 +122,7 @@ def main(given: Mapping[str, Any]) -> None:
 
         with (
             os.fdopen(given["file"], "rb", closefd=False) as file,
-            import_path.restricted_to(given["places"]),
+            import_path.restricted_to(given["module_folders"]),
         ):
             _try(file, say)
         say(_DONE, None)
@@ -140,22 +132,22 @@ def main(given: Mapping[str, Any]) -> None:
 def _try(file: IO[bytes], say: Callable[[str, str | None], None]) -> None:
     from gpumagic.restart.variables.reader import Reader
 
-    home = _Home(__name__="__main__", __builtins__=builtins)
-    reader = _reader(Reader, file, home)
-    home.imports = reader.index.imports
-    names: Collection[str] = reader.index.singles
+    namespace = _ImportingNamespace(__name__="__main__", __builtins__=builtins)
+    reader = _reader(Reader, file, namespace)
+    namespace.imports = reader.index.imports
+    names: Collection[str] = reader.index.separate
     for name in names:
         say(name, None)
         try:
-            home[name] = reader.single(name)
+            namespace[name] = reader.load_variable(name)
         except BaseException as error:
-            say(name, why(error))
+            say(name, text.reason(error, REASON))
     if len(names) < len(reader.index.names):
         say("", None)
-        home.update(reader.together())
+        namespace.update(reader.load_graph())
 
 
-def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
+def _reader(base: Any, file: IO[bytes], namespace: dict[str, Any]) -> Any:
     class Trying(base):  # type: ignore[misc]
         """Reads no data but what is in the pickles."""
 
@@ -163,11 +155,11 @@ def _reader(base: Any, file: IO[bytes], home: dict[str, Any]) -> Any:
             torch, kind = torch_cuda.require(), self.index.tensors[number]
             if kind.quantized is not None:
                 return _quantized(torch, kind.dtype, *kind.quantized)
-            # One element stands for all.
-            size = () if kind.shown is None else kind.shown.size
+            # One element for all.
+            size = () if kind.view is None else kind.view.size
             return torch.zeros((), dtype=kind.dtype).expand(size)
 
-    return Trying([file], home, _Anything(), "cpu", _device)
+    return Trying([file], namespace, _AnyObject(), "cpu", _device)
 
 
 def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) -> Any:
@@ -179,7 +171,7 @@ def _quantized(torch: Any, dtype: Any, size: tuple[int, ...], axis: int | None) 
     )
 
 
-class _Home(dict[str, Any]):
+class _ImportingNamespace(dict[str, Any]):
     """A namespace that imports a name when it is looked up."""
 
     imports: Mapping[str, Any] = {}
@@ -191,8 +183,8 @@ class _Home(dict[str, Any]):
         return self[name]
 
 
-class _Anything(dict[str, Any]):
-    """Something for everything; not None, which has no methods to be bound."""
+class _AnyObject(dict[str, Any]):
+    """An object for every key; not None, which has no methods to bind."""
 
     def __missing__(self, name: str) -> object:
         return object()

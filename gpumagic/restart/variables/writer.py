@@ -1,8 +1,8 @@
-"""The file of the kept variables, as it is written.
+"""Write the kept variables to files.
 
-One file holds pickles of all variables that refer to each other, so that what they share stays
-shared; one of each variable by itself, for the case that those do not load; arrays and long
-byte strings; and at its end what lies where. A second one holds the tensors, by `torch.save`.
+The first file has pickles of all variables that refer to each other, so that what they share
+stays shared; one of each variable by itself, in case those do not load; arrays and long byte
+strings; and at its end an index. The second one has the tensors, written by `torch.save`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.restart.variables import library_settings, random_state, shared_memory
 from gpumagic.restart.variables.names import Import
-from gpumagic.restart.variables.pickler import Keeper
+from gpumagic.restart.variables.pickler import VariablePickler
 from gpumagic.restart.variables.plan import Plan
 
 #: Called while writing, with the bytes written and the bytes expected.
@@ -37,52 +37,53 @@ _CHUNK = 64 << 20
 
 @dataclass(frozen=True)
 class TensorKind:
-    """A tensor, and what its data do not say."""
+    """The properties of a tensor that its data do not contain."""
 
     parameter: bool
     requires_grad: bool
-    #: None for those that torch pickles by itself: sparse, quantized, nested.
-    shown: shared_memory.Shown | None
+    #: None for tensors that torch pickles itself: sparse, quantized, nested.
+    view: shared_memory.TensorView | None
     dtype: Any
     #: Whether its memory is shared with other processes.
     shared: bool
-    #: The size of a quantized one, and the axis of its channels if each has a scale of its own.
+    #: The size of a quantized tensor, and the axis of its channels if each has its own scale.
     quantized: tuple[tuple[int, ...], int | None] | None
 
 
 @dataclass
 class Index:
-    """What lies where in the file."""
+    """Where everything is in the file."""
 
     names: list[str]
     imports: dict[str, Import]
-    path: list[str]
-    #: Pickles that refer to each other, to be loaded by one loader in this order.
-    together: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: Pickles that are loaded each by itself.
-    singles: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: A pickle for the same loader: objects that the user's modules have too, and where.
-    of_modules: tuple[int, int] = (0, 0)
+    import_path: list[str]
+    #: Pickles that refer to each other, to be loaded by one unpickler in this order.
+    graph: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: Pickles that are each loaded by themselves.
+    separate: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: A pickle for the same unpickler: objects that the user's modules have too, and where.
+    module_data: tuple[int, int] = (0, 0)
     raw: list[tuple[int, int, str]] = field(default_factory=list)
-    blocks: list[shared_memory.Written] = field(default_factory=list)
+    blocks: list[shared_memory.BlockRecord] = field(default_factory=list)
     tensors: list[TensorKind] = field(default_factory=list)
     #: The lines of the cells that kept functions were defined in, by the names of their files.
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    #: Those that are functions: where their pickles are, and the variables that they use.
+    #: Settings that are functions: where their pickles are, and the variables that they use.
     functions: dict[str, tuple[int | None, list[str]]] = field(default_factory=dict)
 
 
-def save(
+def write(
     chosen: Plan,
     create: Callable[[str], IO[bytes]],
     progress: Progress = lambda written, expected: None,
     begin: Callable[[IO[bytes]], None] = lambda file: None,
 ) -> list[IO[bytes]]:
-    """Write the variables of a plan to new files; the second one is there if there are tensors.
+    """Write the variables of a plan to new files; the second one only if there are tensors.
 
-    ``create`` makes a private file in a folder; ``begin`` is given the first one when it is whole.
+    ``create`` creates a private file in a folder; ``begin`` is called with the first one when it is
+    complete.
 
     Raises:
         RestartError: they do not fit on the disk.
@@ -92,7 +93,7 @@ def save(
     folder = folder_for(size)
     try:
         files.append(create(folder))
-        out = _Counted(files[0], size, progress)
+        out = _ProgressFile(files[0], size, progress)
         _write(chosen, out)
         begin(files[0])
         if chosen.tables.tensors:
@@ -111,53 +112,53 @@ def save(
 
 
 def close(files: Iterable[IO[bytes]]) -> None:
-    """Close files that have no name: they are gone."""
+    """Close unnamed files, which then no longer exist."""
     for file in files:
         file.close()
 
 
-def _write(chosen: Plan, out: _Counted) -> None:
+def _write(chosen: Plan, out: _ProgressFile) -> None:
     tables = chosen.tables
-    # What is loaded later may call what is loaded earlier, in a `__setstate__` for example.
+    # Objects that are loaded later may call earlier ones, in a `__setstate__` for example.
     asked = [*chosen.names, *chosen.needed]
-    names = sorted(asked, key=lambda name: not _is_first(chosen.home[name]))
+    names = sorted(asked, key=lambda name: not _is_first(chosen.namespace[name]))
     index = Index(asked, chosen.imports, [p for p in sys.path if isinstance(p, str)])
-    keeper = Keeper(out, tables, chosen.home, chosen.stand_ins)
+    pickler = VariablePickler(out, tables, chosen.namespace, chosen.existing)
     for name in names:
         start = out.file.tell()
-        keeper.dump(chosen.home[name])
-        index.together[name] = (start, out.file.tell() - start)
+        pickler.dump(chosen.namespace[name])
+        index.graph[name] = (start, out.file.tell() - start)
     start = out.file.tell()
-    keeper.dump(_of_modules(chosen))
-    index.of_modules = (start, out.file.tell() - start)
+    pickler.dump(_module_data(chosen))
+    index.module_data = (start, out.file.tell() - start)
     for name in names:
         if name in chosen.pickles:
-            index.singles[name] = _part(out, chosen.pickles[name])
+            index.separate[name] = _append(out, chosen.pickles[name])
     for phrase, (pickled, used) in chosen.functions.items():
-        index.functions[phrase] = (None if pickled is None else _part(out, pickled)[0], used)
+        index.functions[phrase] = (None if pickled is None else _append(out, pickled)[0], used)
     for value, kind in tables.raw:
-        index.raw.append((*_part(out, value), kind))
-    for block in shared_memory.found_in(tables.arrays, tables.tensors):
-        index.blocks.append(_block(out, block, tables.arrays, tables.tensors))
+        index.raw.append((*_append(out, value), kind))
+    for block in shared_memory.memory_blocks(tables.arrays, tables.tensors):
+        index.blocks.append(_write_block(out, block, tables.arrays, tables.tensors))
     if tables.tensors:
         with plain_functions():
             index.tensors, _ = _kinds(tables.tensors)
     for name in chosen.files:
         entry = linecache.cache.get(name, ())
-        if len(entry) == 4 and entry[1] is None:  # no file on the disk, but a cell
+        if len(entry) == 4 and entry[1] is None:  # a cell, not a file on disk
             index.sources[name] = list(entry[2])
-    index.random, index.settings = random_state.save(), library_settings.save()
-    start, _ = _part(out, pickle.dumps(index))
+    index.random, index.settings = random_state.capture(), library_settings.capture()
+    start, _ = _append(out, pickle.dumps(index))
     out.write(start.to_bytes(8, "little"))
 
 
-def _of_modules(chosen: Plan) -> list[tuple[str, str, Any]]:
-    """What is kept and belongs to modules of the user's too: where, and the object."""
+def _module_data(chosen: Plan) -> list[tuple[str, str, Any]]:
+    """Return the kept objects that are also in modules of the user's, and where."""
     kept = [*chosen.names, *chosen.needed]
     return [
         (module, attribute, vars(sys.modules[module])[attribute])
         for identity in set[int]().union(*(chosen.shared[name] for name in kept))
-        for module, attribute in chosen.of_modules[identity]
+        for module, attribute in chosen.module_data[identity]
     ]
 
 
@@ -165,22 +166,22 @@ def _is_first(value: Any) -> bool:
     return isinstance(value, (type, types.FunctionType, int, float, complex, str, bytes))
 
 
-def _part(out: _Counted, data: Any) -> tuple[int, int]:
+def _append(out: _ProgressFile, data: Any) -> tuple[int, int]:
     start = out.file.tell()
     return start, out.write(data)
 
 
-def _block(
-    out: _Counted, block: shared_memory.Block, arrays: Sequence[Any], tensors: Sequence[Any]
-) -> shared_memory.Written:
+def _write_block(
+    out: _ProgressFile, block: shared_memory.Block, arrays: Sequence[Any], tensors: Sequence[Any]
+) -> shared_memory.BlockRecord:
     if not shared_memory.is_sparse(block, arrays):
-        start, _ = _part(out, block.memory()) if block.size else (out.file.tell(), 0)
-        return shared_memory.described(block, start, arrays, tensors)
+        start, _ = _append(out, block.memory()) if block.size else (out.file.tell(), 0)
+        return shared_memory.record_of(block, start, arrays, tensors)
     (number,) = block.arrays
     whole = arrays[number].copy(order="K")
     copied = shared_memory.Block(*shared_memory.extent(whole), arrays=[0])
-    start, _ = _part(out, copied.memory()) if copied.size else (out.file.tell(), 0)
-    written = shared_memory.described(copied, start, [whole], ())
+    start, _ = _append(out, copied.memory()) if copied.size else (out.file.tell(), 0)
+    written = shared_memory.record_of(copied, start, [whole], ())
     dtype, shape, strides, within, _ = written.arrays.pop(0)
     writeable = arrays[number].flags.writeable
     written.arrays[number] = (dtype, shape, strides, within, writeable)
@@ -188,7 +189,7 @@ def _block(
 
 
 def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
-    """What the tensors are, and one of each storage."""
+    """Return the kinds of the tensors, and one tensor of each storage."""
     torch, numbers = torch_cuda.require(), dict[int, int]()
     kinds: list[TensorKind] = []
     storages: list[Any] = []
@@ -199,13 +200,13 @@ def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
             if identity not in numbers:
                 numbers[identity] = len(storages)
                 storages.append(tensor)
-            how = shared_memory.shown(tensor, numbers[identity])
+            how = shared_memory.view_of(tensor, numbers[identity])
         kinds.append(
             TensorKind(
                 parameter=type(tensor) is torch.nn.Parameter,
-                # What was computed from others comes back without the graph of how.
+                # A tensor that is the result of an operation is kept without its autograd graph.
                 requires_grad=tensor.requires_grad and tensor.is_leaf,
-                shown=how,
+                view=how,
                 dtype=tensor.dtype,
                 shared=how is not None and tensor.device.type == "cpu" and tensor.is_shared(),
                 quantized=(tuple(tensor.size()), _axis(tensor)) if tensor.is_quantized else None,
@@ -219,32 +220,32 @@ def _axis(tensor: Any) -> int | None:
     return int(tensor.q_per_channel_axis()) if by_channel else None
 
 
-def _write_tensors(chosen: Plan, out: _Counted) -> None:
-    """Each storage as bytes, and bare what has none; what hangs on tensors is in the pickles."""
+def _write_tensors(chosen: Plan, out: _ProgressFile) -> None:
+    """Write each storage as bytes, and tensors without one as they are; without attributes."""
     torch, tables = torch_cuda.require(), chosen.tables
     in_blocks: set[int] = set()
-    for block in shared_memory.found_in(tables.arrays, tables.tensors):
+    for block in shared_memory.memory_blocks(tables.arrays, tables.tensors):
         in_blocks.update(tables.tensors[n].untyped_storage()._cdata for n in block.tensors)
     with torch.no_grad(), plain_functions():
-        kinds, shown = _kinds(tables.tensors)
+        kinds, owners = _kinds(tables.tensors)
         bare = [
-            tensor.detach() if kind.shown is None else None
+            tensor.detach() if kind.view is None else None
             for kind, tensor in zip(kinds, tables.tensors, strict=True)
         ]
         storages = []
-        for tensor in shown:
+        for tensor in owners:
             storage = tensor.untyped_storage()
             as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what torch has for some kinds of tensors itself
-            # In an archive of its own: torch refuses one memory under two types in one, and a
-            # sparse tensor's values, for example, may be a tensor of the user's too.
+            warnings.simplefilter("ignore")  # torch's own, about some kinds of tensors
+            # In its own archive: torch refuses one storage with two types in one archive, and the
+            # values of a sparse tensor, for example, may also be a tensor of the user's.
             torch.save(bare, apart := io.BytesIO())
             torch.save((apart.getvalue(), storages), out)
     except RuntimeError as error:
-        # An interrupt or a full disk: torch ends its archive all the same, and that fails.
+        # An interrupt or a full disk: torch closes its archive all the same, and that fails.
         stopped: BaseException | None = error
         while stopped is not None and not isinstance(stopped, (KeyboardInterrupt, OSError)):
             stopped = stopped.__context__
@@ -254,7 +255,7 @@ def _write_tensors(chosen: Plan, out: _Counted) -> None:
 
 
 def folder_for(size: int) -> str:
-    """A folder with room for ``size`` bytes: the usual one for temporary files, or /var/tmp.
+    """Return a folder with ``size`` bytes free: the default for temporary files, or /var/tmp.
 
     Raises:
         RestartError: there is none.
@@ -265,16 +266,16 @@ def folder_for(size: int) -> str:
             free[folder] = shutil.disk_usage(folder).free
             if free[folder] > size * 1.02 + (16 << 20):
                 return folder
-    room = ", ".join(f"{folder} has {_gib(amount)}" for folder, amount in free.items())
-    raise RestartError(f"the variables take {_gib(size)} on the disk, and {room}; set TMPDIR")
+    available = ", ".join(f"{folder} has {_gib(amount)}" for folder, amount in free.items())
+    raise RestartError(f"the variables take {_gib(size)} on the disk, and {available}; set TMPDIR")
 
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
 
 
-class _Counted:
-    """A file that tells how much has been written to it."""
+class _ProgressFile:
+    """A file that reports how much has been written to it."""
 
     def __init__(self, file: IO[bytes], expected: int, progress: Progress) -> None:
         self.file = file

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
+from gpumagic.magics.extension import of
 from gpumagic.results import CudaTiming, Sample
 
 
@@ -19,17 +20,18 @@ def options(**given: Any) -> argparse.Namespace:
 
 def test_a_result_and_what_is_added_go_everywhere(ip: Any) -> None:
     one = Sample((0.01,))
-    magics = ip._gpumagic.magics
+    extension = of(ip)
+    magics = extension.magics
     delivery = Delivery(magics, options(output=True, variable="t", name="a"))
     assert delivery.returned is None
     delivery.deliver(CudaTiming(gpu=one, wall=one, cpu=one))
     delivery.add(notes=("later",))
-    assert delivery.returned is ip.user_ns["t"] is magics.named_timings["a"]
+    assert delivery.returned is ip.user_ns["t"] is extension.named_timings["a"]
     assert ip.user_ns["t"].notes == ("later",)
     plain = Delivery(magics, options())
     plain.deliver(CudaTiming(gpu=one, wall=one, cpu=one))
     assert plain.returned is None
-    assert list(magics.named_timings) == ["a"]
+    assert list(extension.named_timings) == ["a"]
 
 
 def test_a_failure_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

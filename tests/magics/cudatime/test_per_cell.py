@@ -9,6 +9,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 
+from gpumagic.magics.extension import of
 from gpumagic.results import CellTiming, CudaTiming, TimingLog
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
 
@@ -182,9 +183,9 @@ def test_off_and_the_log(on: Any, ip: Any) -> None:
     assert not log.watching
     assert log.wall == pytest.approx(sum(cell.wall for cell in log))
     assert log.gpu == log[0].gpu
-    callbacks = ip.events.callbacks
-    ours = [f for e in ("pre_run_cell", "post_run_cell") for f in callbacks[e]]
-    assert not [f for f in ours if "CellHooks" in repr(f)]
+    extension = of(ip)
+    assert extension.cell_timing is not None
+    assert extension.cell_timing._hook not in extension.hooks
 
 
 def test_the_log_as_a_data_frame(on: Any) -> None:

@@ -1,7 +1,7 @@
-"""Keeps the variables of every case in one process, and brings them back in a second one.
+"""Keep the variables of every case in one process, and restore them in a second one.
 
-``python -m tests.keep.runner FOLDER`` is the second one; the first one starts it. Two processes for
-all cases, since each imports torch.
+``python -m tests.restart.variables.runner save|load FOLDER`` is either; `run_all` starts both. Two
+processes for all cases, since each imports torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.restart import variables as keep
-from tests.keep.cases import CASES, Case
+from tests.restart.variables.cases import CASES, Case
 from tests.support import forks
 from tests.support.kernels import python_environment
 
 
-def namespace() -> dict[str, Any]:
+def new_namespace() -> dict[str, Any]:
     """A notebook's, before its first cell."""
     return {"__name__": "__main__", "__builtins__": __builtins__}
 
@@ -42,22 +42,22 @@ def save_all(folder: Path, only: list[str]) -> None:
 
 
 def _save(case: Case, folder: Path) -> dict[str, Any]:
-    home = namespace()
+    namespace = new_namespace()
     file = f"<cell {case.name}>"
     linecache.cache[file] = (len(case.cell), None, case.cell.splitlines(keepends=True), file)
-    exec(compile(case.cell, file, "exec", dont_inherit=True), home)
-    variables = {name: value for name, value in home.items() if not name.startswith("__")}
+    exec(compile(case.cell, file, "exec", dont_inherit=True), namespace)
+    variables = {name: value for name, value in namespace.items() if not name.startswith("__")}
     asked = [*variables] if case.keep == "all" else case.keep.split()
-    chosen = keep.plan(home, asked, variables, sources=[case.cell])
+    chosen = keep.plan(namespace, asked, variables, sources=[case.cell])
     paths = iter([folder / f"{case.name}.variables", folder / f"{case.name}.tensors"])
 
     def create(_: str) -> IO[bytes]:
         return next(paths).open("x+b")
 
-    keep.close(keep.save(chosen, create))
+    keep.close(keep.write(chosen, create))
     return {
         "failures": chosen.failures,
-        "without": {name: sorted(what) for name, what in chosen.without.items()},
+        "without": {name: sorted(what) for name, what in chosen.omitted.items()},
     }
 
 
@@ -77,34 +77,36 @@ def load_all(folder: Path) -> None:
 
 
 def _load(case: Case, folder: Path) -> list[str]:
-    home = namespace()
+    namespace = new_namespace()
     paths = [folder / f"{case.name}.variables", folder / f"{case.name}.tensors"]
     files = [path.open("rb") for path in paths if path.exists()]
-    restored = keep.restore(home, files, own={}, location="cpu", device_now=lambda _: "cpu")
+    restored = keep.restore(
+        namespace, files, existing={}, location="cpu", device_now=lambda _: "cpu"
+    )
     keep.close(files)
     wrong = [f"{name}: {why}" for name, why in restored.failures.items()]
     wrong += [f"import {name}: {why}" for name, why in restored.not_imported.items()]
-    wrong += [f"not as one graph: {restored.apart}"] if restored.apart else []
+    wrong += [f"not as one graph: {restored.separate_because}"] if restored.separate_because else []
     for check in case.checks:
         try:
-            if not _holds(check, home):
+            if not _holds(check, namespace):
                 wrong.append(check)
         except Exception as error:
             wrong.append(f"{check}: {type(error).__name__}: {error}")
     return wrong
 
 
-def _holds(check: str, home: dict[str, Any]) -> bool:
+def _holds(check: str, namespace: dict[str, Any]) -> bool:
     """The value of the last line, an expression; those before it are run."""
     *before, last = check.split("\n")
-    exec("\n".join(before), home)
-    return bool(eval(last, home))
+    exec("\n".join(before), namespace)
+    return bool(eval(last, namespace))
 
 
 def run_all(folder: Path, only: list[str]) -> None:
     """Both, in two processes."""
     for what in ("save", "load"):
-        command = [sys.executable, "-m", "tests.keep.runner", what, str(folder), *only]
+        command = [sys.executable, "-m", "tests.restart.variables.runner", what, str(folder), *only]
         forks.run(command, env=python_environment(os.environ)).check_returncode()
 
 
@@ -117,6 +119,6 @@ def main(what: str, folder: str, *only: str) -> None:
 
 if __name__ == "__main__":
     # Not as __main__, which is the notebook's.
-    from tests.keep import runner
+    from tests.restart.variables import runner
 
     runner.main(*sys.argv[1:])

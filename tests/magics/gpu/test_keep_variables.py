@@ -153,12 +153,15 @@ def test_what_a_fresh_process_cannot_load_is_refused_by_name(
 
 def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables; keep_variables.PATIENCE = 0")
+    k.run(
+        f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables\n"
+        "keep_variables.PROGRESS_AFTER = 0"
+    )
     # Methods of the shell, which a child that tries them does not have.
     k.run("magic = get_ipython().run_line_magic; import threading")
     k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
     first = k.run("def f(): return 1 / 0\n'first'").execution_count
-    k.run("big = list(range(300_000))\ndel keeping")
+    k.run("big = list(range(300_000))\ndel keep_variables")
     asked = k.run("%gpu off --restart --keep Out f big magic ended")
     assert "keeping variables: " in asked.text
     assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)
@@ -298,16 +301,17 @@ def test_what_the_session_was_told_is_told_again(
     # What draws the report imports libraries that draw random numbers.
     assert k.value("random.random() == fork.random()")
     ip = "get_ipython()"
+    extension = f"{ip}.magics_manager.registry['GpuMagic'].extension"
     assert k.value(f"{ip}.magics_manager.registry['AutoreloadMagics']._reloader.check_all")
-    assert k.value(f"({ip}._gpumagic.every_timing.above, {ip}._gpumagic.every_cell.watching)") == (
+    assert k.value(f"({extension}.cell_timing.above, {extension}.cell_memory.watching)") == (
         *(7.0, True),
     )
-    assert k.value(f"{ip}._gpumagic.magics.max_util") == "55"
+    assert k.value(f"{extension}.magics.max_util") == "55"
     assert k.value("(cpu.tolist(), str(cpu.device), str(gpu.weight.device))") == (
         *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
     )
     assert k.value("(gpu.weight.requires_grad, cpu.dtype is torch.float64)") == (True, True)
-    assert "only first is kept" in k.run("%cudatime --compare", raising=False).shown
+    assert "there is only first;" in k.run("%cudatime --compare", raising=False).shown
     # What cannot be loaded again, and a default device that is hidden.
     (tmp_path / "drawing_extension.py").unlink()
     shown = k.run("%gpu off --restart --keep told").text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -284,46 +282,3 @@ def test_the_ports_are_never_free(kernel: Callable[..., Kernel]) -> None:
     k.run(FREEZE)
     assert k.run("%gpu 1 --restart").status == "ok"
     assert listening() == before  # their inodes
-
-
-def test_a_file_that_keeps_its_name_is_refused_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on NFS: the new process would not take it for what the old one has left."""
-    from gpumagic.restart import state_file
-
-    def named(**_: Any) -> Any:
-        (file := tmp_path / ".nfs0001").touch(mode=0o600)
-        return file.open("w+b")
-
-    monkeypatch.setattr(state_file.tempfile, "TemporaryFile", named)
-    with pytest.raises(OSError, match="set TMPDIR"):
-        state_file.create(str(tmp_path))
-
-
-def test_the_loader_runs_commands_as_python_does(tmp_path: Path) -> None:
-    from gpumagic.restart import command_line
-
-    (tmp_path / "script.py").write_text("import sys; print(__name__, sys.argv, sys.path[0])")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__main__.py").write_text("import sys; print(__name__, sys.argv)")
-    (tmp_path / "module.py").write_text("import sys; print(__name__, sys.argv[1:], sys.orig_argv)")
-    for words in (
-        ["script.py", "a", "-b"],
-        ["-B", "-X", "utf8", "-m", "package", "--", "-c"],
-        ["-W", "ignore", "-Bm", "module", "x"],
-        ["-c", "import sys; print(__name__, sys.argv, sys.path[0])", "-x"],
-    ):
-        options, program = command_line.split(words)
-        shown = [
-            subprocess.run(
-                [sys.executable, *options, *between, *program],
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for between in ([], [command_line.LOADER])
-        ]
-        assert shown[0] == shown[1]
-        assert shown[0].startswith("__main__")

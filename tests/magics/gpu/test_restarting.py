@@ -117,10 +117,11 @@ def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said:
 
 def test_refused_in_a_forked_worker(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(FREEZE + "\nimport os; from gpumagic.restart import in_place; reader, writer = os.pipe()")
+    k.run(FREEZE + "\nimport os; from gpumagic.magics.gpu import restarting")
+    k.run("reader, writer = os.pipe()")
     k.run(
         "if (child := os.fork()) == 0:\n"
-        "    try: in_place.check(get_ipython())\n"
+        "    try: restarting.check(get_ipython())\n"
         "    except Exception as error: os.write(writer, str(error).encode())\n"
         "    os._exit(0)\n"
         "_ = os.waitpid(child, 0)"

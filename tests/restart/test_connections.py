@@ -110,12 +110,12 @@ def front() -> Iterator[Front]:
 def test_what_is_connected_and_says_nothing_is_no_client(front: Front) -> None:
     front.connect()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    before = connections.everybody(front.app)
+    before = connections.snapshot(front.app)
     front.disturb()
     assert front.counted() == [1, 1, 1]
-    asyncio.run(connections.back(front.app, before, patience=FOR_EVER))
-    connections.wait_for(front.app, before, patience=FOR_EVER)
-    connections.publish_all(front.app, patience=FOR_EVER)
+    asyncio.run(connections.wait_until_reconnected(front.app, before, timeout=FOR_EVER))
+    connections.wait_for_clients(front.app, before, timeout=FOR_EVER)
+    connections.finish_publishing(front.app, timeout=FOR_EVER)
     front.clients[0].close(linger=0)
     wait_for(lambda: not connections.connected(f"tcp://127.0.0.1:{front.port('shell')}"))
 
@@ -123,15 +123,17 @@ def test_what_is_connected_and_says_nothing_is_no_client(front: Front) -> None:
 def test_a_client_that_has_not_come_back_is_waited_for(front: Front) -> None:
     front.connect()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    before = connections.everybody(front.app)
+    before = connections.snapshot(front.app)
     for client in front.clients:
         client.close(linger=0)
     wait_for(lambda: front.counted() == [0, 0, 0])
     front.disturb()
 
     async def come_back() -> None:
-        waiting = asyncio.ensure_future(connections.back(front.app, before, patience=FOR_EVER))
-        done, _ = await asyncio.wait([waiting], timeout=3 * connections.OTHERS)
+        waiting = asyncio.ensure_future(
+            connections.wait_until_reconnected(front.app, before, timeout=FOR_EVER)
+        )
+        done, _ = await asyncio.wait([waiting], timeout=3 * connections.OTHER_USERS_TIMEOUT)
         assert not done
         front.connect()
         await waiting
@@ -158,9 +160,9 @@ sys.stdin.read()
 """
     with subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, cwd="/") as other:
         wait_for(lambda: front.counted() == [2, 2, 2])
-        before = connections.everybody(front.app)
+        before = connections.snapshot(front.app)
         assert front.counted(others=False) == [1, 1, 1]
         other.communicate()
     wait_for(lambda: front.counted() == [1, 1, 1])
-    asyncio.run(connections.back(front.app, before, patience=FOR_EVER))
-    connections.wait_for(front.app, before, patience=FOR_EVER)
+    asyncio.run(connections.wait_until_reconnected(front.app, before, timeout=FOR_EVER))
+    connections.wait_for_clients(front.app, before, timeout=FOR_EVER)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.keep import runner
-from tests.keep.cases import CASES, Case
+from tests.restart.variables import runner
+from tests.restart.variables.cases import CASES, Case
 
 
 @pytest.fixture(scope="module")

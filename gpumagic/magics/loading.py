@@ -1,0 +1,183 @@
+"""The magics, and loading and unloading them: each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope, no_var_expand
+
+from gpumagic.cells.cancellation import end_abandoned
+from gpumagic.cells.hooks import CellHook
+from gpumagic.magics.extension import Extension, Settings, find
+
+
+def _command(name: str) -> Any:
+    """The module that parses a magic's line and runs it."""
+    if name == "gpu":
+        from gpumagic.magics.gpu import command as gpu
+
+        return gpu
+    if name == "cudatime":
+        from gpumagic.magics.cudatime import command as cudatime
+
+        return cudatime
+    from gpumagic.magics.gpumem import command as gpumem
+
+    return gpumem
+
+
+def _documented(name: str) -> Callable[[Any], Any]:
+    """Give a magic its help, generated from its parser when it is asked for (``%gpu?``)."""
+
+    def decorate(function: Any) -> Any:
+        # IPython's inspector asks an object's own getdoc() first.
+        function.getdoc = lambda: _command(name).help_text()
+        return function
+
+    return decorate
+
+
+@magics_class
+class GpuMagic(Settings):
+    """Defaults of gpumagic's magics."""
+
+    @_documented("gpu")
+    @line_cell_magic
+    def gpu(self, line: str, cell: str | None = None) -> Any:
+        """Show the GPUs, and choose which of them this kernel sees."""
+        __tracebackhide__ = True
+        return self._run("gpu", line, cell)
+
+    @_documented("cudatime")
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def cudatime(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Time a statement or a cell on the GPU, on the wall and on the CPU."""
+        __tracebackhide__ = True
+        return self._run("cudatime", line, cell, local_ns)
+
+    @_documented("gpumem")
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
+        """Show GPU memory, or what a statement or a cell did to it."""
+        __tracebackhide__ = True
+        return self._run("gpumem", line, cell, local_ns)
+
+    def _run(self, name: str, line: str, cell: str | None, local_ns: Any = None) -> Any:
+        """Call a magic's module; turn gpumagic's own errors into one line."""
+        __tracebackhide__ = True
+        from gpumagic.errors import GpuMagicError, RegressionError
+
+        try:
+            command = _command(name)
+        except KeyboardInterrupt:  # where we are imported says nothing to the user
+            raise UsageError("interrupted; nothing was changed") from None
+        try:
+            return command.run(self, line, cell, local_ns)
+        except GpuMagicError as error:
+            if isinstance(error, RegressionError) or self._came_from_user(error):
+                raise
+            from gpumagic.system.text import harmless_lines
+
+            raise UsageError(harmless_lines(str(error))) from None
+
+    def _came_from_user(self, error: BaseException) -> bool:
+        """Whether the user's own code raised it, inside a cell that the magic ran."""
+        step = error.__traceback__
+        user_ns = None if self.shell is None else self.shell.user_ns
+        while step is not None:
+            if step.tb_frame.f_globals is user_ns:
+                return True
+            step = step.tb_next
+        return False
+
+    def resume(self, state: Any) -> None:
+        """Go on where the process stopped that this one has replaced, which has left ``state``.
+
+        Called by `gpumagic.restart.loader`.
+        """
+        from gpumagic.magics.gpu import restarting
+
+        restarting.resume(self.shell, state)
+
+
+def load(shell: Any) -> None:
+    """Load gpumagic into ``shell``; loading twice is loading once."""
+    if find(shell) is not None:
+        return
+    from gpumagic.cells.compile import MagicCode
+
+    extension = GpuMagic(shell).extension
+    extension.load(MagicCode(shell, _statement))
+    # In a process that has replaced another one `restart.loader` takes it from here.
+    loader = sys.modules.get("gpumagic.restart.loader")
+    if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
+        from gpumagic.magics.gpu import saved_choice
+
+        saved_choice.apply(shell)
+    extension.hooks.add(_cleanup_hook(shell))
+    extension.hooks.add(_explanation_hook(extension))
+    if "torch" in sys.modules:
+        # All GPUs may have been hidden while torch could fail on it.
+        from gpumagic.selection.apply import note_hiding
+
+        note_hiding()
+
+
+def unload(shell: Any) -> None:
+    """Take gpumagic back from ``shell``."""
+    extension = find(shell)
+    if extension is not None:
+        extension.unload()
+
+
+def _statement(name: str, line: str) -> str:
+    """The statement on the line of a magic, behind its options."""
+    from gpumagic.magics.parsing import take_options
+
+    return take_options(_command(name).parser(), line)[1]
+
+
+def _cleanup_hook(shell: Any) -> CellHook[None]:
+    """End the coroutines that an interrupted cell has left behind."""
+    return CellHook(
+        after=lambda _, __: end_abandoned(shell),
+        cancelled=lambda: end_abandoned(shell),
+    )
+
+
+def _explanation_hook(extension: Extension) -> CellHook[Any]:
+    """Say below a cell's traceback what is known of its failure."""
+
+    def before(_: Any, __: Any) -> Any:
+        """Read what a failure of the cell is to be compared with, if torch is there."""
+        if not extension.magics.explain_oom:
+            return None
+        if "torch" not in sys.modules:
+            return {}
+        from gpumagic.magics import failures
+
+        return failures.counters()
+
+    def after(begun: Any, result: Any) -> None:
+        if result.error_in_exec is not None:
+            from gpumagic.magics import failures
+
+            failures.explain(extension.shell, result.error_in_exec, begun)
+
+    def failed(error: Exception) -> None:
+        from gpumagic.system import text
+
+        print(f"gpumagic: errors are explained no longer ({text.named(error)})", file=sys.stderr)
+
+    return CellHook(
+        before=before,
+        after=after,
+        failed=failed,
+    )

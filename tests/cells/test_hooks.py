@@ -1,0 +1,149 @@
+"""Hooks around cells: their order, cells within cells, failures, and what is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpumagic.cells.hooks import CellHook, CellHooks, first_line
+from tests.support.shells import registered, shell
+
+
+@pytest.fixture
+def bare() -> Iterator[Any]:
+    """A shell without gpumagic."""
+    with shell(load=False) as ip:
+        yield ip
+
+
+def _noting(calls: list[str], name: str = "", **options: Any) -> CellHook[Any]:
+    """A hook that notes each call; for a cell it begins with the source and that of the outer."""
+
+    def before(info: Any, outer: str | None) -> str:
+        calls.append(f"{name}before {info.raw_cell} in {outer}")
+        return str(info.raw_cell)
+
+    return CellHook(
+        **{
+            "before": before,
+            "after": lambda begun, result: calls.append(f"{name}after {begun}"),
+            "failed": lambda error: calls.append(f"{name}failed {error}"),
+            "cancelled": lambda: calls.append(f"{name}cancelled"),
+            **options,
+        }
+    )
+
+
+def test_in_the_order_of_adding_and_gone_without_a_trace(bare: Any) -> None:
+    found, calls, hooks = registered(bare), list[str](), CellHooks(bare)
+    first, second = _noting(calls, "1 "), _noting(calls, "2 ")
+    hooks.add(first)
+    hooks.add(second)
+    hooks.add(first)
+    assert [*hooks] == [first, second]
+    bare.run_cell("x = 1")
+    expected = ["1 before x = 1 in None", "2 before x = 1 in None"]
+    assert calls == [*expected, "1 after x = 1", "2 after x = 1"]
+    hooks.remove(first)
+    hooks.remove(first)
+    calls.clear()
+    bare.run_cell("2")
+    assert calls == ["2 before 2 in None", "2 after 2"]
+    hooks.clear()
+    assert registered(bare) == found
+    bare.run_cell("3")
+    assert len(calls) == 2
+
+
+def test_a_cell_within_a_cell(bare: Any) -> None:
+    """Each is given what `before` returned for the cell around it, if anything."""
+    calls, hooks = list[str](), CellHooks(bare)
+    bare.user_ns["ip"] = bare
+    hooks.add(_noting(calls))
+    bare.run_cell("ip.run_cell('1')")
+    assert calls == [
+        "before ip.run_cell('1') in None",
+        "before 1 in ip.run_cell('1')",
+        *("after 1", "after ip.run_cell('1')"),
+    ]
+    calls.clear()
+    hooks.clear()
+    hooks.add(_noting(calls, before=lambda info, outer: None))
+    bare.run_cell("ip.run_cell('1')")
+    assert calls == ["after None", "after None"]
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        (False, ["after None"]),
+        (True, ["before add() in None", "after add()"]),
+    ],
+)
+def test_added_by_a_cell(bare: Any, running: bool, expected: list[str]) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    hook = _noting(calls)
+    bare.user_ns["add"] = lambda: hooks.add(hook, running=running)
+    bare.run_cell("add()")
+    assert calls == expected
+    bare.run_cell(" ")  # empty: it never begins
+    assert calls == [*expected, "after None"]
+    hooks.clear()
+
+
+def _fail(*_: Any) -> Any:
+    raise OSError("broken")
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_one_that_fails_is_removed(bare: Any, where: str) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    options: dict[str, Any] = {where: _fail}
+    broken, other = _noting(calls, "1 ", **options), _noting(calls, "2 ")
+    hooks.add(broken)
+    hooks.add(other)
+    assert bare.run_cell("40 + 2").result == 42
+    assert "1 failed broken" in calls
+    assert [*hooks] == [other]
+    assert calls[-1] == "2 after 40 + 2"
+    hooks.clear()
+
+
+def test_one_that_fails_as_it_is_added_is_not(bare: Any) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    bare.user_ns["add"] = lambda: hooks.add(_noting(calls, before=_fail), running=True)
+    result = bare.run_cell("add()")
+    assert isinstance(result.error_in_exec, OSError)
+    assert [*hooks] == calls == []
+
+
+def test_cancelled_cells_have_no_result(bare: Any) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    hooks.add(_noting(calls))
+    for source in ("outer", "inner"):
+        bare.events.trigger("pre_run_cell", SimpleNamespace(raw_cell=source))
+    bare.events.trigger("post_run_cell", None)
+    assert calls == ["before outer in None", "before inner in outer", "cancelled"]
+    calls.clear()
+    bare.run_cell("1")
+    assert calls == ["before 1 in None", "after 1"]
+    hooks.clear()
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("x = 1", "x = 1"),
+        ("\n\n  x = 1  \ny = 2", "x = 1"),
+        ("", ""),
+        ("  \n ", ""),
+        ("a" * 80, "a" * 80),
+        ("a" * 81, "a" * 79 + "…"),
+        ("x\ry", "x"),
+    ],
+)
+def test_first_line(source: str, line: str) -> None:
+    assert first_line(source) == line

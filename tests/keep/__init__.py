@@ -1,1 +1,0 @@
-"""Variables kept in one process and brought back in another."""
