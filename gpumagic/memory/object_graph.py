@@ -96,10 +96,7 @@ def walk(
                 [visit for visit, root in zip(visits, roots, strict=True) if root.pinned],
                 [visit for visit, root in zip(visits, roots, strict=True) if not root.pinned],
             )
-        entries = [visit.entries for visit in visits]
-        if places is not None:
-            entries.append(graph.held_elsewhere(roots, places))
-    return graph.result(entries)
+        return graph.result(roots, [visit.entries for visit in visits], places)
 
 
 class _Visit:
@@ -190,11 +187,6 @@ class _Graph:
                         self._blocks[here] = (self._blocks[here][0], part)
         return True
 
-    def held_elsewhere(self, roots: Iterable[Root], places: Iterable[Any]) -> list[int]:
-        """The numbers of what leads to memory, and is held by what was not walked over, too."""
-        objects = (root.objects for root in roots)
-        return held_elsewhere(self._kept, self._edges, self._blocks, objects, places)
-
     def _stop(self) -> bool:
         if len(self._kept) > LIMIT:
             self._incomplete.add(f"more than {LIMIT:,} objects: the rest was not looked at")
@@ -204,8 +196,16 @@ class _Graph:
             return True
         return False
 
-    def result(self, entries: Sequence[list[int]]) -> Walked:
-        masks = self._spread(entries)
+    def result(
+        self, roots: Sequence[Root], entries: Sequence[list[int]], places: Iterable[Any] | None
+    ) -> Walked:
+        """Return the holders of each block; ``entries`` are the numbers of the roots' objects."""
+        leading = numbers_leading_to(self._blocks, self._edges)
+        if places is not None:
+            objects = (root.objects for root in roots)
+            elsewhere = held_elsewhere(self._kept, self._edges, leading, objects, places)
+            entries = [*entries, elsewhere]
+        masks = self._spread(entries, leading)
         found = Walked(incomplete=tuple(sorted(self._incomplete)))
         best: dict[int, int] = {}
         for number, (block, part) in self._blocks.items():
@@ -217,14 +217,17 @@ class _Graph:
                 found.parts[block] = part
         return found
 
-    def _spread(self, entries: Sequence[list[int]]) -> list[int]:
-        """By number of an object: the roots that lead to it, as a mask of bits."""
-        masks = [0] * len(self._kept)
-        edges = self._edges
+    def _spread(self, entries: Sequence[list[int]], leading: Sequence[int]) -> dict[int, int]:
+        """Return by number, for objects that lead to memory: the roots that lead to it, as bits."""
+        masks = dict.fromkeys(leading, 0)
+        edges = {here: [to for to in self._edges[here] if to in masks] for here in leading}
+        work: list[int] = []
         for root, numbers in enumerate(entries):
             for number in numbers:
-                masks[number] |= 1 << root
-        work = [number for numbers in reversed(entries) for number in numbers]
+                if number in masks:
+                    masks[number] |= 1 << root
+                    work.append(number)
+        work.reverse()
         while work:
             here = work.pop()
             mask = masks[here]
@@ -233,3 +236,49 @@ class _Graph:
                     masks[number] |= mask
                     work.append(number)
         return masks
+
+
+#: So many times all edges are looked through before they are turned round.
+_PASSES = 4
+
+
+def numbers_leading_to(targets: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:
+    """Return the numbers of the objects that lead to any of ``targets``, and the targets' own."""
+    found = bytearray(len(edges))
+    for number in targets:
+        found[number] = 1
+    if not any(found):
+        return []
+    leads = found.__getitem__
+    pending = [number for number, inside in enumerate(edges) if inside and not found[number]]
+    # Most objects have higher numbers than those that refer to them: backwards first.
+    for _ in range(_PASSES):
+        pending.reverse()
+        rest = []
+        for number in pending:
+            if any(map(leads, edges[number])):
+                found[number] = 1
+            else:
+                rest.append(number)
+        if len(rest) == len(pending):
+            break
+        pending = rest
+    else:
+        _lead_backwards(found, pending, edges)
+    return [number for number, leading in enumerate(found) if leading]
+
+
+def _lead_backwards(
+    found: bytearray, pending: Iterable[int], edges: Sequence[Sequence[int]]
+) -> None:
+    """Add to ``found`` those of ``pending`` that lead there, by the edges turned round."""
+    above: dict[int, list[int]] = {}
+    for number in pending:
+        for inner in edges[number]:
+            above.setdefault(inner, []).append(number)
+    work = [number for number in above if found[number]]
+    while work:
+        for number in above.get(work.pop(), ()):
+            if not found[number]:
+                found[number] = 1
+                work.append(number)

@@ -27,23 +27,22 @@ _UNCOUNTED = (type, types.ModuleType, types.FrameType, types.TracebackType)
 def held_elsewhere(
     kept: Sequence[Any],
     edges: Sequence[Sequence[int]],
-    tensors: Iterable[int],
+    numbers: Sequence[int],
     roots: Iterable[Iterable[Any]],
     places: Iterable[Any],
 ) -> list[int]:
-    """The numbers of the objects that lead to ``tensors`` and are referred to from elsewhere, too.
+    """Return those of ``numbers`` whose objects are referred to from elsewhere, too.
 
     Args:
         kept: The objects that were walked over, by number.
         edges: By number, the numbers of the objects that it leads to.
-        tensors: Their numbers.
+        numbers: Of the objects that lead to GPU memory.
         roots: What the walk began with: the caller's own references to it.
         places: Where the walk found that: namespaces, and what keeps the notebook's results. Who
             refers to these is of no interest.
     """
     places = list(places)
     given = set(map(id, places))
-    numbers = sorted(_leading(edges, tensors))
     place_of = {id(kept[number]): number for number in numbers}
     own = (place_of.get(id(each)) for objects in roots for each in objects)
     known = Counter(number for number in own if number is not None)
@@ -58,21 +57,6 @@ def held_elsewhere(
         thing = kept[number]
         if more > 0 and id(thing) not in given and not _explained(thing, more):
             found.append(number)
-    return found
-
-
-def _leading(edges: Sequence[Sequence[int]], tensors: Iterable[int]) -> set[int]:
-    """The numbers of what leads to any of ``tensors``, and theirs."""
-    above: dict[int, list[int]] = {}
-    for number, inside in enumerate(edges):
-        for each in inside:
-            above.setdefault(each, []).append(number)
-    found = set(tensors)
-    work = list(found)
-    while work:
-        new = set(above.get(work.pop(), ())) - found
-        found |= new
-        work += new
     return found
 
 

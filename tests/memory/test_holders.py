@@ -135,6 +135,7 @@ def test_hooks_on_saved_tensors_do_not_run(torch: ModuleType) -> None:
     assert not ran
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_the_allocators_counters_are_as_without_it(torch: ModuleType, new: Any) -> None:
     names = {"xs": [new(n) for n in range(1, 2000, 37)], "model": torch.nn.Linear(9, 9).cuda()}
     new(9 * MIB)
@@ -454,6 +455,7 @@ def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
     assert late.incomplete
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
     import json
 
@@ -467,6 +469,7 @@ def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
         del json.kept_for_a_test  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
     """torch keeps it in C++ and shows it to nobody: what it is that holds, not by which name."""
 
@@ -609,6 +612,7 @@ def _run(script: str, environment: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_nothing_is_kept(torch: ModuleType, new: Any) -> None:
     gc.collect()
     gc.disable()

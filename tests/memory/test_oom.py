@@ -192,6 +192,7 @@ def test_a_failure_of_ours_is_one_line(
     assert ran.stderr == "gpumagic: no explanation (RuntimeError: NVML went away)\n"
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_in_time_and_without_a_trace(
     torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

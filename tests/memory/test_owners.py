@@ -259,6 +259,7 @@ def test_all_of_it_is_promised_where_nothing_else_holds_it(torch: ModuleType, ce
     assert torch.cuda.memory_allocated() == 0
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_local_of_what_runs_in_this_thread(torch: ModuleType, cells: Any, ip: Any) -> None:
     number = ip.execution_count
     cells("""
