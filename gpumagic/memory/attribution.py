@@ -11,12 +11,13 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import gpu_absence, torch_cuda
-from gpumagic.memory.allocator_blocks import Block, Blocks, UnreadableError
+from gpumagic.memory.allocator_blocks import Blocks, UnreadableError
 from gpumagic.memory.heap_scan import scanned, summed
 from gpumagic.memory.notebook_references import LAST, LOCAL, Pins
 from gpumagic.memory.object_graph import Root, Walked, bits, walk
 from gpumagic.memory.other_references import KINDS, Owners, finalized
 from gpumagic.memory.report import uncounted
+from gpumagic.memory.snapshot import Block
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
 from gpumagic.system import introspection
 

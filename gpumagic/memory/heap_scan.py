@@ -11,8 +11,9 @@ from typing import Any
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions, tensor_base
-from gpumagic.memory.allocator_blocks import Block, Blocks
+from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.other_references import stack_of
+from gpumagic.memory.snapshot import Block
 from gpumagic.results import Site
 from gpumagic.system import introspection
 

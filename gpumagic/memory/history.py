@@ -23,6 +23,7 @@ from gpumagic.cells.hooks import first_line
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
+from gpumagic.memory.snapshot import Snapshot, parse_snapshot, read_snapshot
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 from gpumagic.system import text
 
@@ -78,38 +79,32 @@ class Cells:
 
 
 def holdings_by_cell(
-    snapshot: Mapping[str, Any], cells: Cells, max_entries: int | None
+    snapshot: Snapshot, cells: Cells, max_entries: int | None
 ) -> dict[int, tuple[CellHolding, ...]]:
-    """Live bytes by the cell that allocated them, from the allocator's snapshot. Pure."""
+    """Return live bytes by the cell that allocated them."""
     found: dict[int, Counter[tuple[int | None, str]]] = {}
     blocks: dict[int, Counter[tuple[int | None, str]]] = {}
-    made = [
-        {event["addr"]: event["time_us"] for event in events if event["action"] == "alloc"}
-        for events in snapshot["device_traces"]
+    times = [
+        {event.address: event.microseconds for event in events if event.allocated}
+        for events in snapshot.events
     ]
-    full = [
-        max_entries is None or len(events) >= max_entries for events in snapshot["device_traces"]
-    ]
-    for segment in snapshot["segments"]:
-        ordinal = segment["device"]
-        for block in segment["blocks"]:
-            if block["state"] != "active_allocated":
-                continue
-            frames = block.get("frames", ())
-            numbers = cells.by_frames(frames)
-            time_us = made[ordinal].get(block["address"])
-            if len(numbers) == 1:
-                (number,) = numbers
-                cell: tuple[int | None, str] = number, cells.sources.get(number, "")
-            elif time_us is not None:
-                cell = cells.at(time_us)
-            elif numbers:
-                names = " or ".join(f"[{n}]" for n in sorted(numbers))
-                cell = None, f"{names}: {cells.sources.get(max(numbers), '')}"
-            else:
-                cell = None, _LOST if full[ordinal] or frames else _BEFORE
-            found.setdefault(ordinal, Counter())[cell] += block["size"]
-            blocks.setdefault(ordinal, Counter())[cell] += 1
+    full = [max_entries is None or count >= max_entries for count in snapshot.recorded]
+    for block in snapshot.allocated_blocks():
+        ordinal = block.device
+        numbers = cells.by_frames(block.frames)
+        time_us = times[ordinal].get(block.address)
+        if len(numbers) == 1:
+            (number,) = numbers
+            cell: tuple[int | None, str] = number, cells.sources.get(number, "")
+        elif time_us is not None:
+            cell = cells.at(time_us)
+        elif numbers:
+            names = " or ".join(f"[{n}]" for n in sorted(numbers))
+            cell = None, f"{names}: {cells.sources.get(max(numbers), '')}"
+        else:
+            cell = None, _LOST if full[ordinal] or block.frames else _BEFORE
+        found.setdefault(ordinal, Counter())[cell] += block.size
+        blocks.setdefault(ordinal, Counter())[cell] += 1
     return {
         ordinal: tuple(
             CellHolding(number, source, size, blocks[ordinal][number, source])
@@ -230,7 +225,7 @@ class History:
         if not torch_cuda.initialized():
             return CellHoldings()
         try:
-            snapshot = torch_cuda.snapshot()
+            snapshot = read_snapshot()
         except RuntimeError as error:
             raise DeviceError(_one_line(error)) from None
         running = self._running()
@@ -323,7 +318,7 @@ def write_snapshot(path: Path) -> SnapshotFile:
         path.write_bytes(written)
     except OSError as error:
         raise SpecError(f"cannot write {path}: {error.strerror or error}") from None
-    events = sum(len(trace) for trace in snapshot["device_traces"])
+    events = sum(parse_snapshot(snapshot).recorded)
     # The dump itself is an event in newer versions of torch.
     recorded = events if torch_cuda.history_is_recorded() else 0
     return SnapshotFile(str(path), len(written), recorded)

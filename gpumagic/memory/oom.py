@@ -125,11 +125,11 @@ def _report(
     largest = blocks.largest_free(device)
     # What nobody else may use of it does not count as unused.
     private = sum(
-        size
+        block.size
         for segment in blocks.segments
         if segment.device == device and segment.private
-        for size, address in segment.layout
-        if address is None
+        for block in segment.blocks
+        if not block.allocated
     )
     unused = _size(_UNUSED, text)
     unused = (reserved - allocated if unused is None else unused) - private

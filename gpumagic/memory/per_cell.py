@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gpumagic.cells.hooks import first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.cell_log import MemoryLog
-from gpumagic.memory.peak_ledger import LEDGER, Scope, Stretch
+from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from gpumagic.system import text
 
@@ -40,7 +40,7 @@ class EveryCell:
         self._log = MemoryLog()
         self._running: dict[int, _Running] = {}
         self._idle: dict[int, DeviceMemoryDelta] = {}
-        #: The scope that is turned at every end of a cell; None while off.
+        #: The scope that is restarted at every end of a cell; None while off.
         self._scope: Scope | None = None
 
     @property
@@ -112,7 +112,7 @@ class EveryCell:
     def _end(self, running: _Running, result: Any, ended: float) -> None:
         devices: Mapping[int, DeviceMemoryDelta]
         if running.scope is self._scope:
-            devices = {i: self._delta(i, s) for i, s in LEDGER.turn(running.scope).items()}
+            devices = {i: self._delta(i, each) for i, each in LEDGER.restart(running.scope).items()}
         else:
             devices = LEDGER.close(running.scope)
         cell = CellMemory(
@@ -126,13 +126,13 @@ class EveryCell:
         if cell.changed:
             self._tell(cell)
 
-    def _delta(self, ordinal: int, stretch: Stretch) -> DeviceMemoryDelta:
+    def _delta(self, ordinal: int, interval: Interval) -> DeviceMemoryDelta:
         """The change on a device; for one that is idle, the same object again and again."""
-        if not stretch.idle:
+        if not interval.idle:
             self._idle.pop(ordinal, None)
-            return stretch.delta()
+            return interval.delta()
         if ordinal not in self._idle:
-            self._idle[ordinal] = stretch.delta()
+            self._idle[ordinal] = interval.delta()
         return self._idle[ordinal]
 
     def _step_aside(self, error: Exception) -> None:

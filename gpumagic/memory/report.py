@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
+from gpumagic.memory.snapshot import read_segments
 from gpumagic.results import Device, DeviceMemory, DeviceTable, MemoryReport
 
 
@@ -82,14 +83,12 @@ def _pools() -> _Pools | None:
     graphs: Counter[int] = Counter()
     mem_pools: Counter[int] = Counter()
     expandable = set()
-    for segment in torch_cuda.memory_snapshot():
-        ordinal = segment["device"]
-        # The first number is a graph's; the second that of a MemPool, or of a handle for graphs.
-        graph, own = segment["segment_pool_id"]
-        graphs[ordinal] += segment["total_size"] if graph else 0
-        mem_pools[ordinal] += segment["total_size"] if own and not graph else 0
-        if segment.get("is_expandable"):
-            expandable.add(ordinal)
+    for segment in read_segments():
+        graph, other = segment.pool
+        graphs[segment.device] += segment.size if graph else 0
+        mem_pools[segment.device] += segment.size if other and not graph else 0
+        if segment.expandable:
+            expandable.add(segment.device)
     return _Pools(graphs, mem_pools, frozenset(expandable))
 
 

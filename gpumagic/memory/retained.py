@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.memory.snapshot import Event, read_snapshot
 
 #: So many events are kept, at some 100 bytes each.
 _EVENTS = 500_000
@@ -96,17 +97,19 @@ class EventLog:
         """
         try:
             wanted = any(counts.values()) and not self.disturbed
-            snapshot = torch_cuda.snapshot() if wanted else None
+            snapshot = read_snapshot() if wanted else None
         finally:
             self._leave()
         if self.disturbed:
             return {}
         if snapshot is None:
             return {ordinal: Living({}) for ordinal in counts}
-        sizes = block_sizes(snapshot["segments"])
+        sizes: dict[int, dict[int, int]] = {}
+        for block in snapshot.allocated_blocks():
+            sizes.setdefault(block.device, {})[block.address] = block.size
         found: dict[int, Living] = {}
         for ordinal, count in counts.items():
-            numbers = living_numbers(snapshot["device_traces"][ordinal], count)
+            numbers = living_numbers(snapshot.events[ordinal], count)
             if numbers is not None:
                 held = sizes.get(ordinal, {})
                 found[ordinal] = Living({n: held.get(a, 0) for a, n in numbers.items()})
@@ -134,28 +137,20 @@ def recorded_by_others() -> bool:
     return not any(not log.disturbed for log in _own_logs)
 
 
-def block_sizes(segments: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, int]]:
-    """The sizes of the allocated blocks, by ordinal and address."""
-    found: dict[int, dict[int, int]] = {}
-    for segment in segments:
-        sizes = found.setdefault(segment["device"], {})
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                sizes[block["address"]] = block["size"]
-    return found
+def living_numbers(events: Sequence[Event], count: int) -> dict[int, int] | None:
+    """Return by address the numbers of the last ``count`` allocations that are alive.
 
-
-def living_numbers(events: Sequence[Mapping[str, Any]], count: int) -> dict[int, int] | None:
-    """The numbers of the last ``count`` allocations that are alive, by address; None if unknown."""
-    places = [i for i, event in enumerate(events) if event["action"] == "alloc"]
+    None where the events do not reach back so far.
+    """
+    places = [i for i, event in enumerate(events) if event.allocated]
     if len(places) < count:
         return None
     alive: dict[int, int] = {}
     number = 0
     for event in events[places[-count] :] if count else ():
-        if event["action"] == "alloc":
-            alive[event["addr"]] = number
+        if event.allocated:
+            alive[event.address] = number
             number += 1
-        elif event["action"] == "free_requested":
-            alive.pop(event["addr"], None)
+        else:
+            alive.pop(event.address, None)
     return alive

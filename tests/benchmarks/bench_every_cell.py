@@ -58,8 +58,8 @@ def measure(ip: Any) -> dict[str, float]:
     """Seconds an idle cell, measured in turns: the best of many, the median for whole cells."""
     import torch
 
-    from gpumagic.memory.line_profiler import LineTracer
-    from gpumagic.memory.line_sources import cell_source
+    from gpumagic.cells.line_sources import cell_source
+    from gpumagic.memory.line_profiler import LineMeasurement
     from gpumagic.memory.per_cell import EveryCell
 
     used = range(torch.cuda.device_count())
@@ -99,10 +99,8 @@ def measure(ip: Any) -> dict[str, float]:
     code = compile("\n".join(f"x{i} = {i}" for i in range(1000)), "cell", "exec")
 
     def traced() -> None:
-        tracer = LineTracer([cell_source([code], "", 1)])
-        tracer.start()
-        exec(code, {})
-        tracer.stop()
+        with LineMeasurement([cell_source([code], "", 1)]):
+            exec(code, {})
 
     before = sys.gettrace()
     took["line"] = _best(traced, 10) / 1000

@@ -98,7 +98,7 @@ def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
         raise RuntimeError("no counters\nmore")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LEDGER, "turn", broken)
+        patch.setattr(LEDGER, "restart", broken)
         ran = watched("21 * 2")
     assert ran.value == 42
     assert "%gpumem: cells are watched no longer (RuntimeError: no counters)" in ran.stdout

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.history import Cells, Run, holdings_by_cell
+from gpumagic.memory.snapshot import parse_snapshot
 from gpumagic.results import CellHolding, CellHoldings, HistoryState
 from tests.memory.conftest import MIB
 from tests.memory.test_magic import bytes_on
@@ -129,6 +130,7 @@ def snapshot(blocks: list[tuple[int, int, list[str]]], events: list[tuple[int, i
         "segments": [
             {
                 "device": 0,
+                "total_size": 1000,
                 "blocks": [
                     {
                         "address": address,
@@ -159,7 +161,7 @@ def test_holdings_by_frames_and_by_time() -> None:
         (5, 160, []),
     ]
     events = [(2, 150), (3, 250), (9, 300)]
-    found = holdings_by_cell(snapshot(blocks, events), cells, 3)[0]
+    found = holdings_by_cell(parse_snapshot(snapshot(blocks, events)), cells, 3)[0]
     assert found == (
         CellHolding(None, "not known: older than the events that are kept", 160, 1),
         CellHolding(None, "[3] or [7]: b", 80, 1),
@@ -167,7 +169,7 @@ def test_holdings_by_frames_and_by_time() -> None:
         CellHolding(7, "b", 20, 1),
         CellHolding(3, "a", 10, 1),
     )
-    found = holdings_by_cell(snapshot(blocks, events), cells, 4)[0]
+    found = holdings_by_cell(parse_snapshot(snapshot(blocks, events)), cells, 4)[0]
     assert found[0].source == "before the recording began"
 
 

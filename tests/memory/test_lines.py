@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory.line_sources import find_code, function_source
+from gpumagic.cells.line_sources import find_code, function_source
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.retained import Living, living_numbers
+from gpumagic.memory.snapshot import parse_events
 from gpumagic.results import LineMemory, LineReport
 from tests.memory.conftest import MIB, clear
 from tests.memory.test_peaks import empty, program, readings
@@ -364,12 +365,12 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
 def test_an_error_of_ours_does_not_reach_the_cell(
     lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.memory.line_profiler import LineTracer
+    from gpumagic.cells.line_tracer import LineTracer
 
     def broken(self: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(LineTracer, "_advance", broken)
+    monkeypatch.setattr(LineTracer, "_read", broken)
     report = lines("a = e(1)\nb = 6 * 7")
     assert run_cell("b").value == 42
     assert report.notes[0] == "lines are missing after an error (RuntimeError: ours)"
@@ -582,7 +583,7 @@ def test_living_numbers() -> None:
     def event(action: str, addr: int) -> dict[str, Any]:
         return {"action": action, "addr": addr}
 
-    events = [
+    recorded = [
         event("alloc", 1),
         event("alloc", 2),
         event("free_requested", 1),
@@ -591,6 +592,7 @@ def test_living_numbers() -> None:
         event("alloc", 1),
         event("alloc", 3),
     ]
+    events = parse_events(recorded)
     assert living_numbers(events, 4) == {2: 1, 1: 2, 3: 3}
     assert living_numbers(events, 2) == {1: 0, 3: 1}
     assert living_numbers(events, 0) == {}
