@@ -68,19 +68,19 @@ def _value_of(name: str, compiled: CompiledCell) -> Any:
     """Return what ``name``, perhaps with attributes, means in the cell.
 
     Raises:
-        SpecError: it means nothing there.
+        ValueError: it means nothing there; the message is one line.
     """
     head, *attributes = name.split(".")
     spaces = (compiled.locals, compiled.globals, vars(builtins))
     found: Any = next((space for space in spaces if head in space), None)
     if found is None:
-        raise SpecError(f"-f {name}: there is no {head!r} here")
+        raise ValueError(f"{name}: there is no {head!r} here")
     found = found[head]
     for attribute in attributes:
         try:
             found = getattr(found, attribute)
         except AttributeError as error:
-            raise SpecError(f"-f {name}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
     return found
 
 

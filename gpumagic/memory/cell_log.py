@@ -1,4 +1,4 @@
-"""The records of a session's cells: pure, a bounded list and what is read from it."""
+"""The records of a session's cells: a bounded list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumagic.results import CellLog, CellMemory
 
 
 class MemoryLog:
-    """What the cells did to GPU memory, the newest `KEPT` of them."""
+    """The change of GPU memory by each cell, the newest `KEPT` of them."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._cells: deque[CellMemory] = deque(maxlen=kept)
@@ -22,5 +22,5 @@ class MemoryLog:
         self._cells.append(cell)
 
     def result(self, limits: Mapping[int, int], *, watching: bool) -> CellLog:
-        """The records until now."""
+        """Return the records until now."""
         return CellLog(tuple(self._cells), self._forgotten, limits, watching)

@@ -1,10 +1,10 @@
-"""The allocator's history within bounds, and live memory by the cell that allocated it.
+"""Record the allocator's history within bounds; live memory by the cell that allocated it.
 
-torch's own defaults keep every event for ever, with C++ stacks; here the newest events are kept,
-with the Python stacks of allocations.
+torch's own defaults keep all events, with C++ stacks; here the newest events are kept, with the
+Python stacks of allocations.
 
-Which cell made an allocation is told by the outermost frame of its stack that is a cell's own code;
-for what has no such frame (the backward threads of autograd have no Python stack) or for a cell
+Which cell made an allocation is determined by the outermost frame of its stack that is a cell's own
+code; where there is none (the backward threads of autograd have no Python stack) and for a cell
 that was run several times, by the time of the event and the times at which cells began and ended.
 """
 
@@ -37,7 +37,7 @@ _LATER = "Recording begins when CUDA is first used."
 
 @dataclass
 class Run:
-    """A cell's run; its number is known for certain only at its end."""
+    """A run of a cell; its number is known for certain only at its end."""
 
     source: str
     number: int | None = None
@@ -45,7 +45,7 @@ class Run:
 
 @dataclass
 class Cells:
-    """Which cell was running when, and whose code is whose. Pure."""
+    """Which cell was running when, and which cells ran the code of which file."""
 
     #: First lines by execution number, of the cells that have ended.
     sources: dict[int, str] = field(default_factory=dict)
@@ -55,13 +55,13 @@ class Cells:
     times: list[int] = field(default_factory=list)
     runs: list[Run | None] = field(default_factory=list)
 
-    def turn(self, microseconds: int, run: Run | None) -> None:
-        """From now on ``run`` is running."""
+    def add_run(self, microseconds: int, run: Run | None) -> None:
+        """Note that from this time on ``run`` is running; None for no cell."""
         self.times.append(microseconds)
         self.runs.append(run)
 
     def by_frames(self, frames: Sequence[Mapping[str, Any]]) -> set[int]:
-        """The cells whose own code stands outermost in a stack, innermost frame first."""
+        """Return the cells whose code is outermost in a stack, given innermost frame first."""
         for frame in reversed(frames):
             if frame["name"].startswith(("<module>", "<cell line")):
                 cells = self.files.get(frame["filename"])
@@ -70,7 +70,7 @@ class Cells:
         return set()
 
     def at(self, microseconds: int) -> tuple[int | None, str]:
-        """The cell that was running, and its first line or what stands in its place."""
+        """Return the cell that was running, and its first line or what to show instead."""
         place = bisect_right(self.times, microseconds) - 1
         if place < 0:
             return None, _BEFORE
@@ -123,37 +123,38 @@ class History:
         self._stack: list[tuple[Any, Run]] = []
         self._hooked = False
         self._own = False
-        #: What torch will call when CUDA is first used; None if nobody waits for that.
-        self._armed: Callable[[], None] | None = None
+        #: What torch will call when CUDA is first used; None if nothing is to be called.
+        self._waiting: Callable[[], None] | None = None
         self._max_entries: int | None = None
 
     def state(self, message: str = "") -> HistoryState:
         """Whether the history is recorded now, or will be as soon as CUDA is in use."""
-        armed = self._armed is not None
+        armed = self._waiting is not None
         recording = recorded_by_others()
         own = armed or (recording and self._own)
         return HistoryState(recording, own, self._max_entries if own else None, message, armed)
 
     def on(self, max_entries: int = MAX_ENTRIES) -> HistoryState:
-        """Begin to record; a history that somebody else records goes on as it is.
+        """Begin to record; a history that is recorded already goes on as it is.
 
         Where CUDA is not in use yet, begin when it first is: the allocator would initialise it, and
         a later choice of GPUs would be too late.
 
         Raises:
-            DeviceError: torch is not there, or its allocator has no history.
+            DeviceError: torch is not imported, or its allocator has no history.
         """
         if torch_cuda.loaded() is None:
             raise DeviceError("torch is not imported: there is no allocator yet to record")
         if not torch_cuda.built_with_cuda():
             raise DeviceError("this torch has no CUDA support")
-        if self._armed is not None:
+        if self._waiting is not None:
             return self.state(f"It is so already: {_LATER[0].lower()}{_LATER[1:]}")
         if not torch_cuda.initialized():
-            self._arm(max_entries)
+            self._wait(max_entries)
             return self.state(_LATER)
         if self.state().recording:
-            message = f"{'It is' if self._own else 'By somebody else it is'} recorded already."
+            by = "" if self._own else ", but not by %gpumem"
+            message = f"It is recorded already{by}."
             self._hook()
             return self.state(message)
         self._record(max_entries)
@@ -167,36 +168,36 @@ class History:
             raise DeviceError(_one_line(error)) from None
         self._own, self._max_entries = True, max_entries
 
-    def _arm(self, max_entries: int) -> None:
+    def _wait(self, max_entries: int) -> None:
         """Begin as torch initialises CUDA, before anything can be allocated."""
         reason = gpu_absence.reason()
         if reason != gpu_absence.NOT_IN_USE:
             raise DeviceError(f"there is nothing to record: {reason}")
 
         def begin() -> None:
-            if self._armed is not begin:
-                return  # withdrawn
-            self._armed = None
+            if self._waiting is not begin:
+                return  # cancelled
+            self._waiting = None
             try:
                 self._record(max_entries)
             except Exception as error:  # the user's cell is what initialises CUDA
                 print(f"gpumagic: no history is recorded ({text.reason(error)})")
 
-        self._armed, self._max_entries = begin, max_entries
+        self._waiting, self._max_entries = begin, max_entries
         torch_cuda.when_initialized(begin)
         self._hook()
 
-    def _disarm(self) -> None:
-        """Take back what `_arm` has left with torch."""
-        begin, self._armed = self._armed, None
+    def _cancel_wait(self) -> None:
+        """Undo `_wait`."""
+        begin, self._waiting = self._waiting, None
         if begin is not None:
             torch_cuda.forget(begin)
 
     def off(self) -> HistoryState:
-        """Stop recording, whoever began it; what was recorded is gone."""
+        """Stop recording, also where the user began it; what was recorded is gone."""
         before = self.state()
         self._unhook()
-        self._disarm()
+        self._cancel_wait()
         self._own = False
         if before.armed:
             return self.state("Recording will not begin.")
@@ -206,15 +207,15 @@ class History:
         return self.state("Recording has ended; what was recorded is gone.")
 
     def release(self) -> None:
-        """Undo `on`; a history that somebody else began goes on."""
+        """Undo `on`; a history that the user began goes on."""
         self._unhook()
-        self._disarm()
+        self._cancel_wait()
         if self._own and self.state().recording:
             torch_cuda.stop_history()
         self._own = False
 
     def cells(self) -> CellHoldings:
-        """Live bytes by the cell that allocated them.
+        """Return live bytes by the cell that allocated them.
 
         Raises:
             DeviceError: no history is recorded.
@@ -256,7 +257,7 @@ class History:
         self._stack.clear()
 
     def _running(self) -> Any:
-        """The result, so far, of the cell that is running."""
+        """Return the result so far of the cell that is running, or None."""
         result = getattr(self._shell.displayhook, "exec_result", None)
         return result if getattr(result, "info", None) is not None else None
 
@@ -266,19 +267,19 @@ class History:
         else:
             run = Run(first_line(info.raw_cell))
         self._stack.append((info, run))
-        self._cells.turn(_now(), run)
+        self._cells.add_run(_now(), run)
 
     def _after(self, result: Any) -> None:
         if result is None:  # the cell was cancelled
             self._stack.clear()
-            self._cells.turn(_now(), None)
+            self._cells.add_run(_now(), None)
             return
         places = [i for i, (info, _) in enumerate(self._stack) if info is result.info]
         if not places:
             return
         _, run = self._stack[places[0]]
         del self._stack[places[0] :]
-        self._cells.turn(_now(), self._stack[-1][1] if self._stack else None)
+        self._cells.add_run(_now(), self._stack[-1][1] if self._stack else None)
         number = result.execution_count
         if number is None:
             return
@@ -296,7 +297,7 @@ def _now() -> int:
 
 def _one_line(error: BaseException) -> str:
     if torch_cuda.allocator_backend() in ("native", None):
-        return f"the allocator's history cannot be had: {text.reason(error)}"
+        return f"the allocator's history cannot be read: {text.reason(error)}"
     return f"the allocator in use records no history: {text.reason(error)}"
 
 

@@ -1,9 +1,9 @@
-"""The automatic mode: what every cell did to GPU memory, by hooks around the cells of a shell.
+"""Measure every cell of a shell: the change of GPU memory, by hooks around the cells.
 
-The counters are read once a cell and device: the reading at a cell's end is the next one's
-beginning. What comes to pass between two cells (in a thread, by a widget) therefore counts to the
-second. A cell that another cell runs is part of that one, and has a record of its own only if the
-shell gives it a number of its own.
+The counters are read once a cell and device: the reading at a cell's end is the next one's start.
+What happens between two cells (in a thread, by a widget) therefore counts to the second. A cell
+that another cell runs is part of that one, and has a record of its own only if the shell gives it a
+number of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpumagic.system import text
 
 
 class _Running(NamedTuple):
-    """A cell that has begun."""
+    """A cell that is running."""
 
     info: Any  # IPython's ExecutionInfo: known again at the cell's end
     scope: Scope
@@ -29,14 +29,14 @@ class _Running(NamedTuple):
 
 
 class EveryCell:
-    """Watches the cells of one shell. `on` and `off` are exact opposites.
+    """Measures the cells of one shell, from `on` to `off`.
 
-    ``tell`` is called after each cell that touched GPU memory.
+    ``show`` is called after each cell that changed GPU memory.
     """
 
-    def __init__(self, shell: Any, tell: Callable[[CellMemory], None]) -> None:
+    def __init__(self, shell: Any, show: Callable[[CellMemory], None]) -> None:
         self._shell = shell
-        self._tell = tell
+        self._show = show
         self._log = MemoryLog()
         self._running: dict[int, _Running] = {}
         self._idle: dict[int, DeviceMemoryDelta] = {}
@@ -48,7 +48,7 @@ class EveryCell:
         return self._scope is not None
 
     def on(self) -> None:
-        """Begin to watch; the cell that is running counts from here. On already: nothing."""
+        """Begin to measure; the cell that is running counts from here. Does nothing if on."""
         if self.watching:
             return
         self._scope = LEDGER.open()
@@ -59,7 +59,7 @@ class EveryCell:
             self._begin(running.info)
 
     def off(self) -> None:
-        """Stop watching. The records stay."""
+        """Stop measuring. The records stay."""
         if self._scope is None:
             return
         for event, hook in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
@@ -73,7 +73,7 @@ class EveryCell:
             LEDGER.drop(scope)
 
     def log(self) -> CellLog:
-        """The records until now."""
+        """Return the records until now."""
         limits = {i: torch_cuda.memory_limit(i) for i in torch_cuda.contexts()}
         return self._log.result(
             {i: limit for i, limit in limits.items() if limit is not None}, watching=self.watching
@@ -85,7 +85,7 @@ class EveryCell:
         try:
             self._begin(info)
         except Exception as error:
-            self._step_aside(error)
+            self._stop_after(error)
 
     def _after(self, result: Any) -> None:
         ended = time.perf_counter()
@@ -97,7 +97,7 @@ class EveryCell:
             if running is not None:  # an empty cell never began
                 self._end(running, result, ended)
         except Exception as error:
-            self._step_aside(error)
+            self._stop_after(error)
 
     def _begin(self, info: Any) -> None:
         assert self._scope is not None
@@ -124,10 +124,10 @@ class EveryCell:
         )
         self._log.add(cell)
         if cell.changed:
-            self._tell(cell)
+            self._show(cell)
 
     def _delta(self, ordinal: int, interval: Interval) -> DeviceMemoryDelta:
-        """The change on a device; for one that is idle, the same object again and again."""
+        """Return the change on a device; for an idle one, the same object each time."""
         if not interval.idle:
             self._idle.pop(ordinal, None)
             return interval.delta()
@@ -135,8 +135,8 @@ class EveryCell:
             self._idle[ordinal] = interval.delta()
         return self._idle[ordinal]
 
-    def _step_aside(self, error: Exception) -> None:
-        """Our failure: one line, and the user's cells go on without us."""
+    def _stop_after(self, error: Exception) -> None:
+        """Stop after an error of ours, with one line; the user's cells go on."""
         self.off()
         print(
             f"%gpumem: cells are watched no longer ({text.named(error)}); '%gpumem on' begins anew"

@@ -1,8 +1,8 @@
-"""Which of the allocations of a stretch of a program are still alive at its end.
+"""Which of the allocations of a cell are still alive at its end.
 
-The allocator's counters number the allocations; its event log, which is kept without stacks for the
-time of the stretch, tells the address of each and what was freed again. Where the log is kept
-already (`%gpumem record on`, or the user), it is used as it is.
+The allocator's counters number the allocations; its event log, which is recorded without stacks
+while the cell runs, has the address of each and what was freed again. Where the log is recorded
+already (by `%gpumem record on`, or by the user), it is used as it is.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Range = tuple[int, int]
 
 
 class Living:
-    """The allocations of a stretch that are alive, by their number in it, from 0."""
+    """The allocations of a cell that are alive, by their number in it, from 0."""
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._numbers = sorted(sizes)
         self._sums = [0, *accumulate(sizes[number] for number in self._numbers)]
 
     def bytes(self, ranges: Iterable[Range]) -> int:
-        """The bytes of those within ``ranges``, which do not overlap."""
+        """Return the bytes of those within ``ranges``, which do not overlap."""
         return sum(self._sums[self._place(end)] - self._sums[self._place(o)] for o, end in ranges)
 
     def _place(self, number: int) -> int:
@@ -43,16 +43,16 @@ _RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
 
 class EventLog:
-    """The allocator's event log, kept from `begin` to `end`.
+    """The allocator's event log, recorded from `begin` to `end`.
 
-    A recording that somebody begins or ends meanwhile is theirs: it is left as it is, and what the
-    log would have told is not known.
+    A recording that the user begins or ends meanwhile is left as it is; which allocations are alive
+    is not known then.
     """
 
     def __init__(self) -> None:
-        #: Whether it was begun here; otherwise somebody keeps it anyway.
+        #: Whether the recording was begun here, not by the user.
         self._own = False
-        #: Whether somebody has begun or ended a recording since.
+        #: Whether the user has begun or ended a recording since.
         self.disturbed = False
         self._home = torch_cuda.c_functions()
         #: By name: torch's own function, and ours in its place.
@@ -60,7 +60,7 @@ class EventLog:
 
     @classmethod
     def begin(cls) -> EventLog | None:
-        """Begin, or None where there can be no log."""
+        """Begin to record; return None where there can be no log."""
         if not torch_cuda.initialized():
             return None
         log = cls()
@@ -74,24 +74,24 @@ class EventLog:
         for name in _RECORD:
             original = getattr(log._home, name, None)
             if original is not None:
-                ours = log._noting(original)
+                ours = log._watching(original)
                 log._wrapped[name] = original, ours
                 setattr(log._home, name, ours)
         return log
 
-    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watching(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
             if not self.disturbed:
                 self.disturbed = True
                 if self._own:
-                    torch_cuda.stop_history()  # and empty it: theirs has no event of ours
+                    torch_cuda.stop_history()  # and empty it: the user's has no event of ours
             return original(*args, **kwargs)
 
-        return noted
+        return watched
 
     def end(self, counts: Mapping[int, int]) -> dict[int, Living]:
-        """What lives, by ordinal, of the last ``counts`` allocations of each device.
+        """Stop; return by ordinal which of the last ``counts`` allocations are alive.
 
         A device is missing whose log does not reach back so far, or was disturbed.
         """
@@ -126,12 +126,12 @@ class EventLog:
                 torch_cuda.stop_history()
 
 
-#: Those of the running cells: begun here, and nobody's recording.
+#: The recordings of running cells that were begun here.
 _own_logs: list[EventLog] = []
 
 
 def recorded_by_others() -> bool:
-    """Whether somebody records the allocator's history: the user, or `%gpumem record on`."""
+    """Whether the user records the allocator's history, perhaps with `%gpumem record on`."""
     if not torch_cuda.history_is_recorded():
         return False
     return not any(not log.disturbed for log in _own_logs)

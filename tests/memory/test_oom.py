@@ -362,7 +362,7 @@ def test_one_large_variable_does_not_hide_the_others(
     }
     assert (found.complete, found.unattributed) == (False, GIB)
     assert {remedy.enough for remedy in found.remedies} == {None}
-    assert "not all was looked at" in found.remedies[0].why
+    assert "not all objects were visited" in found.remedies[0].why
     monkeypatch.setattr(oom, "WALK", 60.0)
     whole = explained(ip)
     assert (whole.complete, whole.unattributed) == (True, 0)

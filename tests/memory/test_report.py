@@ -9,8 +9,7 @@ import pytest
 
 from gpumagic.memory import report
 from gpumagic.memory.report import memory_report
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import empty
+from tests.support.allocator import MIB, empty
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
 
 GIB = 2**30

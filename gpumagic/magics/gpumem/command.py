@@ -1,4 +1,4 @@
-"""``%gpumem`` and ``%%gpumem``: GPU memory now, and what a statement or a cell did to it."""
+"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpumagic.memory.line_profiler import LineMeasurement
 
 _DESCRIPTION = """\
-GPU memory: what there is now, and what a statement or a cell does to it.
+GPU memory: what is in use now, and its change by a statement or a cell.
 
   %gpumem                 a report: what torch holds and held at most, what this process holds
                           outside torch's allocator (CUDA context, libraries), what other
@@ -37,12 +37,12 @@ GPU memory: what there is now, and what a statement or a cell does to it.
   %gpumem record on | off the allocator's history with Python stacks, the newest --entries N events
   %gpumem cells           live memory by the cell that allocated it (needs the history)
   %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
-  %gpumem vars            who holds the memory: every name of yours (modules by parameters, buffers
-                          and gradients), what the notebook pins (Out, _, the last exception), and
-                          the rest; adds up to the byte. --gc looks through all objects for the rest
-  %gpumem free [NAMES]    delete the variables named; let go of what the notebook pins, collect
-                          garbage, empty the cache; what each step gave back. After it %debug has
-                          nothing to show. --dry-run says it first and does nothing
+  %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
+                          gradients), the notebook (Out, _, the last exception), and the rest; adds
+                          up to the byte. --gc looks through all objects for the rest
+  %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
+                          empty the cache; shows what each step freed. After it %debug has nothing
+                          to show. --dry-run shows it and does nothing
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
@@ -50,7 +50,7 @@ what follows -- (%gpumem -- log).
 
 The figures of a statement or a cell come from the counters of torch's allocator: nothing is
 sampled, synchronised, collected or emptied, no context is made, and
-torch.cuda.max_memory_allocated() says afterwards what it would have said without.
+torch.cuda.max_memory_allocated() returns afterwards what it would have returned without.
 """
 
 _EXAMPLES = """\
@@ -74,7 +74,7 @@ examples:
 
 
 def parser() -> Parser:
-    """The options of ``%gpumem``."""
+    """Return the parser of the options of ``%gpumem``."""
     made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
     made.add_argument(
         "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
@@ -100,7 +100,7 @@ _USAGE = (
 
 
 def help_text() -> str:
-    """What ``%gpumem?`` shows."""
+    """Return what ``%gpumem?`` shows."""
     return parser().format_help()
 
 

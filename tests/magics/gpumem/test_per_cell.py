@@ -16,9 +16,7 @@ from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
-from tests.memory.conftest import MIB, clear
-from tests.memory.test_magic import bytes_on
-from tests.memory.test_peaks import empty, functions, program, readings
+from tests.support.allocator import MIB, bytes_on, clear, empty, functions, program, readings
 
 
 @pytest.fixture

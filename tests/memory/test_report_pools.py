@@ -6,8 +6,7 @@ import warnings
 from types import ModuleType
 
 from gpumagic.memory.report import memory_report
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import empty
+from tests.support.allocator import MIB, empty
 
 
 def test_fragmentation(torch: ModuleType) -> None:

@@ -19,7 +19,7 @@ import pytest
 import gpumagic
 from gpumagic.memory.attribution import holders
 from gpumagic.results import DeviceHolders, Holders
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 
 def adds_up(torch: ModuleType, found: Holders) -> None:

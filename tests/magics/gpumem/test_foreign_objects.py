@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory import freeing, oom
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 #: Objects that note every question which reaches their own code, in ``ran``.
 ZOO = """

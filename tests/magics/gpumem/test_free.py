@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 SETUP = """
 def new(size):
