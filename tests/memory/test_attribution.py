@@ -487,7 +487,7 @@ def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
     assert 1000 in [site.bytes for site in of(torch, {"loss": loss}, gc=True).sites]
     (where,) = [s.where for s in of(torch, {"loss": loss}, gc=True).sites if s.bytes == 1000]
     name = f"{hooked.__qualname__}.<locals>.hook"
-    assert where.startswith(f"held by the function {name} (test_holders.py line ")
+    assert where.startswith(f"held by the function {name} (test_attribution.py line ")
 
 
 def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:
