@@ -497,7 +497,7 @@ def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:
         (site,) = of(torch, {}).sites
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert site.where.startswith("test_holders.py line ")
+    assert site.where.startswith("test_attribution.py line ")
     assert site.bytes == 1000
     del hidden
 
