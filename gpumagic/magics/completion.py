@@ -6,7 +6,6 @@ nothing else is offered there. No driver is touched: GPUs are those of a table t
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import argparse
+
     from gpumagic.magics.parsing import Parser
 
 #: A line that begins with one of the magics, also behind an assignment; ``%%`` only as the cell's

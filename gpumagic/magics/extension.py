@@ -16,6 +16,7 @@ from traitlets import Bool, Unicode
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import init_trace, nvml_check
+from gpumagic.magics import completion
 
 if TYPE_CHECKING:
     from gpumagic.cells.compile import MagicCode
@@ -77,6 +78,8 @@ class Extension:
         self._displayed: tuple[int, int] | None = None
         self._transformer: MagicCode | None = None
         self._replaced: dict[str, dict[str, Any]] = {}
+        #: What Tab asks for completions; None before IPython 8.6.
+        self._matcher: Any = None
 
     # --- results on the screen -------------------------------------------------------------------
 
@@ -109,6 +112,9 @@ class Extension:
         shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self.format_result)
         nvml_check.set_variable()
         init_trace.attach(shell, self.hooks)
+        self._matcher = completion.matcher(shell, lambda: self.named_timings)
+        if self._matcher is not None:
+            shell.Completer.custom_matchers.append(self._matcher)
 
     def own_variables(self) -> set[str]:
         """The environment variables that were set by loading."""
@@ -135,6 +141,7 @@ class Extension:
             init_trace.detach,
             self._unregister,
             _lift_gate,
+            _lift_limit,
             _leave_torch,
             _close_nvml,
             _take_back,
@@ -156,6 +163,8 @@ class Extension:
 
     def _unregister(self) -> None:
         shell = self.shell
+        if self._matcher in shell.Completer.custom_matchers:
+            shell.Completer.custom_matchers.remove(self._matcher)
         if self._transformer in shell.input_transformers_post:
             shell.input_transformers_post.remove(self._transformer)
         formatter = shell.display_formatter.mimebundle_formatter
@@ -194,6 +203,13 @@ def _lift_gate() -> None:
         from gpumagic.selection import gate
 
         gate.lift()
+
+
+def _lift_limit() -> None:
+    if "gpumagic.memory.limit" in sys.modules:
+        from gpumagic.memory.limit import LIMIT
+
+        LIMIT.lift()
 
 
 def _leave_torch() -> None:

@@ -1,4 +1,4 @@
-"""Below the traceback of a cell that failed: what gpumagic knows of the reason."""
+"""Explain, below its traceback, why a cell failed, where the reason is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumagic.system import text
 
 
 def counters() -> Any:
-    """The allocator's counters, for `explain`, as a cell begins; None where they cannot be read."""
+    """Return the allocator's counters at a cell's start, for `explain`; None if unreadable."""
     try:
         from gpumagic.memory.start_counters import read
 
@@ -20,9 +20,9 @@ def counters() -> Any:
 
 
 def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
-    """Show what there is to say on ``error``. Never raises, and keeps nothing of it.
+    """Show the explanation of ``error``, if there is one. Never raises; keeps nothing of it.
 
-    ``begun`` are the `counters` as the cell began, if they were read.
+    ``begun`` are the `counters` at the cell's start, if they were read.
     """
     try:
         from gpumagic.memory.oom import find

@@ -1,17 +1,17 @@
-"""GPU memory: how much there is, what code does to it, who holds it, how to get it back.
+"""GPU memory: how much is in use, what code does to it, what holds it, how to free it.
 
 How much
-    `report` (``%gpumem``), `peaks` (exact peaks, the user's own unharmed), `measurement`
-    (``%%gpumem`` and `gpumagic.gpumem`), `every_cell` and `log` (``%gpumem on``).
-Line by line, cell by cell
-    `line_sources`, `lines` and `stayed` (``--lines``), `history` (``%gpumem record``).
-Who holds it
-    `blocks` (the allocator's), `tensors` (the walk over the user's objects), `referents` (what each
-    refers to), `pinned` (what a notebook holds on to by itself), `holding` (all of them added up),
-    `owners` (who holds some without a name: threads, event loops, what is yet to be called),
-    `certainty` (whether all that refers to it is known), `scanning` (what no name
-    leads to, by all objects of the process).
-Getting it back
-    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `beginning` (the
-    counters as a cell begins, with which its failure is compared).
+    `report` (``%gpumem``), `peak_ledger` (exact peaks, the user's own unchanged), `measurement`
+    (``%%gpumem`` and `gpumagic.gpumem`), `per_cell` and `cell_log` (``%gpumem on``).
+By line, by cell
+    `line_profiler` and `retained` (``--lines``), `history` (``%gpumem record``).
+What holds it
+    `snapshot` (what the allocator tells), `allocator_blocks` (its blocks), `object_graph` (the walk
+    over the user's objects), `referents` (what each refers to), `notebook_references` (what IPython
+    references by itself), `other_references` (threads, event loops, registered functions),
+    `reference_counts` (whether all references to an object are known), `attribution` (all of them
+    added up), `heap_scan` (what is not referenced by any variable, by all objects of the process).
+Freeing it
+    `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `start_counters`
+    (the counters at a cell's start, with which its failure is compared).
 """

@@ -1,67 +1,37 @@
 """The allocator's blocks: what is allocated, where, and what would be left without some of it.
 
-From ``torch.cuda.memory_snapshot``, which reads the allocator's own lists, waits for nothing and
-makes no context. Other allocators keep no such lists: there the tensors' storages stand for blocks.
+Other allocators than torch's native one list no blocks: there the tensors' storages stand for them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import storage_address, tensor_base
 from gpumagic.errors import DeviceError
+from gpumagic.memory.snapshot import Block, Segment, read_segments
 from gpumagic.system import text
 
 
 class UnreadableError(DeviceError):
-    """The allocator does not tell what it holds."""
-
-
-@dataclass
-class Block:
-    """One allocation that is live. Bytes."""
-
-    device: int
-    address: int
-    #: What was asked for.
-    requested: int
-    #: What it takes, as the allocator rounds it; `requested` where that is not known.
-    size: int
-    #: The Python lines that allocated it, innermost first, where torch recorded them.
-    frames: tuple[Mapping[str, Any], ...] = ()
-
-
-@dataclass
-class Segment:
-    """A piece of device memory that the allocator holds. Bytes."""
-
-    device: int
-    total: int
-    #: Of a CUDA graph's or a user's pool, which others cannot use.
-    private: bool
-    expandable: bool
-    #: Whether memory in it is freed, but some stream may still be using it.
-    pending: bool
-    #: In the order of addresses: the size, and the address of a live block (None for a free one).
-    layout: list[tuple[int, int | None]] = field(default_factory=list)
+    """The allocator has no counters that can be read."""
 
 
 class Blocks:
-    """All live blocks of the devices in use, and where a tensor's storage lies among them."""
+    """All allocated blocks of the devices in use, and which one a tensor's storage lies in."""
 
     def __init__(self) -> None:
         self.all: list[Block] = []
-        self.segments: list[Segment] = []
-        #: By CUDA ordinal, what the allocator says is allocated, and reserved.
+        self.segments: tuple[Segment, ...] = ()
+        #: By CUDA ordinal, allocated and reserved bytes by the allocator's counters.
         self.allocated: dict[int, int] = {}
         self.reserved: dict[int, int] = {}
         #: False for an allocator that does not list its blocks.
         self.exact = True
-        #: Whether the counters and the list agree: nobody allocated in between.
+        #: Whether the counters and the list agree: no thread allocated in between.
         self.consistent = True
         self._at: dict[int, int] = {}
         self._addresses: list[int] = []
@@ -69,7 +39,7 @@ class Blocks:
 
     @classmethod
     def read(cls) -> Blocks:
-        """The blocks now.
+        """Return the blocks now.
 
         Raises:
             UnreadableError: a pluggable allocator, which keeps no counters.
@@ -97,8 +67,8 @@ class Blocks:
         if torch_cuda.allocator_backend() != "native":
             self.exact = False
             return
-        for segment in torch_cuda.memory_snapshot():
-            self._add(segment)
+        self.segments = read_segments()
+        self.all = [b for segment in self.segments for b in segment.blocks if b.allocated]
         self._at = {block.address: i for i, block in enumerate(self.all)}
         self._order = sorted(range(len(self.all)), key=lambda i: self.all[i].address)
         self._addresses = [self.all[i].address for i in self._order]
@@ -107,29 +77,8 @@ class Blocks:
             found[block.device] = found.get(block.device, 0) + block.size
         self.consistent = found == self.allocated
 
-    def _add(self, segment: Mapping[str, Any]) -> None:
-        kept = Segment(
-            device=segment["device"],
-            total=segment["total_size"],
-            private=tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0),
-            expandable=bool(segment.get("is_expandable")),
-            pending=False,
-        )
-        address = segment["address"]
-        for block in segment["blocks"]:
-            live = block["state"] == "active_allocated"
-            kept.pending |= block["state"] not in ("active_allocated", "inactive")
-            kept.layout.append((block["size"], address if live else None))
-            if live:
-                frames = tuple(block.get("frames") or ())
-                size = block["size"]
-                requested = block.get("requested_size", size)
-                self.all.append(Block(segment["device"], address, requested, size, frames))
-            address += block["size"]
-        self.segments.append(kept)
-
     def finder(self, *, storages: bool = False) -> Callable[[Any], int | None]:
-        """A function that tells which of `all` a tensor's storage lies in; None for no block.
+        """Return a function from a tensor to the place in `all` of its block, or None.
 
         With ``storages`` it takes storages themselves.
         """
@@ -145,7 +94,7 @@ class Blocks:
             found = at.get(address)
             if found is not None or not address:
                 return found
-            # Memory that was lent (DLPack, a pool of somebody's) may begin inside a block.
+            # Memory of another library (DLPack, a pool of its own) may begin inside a block.
             place = bisect_right(addresses, address) - 1
             if place < 0:
                 return None
@@ -178,10 +127,10 @@ class Blocks:
 
         return find
 
-    # --- what would be ---------------------------------------------------------------------------
+    # --- after freeing some ----------------------------------------------------------------------
 
     def without(self, gone: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Allocated and reserved bytes by ordinal, were the blocks ``gone`` freed.
+        """Return allocated and reserved bytes by ordinal with the blocks ``gone`` freed.
 
         ``gone`` are places in `all`. With an empty cache; reserved may be less still, since an
         expandable segment shrinks.
@@ -197,15 +146,15 @@ class Blocks:
         return allocated, reserved
 
     def largest_free(self, device: int, gone: Collection[int] = ()) -> int:
-        """The largest piece of what is reserved and unused, that anybody may use."""
+        """Return the size of the largest free piece of the segments that any tensor may use."""
         freed = {self.all[i].address for i in gone}
         largest = run = 0
         for segment in self.segments:
             if segment.device != device or segment.private:
                 continue
             run = 0
-            for size, address in segment.layout:
-                run = run + size if address is None or address in freed else 0
+            for block in segment.blocks:
+                run = run + block.size if not block.allocated or block.address in freed else 0
                 largest = max(largest, run)
         return largest
 
@@ -215,9 +164,9 @@ def _data_ptr(storage: Any) -> int:
 
 
 def _released(segment: Segment, freed: Collection[int]) -> int:
-    """What of a segment goes back to the device when the cache is emptied."""
+    """Return the bytes of a segment that go back to the device when the cache is emptied."""
     if segment.pending or segment.private:
         return 0
-    if all(address is None or address in freed for _, address in segment.layout):
-        return segment.total
+    if all(not block.allocated or block.address in freed for block in segment.blocks):
+        return segment.size
     return 0

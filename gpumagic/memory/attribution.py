@@ -1,4 +1,4 @@
-"""Who holds GPU memory, to the byte: the walk's findings laid against the allocator's blocks."""
+"""What holds GPU memory, to the byte: the result of the walk, by the allocator's blocks."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import gpu_absence, torch_cuda
-from gpumagic.memory.allocator_blocks import Block, Blocks, UnreadableError
+from gpumagic.memory.allocator_blocks import Blocks, UnreadableError
 from gpumagic.memory.heap_scan import scanned, summed
-from gpumagic.memory.notebook_references import LAST, LOCAL, Pins
+from gpumagic.memory.notebook_references import LAST, LOCAL, NotebookReferences
 from gpumagic.memory.object_graph import Root, Walked, bits, walk
-from gpumagic.memory.other_references import KINDS, Owners, finalized
+from gpumagic.memory.other_references import KINDS, OtherReferences, finalized
 from gpumagic.memory.report import uncounted
+from gpumagic.memory.snapshot import Block
 from gpumagic.results import DeviceHolders, Holder, Holders, Site
 from gpumagic.system import introspection
 
-#: What to call what holds memory beside the names, where that is all that is known of it.
-ELSEWHERE = "something that no name leads to"
+#: The displayed name of references that are counted but not found.
+ELSEWHERE = "an unknown reference"
 
 INEXACT = (
     "this allocator does not list its blocks: sizes are the tensors' own, and what it adds to "
-    "them is in what no name leads to"
+    "them counts as unreferenced"
 )
 
 
 def holders(
     namespace: Mapping[str, Any] | None = None, *, gc: bool = False, shell: Any = None
 ) -> Holders:
-    """Who holds GPU memory, by the names that the user has for it. Bytes.
+    """Return what holds GPU memory, by the user's variables. Bytes.
 
-    Walks what the names in ``namespace`` lead to (default: the notebook's, or the main module's)
-    and runs no code of the user's. What the notebook itself pins is told apart. The locals of
-    functions that are running are in nobody's namespace: ``holders({**globals(), **locals()})``.
+    Walks over what the variables in ``namespace`` reference (default: the notebook's, or the main
+    module's) and runs no user code. What only the notebook references is counted apart. The locals
+    of running functions are in no namespace: ``holders({**globals(), **locals()})``.
 
     Args:
         namespace: Names and their values.
-        gc: Also look through all objects of the process for tensors that no name leads to; some
-            100 ms, and more in a large process.
+        gc: Also look through all objects of the process for tensors that no variable references;
+            some 100 ms, and more in a large process.
         shell: The IPython shell; by default the one that runs, if one does.
 
     Imports no torch, makes no context, waits for nothing.
@@ -49,7 +50,7 @@ def holders(
     if not torch_cuda.contexts():
         return Holders(error=gpu_absence.reason())
     try:
-        # Whoever calls holds on to names of their own.
+        # The caller references the values of a namespace of its own.
         survey = Survey.make(namespace, shell, certain=namespace is None)
     except UnreadableError as error:
         return Holders(error=str(error))
@@ -57,14 +58,14 @@ def holders(
 
 
 def current_shell() -> Any:
-    """The IPython shell of this process, or None."""
+    """Return the IPython shell of this process, or None."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 @dataclass
 class Survey:
-    """The blocks, the roots in the order in which they are given blocks, and who holds which."""
+    """The blocks, the roots in the order in which blocks count to them, and which hold which."""
 
     blocks: Blocks
     roots: Sequence[Root]
@@ -80,31 +81,31 @@ class Survey:
         seconds: float | None = None,
         certain: bool = False,
     ) -> Survey:
-        """Look around now; with ``certain`` also for references from where nothing is looked at.
+        """Make a survey now; with ``certain`` also of references from unvisited objects.
 
         Raises:
             UnreadableError: a pluggable allocator, which keeps no counters.
         """
         shell = current_shell() if shell is None else shell
-        pins = None if shell is None else Pins(shell)
+        notebook = None if shell is None else NotebookReferences(shell)
         if namespace is None:
-            namespace = pins.namespace if pins else vars(sys.modules["__main__"])
+            namespace = notebook.namespace if notebook else vars(sys.modules["__main__"])
         plugins = _plugins(namespace)
         modules = {**tracebacks.users_modules(), **plugins}
-        roots = [*named_roots(namespace, modules, pins), *finalized()]
+        roots = [*named_roots(namespace, modules, notebook), *finalized()]
         without: list[Any] = [namespace, sys.modules, vars(sys), vars(builtins)]
-        # What is in them has names of its own.
+        # What is in them has roots of its own.
         without += map(introspection.module_attributes, plugins.values())
-        if pins is not None:
-            roots += pins.roots()
-            without += pins.excluded()
-        owners = Owners(pins)
+        if notebook is not None:
+            roots += notebook.roots()
+            without += notebook.excluded()
+        owners = OtherReferences(notebook)
         roots += owners.roots()
         without += owners.excluded()
         places = None
         if certain:
             places = [namespace, *map(introspection.module_attributes, modules.values())]
-            places += pins.places() if pins else (vars(sys),)
+            places += notebook.places() if notebook else (vars(sys),)
         blocks = Blocks.read()
         walked = walk(
             roots,
@@ -116,13 +117,13 @@ class Survey:
         )
         if certain:
             roots.append(Root(ELSEWHERE, "", ()))
-        survey = cls(blocks, roots, walked, pins.cell_of if pins else tracebacks.no_cells)
+        survey = cls(blocks, roots, walked, notebook.cell_of if notebook else tracebacks.no_cells)
         survey._name_locals()
         survey._name_elsewhere()
         return survey
 
     def _name_locals(self) -> None:
-        """What a failed function's variable holds is not held by its exception once more."""
+        """Count what a failed function's variable holds not to its exception, too."""
         local = self._mask(lambda root: root.kind == LOCAL)
         last = self._mask(lambda root: root.name == LAST)
         for block, owners in self.walked.owners.items():
@@ -130,7 +131,7 @@ class Survey:
                 self.walked.owners[block] = owners & ~last
 
     def _name_elsewhere(self) -> None:
-        """What is known to be held by one who does not let go is held elsewhere by that one."""
+        """Remove the unknown reference where a known one explains it."""
         known = self._mask(lambda root: root.kind in KINDS)
         unknown = self._mask(lambda root: root.name == ELSEWHERE)
         for block, owners in self.walked.owners.items():
@@ -138,14 +139,14 @@ class Survey:
                 self.walked.owners[block] = owners & ~unknown
 
     def held_by(self, chosen: Callable[[Root], bool]) -> set[int]:
-        """The blocks that nothing but the chosen roots holds."""
+        """Return the blocks that only the chosen roots hold."""
         mask = self._mask(chosen)
         return {b for b, owners in self.walked.owners.items() if owners and not owners & ~mask}
 
     def beside(
         self, chosen: Callable[[Root], bool], going: Callable[[Root], bool]
     ) -> tuple[set[int], set[int], list[str]]:
-        """The blocks that the chosen roots lead to; those that stay when ``going`` ones go; why."""
+        """Return the chosen roots' blocks, those not freed with the ``going`` roots, and why."""
         mask, staying = self._mask(chosen), ~self._mask(going)
         held = {b: owners for b, owners in self.walked.owners.items() if owners & mask}
         rest = {block for block, owners in held.items() if owners & staying}
@@ -153,7 +154,7 @@ class Survey:
         return set(held), rest, list(who)
 
     def alone(self, beside: Callable[[Root], bool]) -> dict[int, set[int]]:
-        """By place of a root, the blocks that only it holds, and perhaps roots ``beside`` it."""
+        """Return by a root's place the blocks of which only ``beside`` roots are other holders."""
         mask = self._mask(beside)
         found: dict[int, set[int]] = {}
         for block, owners in self.walked.owners.items():
@@ -162,8 +163,8 @@ class Survey:
                 found.setdefault(rest.bit_length() - 1, set()).add(block)
         return found
 
-    def holding(self, chosen: Callable[[Root], bool]) -> list[Root]:
-        """Those of the chosen roots that hold any block."""
+    def holding_any(self, chosen: Callable[[Root], bool]) -> list[Root]:
+        """Return those of the chosen roots that hold any block."""
         holding = 0
         for owners in self.walked.owners.values():
             holding |= owners
@@ -172,10 +173,10 @@ class Survey:
     def _mask(self, chosen: Callable[[Root], bool]) -> int:
         return sum(1 << i for i, root in enumerate(self.roots) if chosen(root))
 
-    # --- the account -----------------------------------------------------------------------------
+    # --- the result ------------------------------------------------------------------------------
 
     def result(self, *, scan: bool = False) -> Holders:
-        """The account of every device; ``scan`` looks for the rest through all objects."""
+        """Return what holds every device's memory; ``scan`` looks at all objects for the rest."""
         rest = self._rest()
         sites = scanned(self.blocks, rest, self.cell_of) if scan else self._sites(rest)
         devices = {
@@ -186,7 +187,7 @@ class Survey:
         if not self.blocks.exact:
             notes.append(INEXACT)
         if not self.blocks.consistent:
-            notes.append("another thread allocates meanwhile: figures are of different moments")
+            notes.append("another thread allocates meanwhile: figures are of different times")
         return Holders(devices, tuple(notes))
 
     def _rest(self) -> list[int]:
@@ -239,13 +240,13 @@ class Survey:
             alone=count.alone,
             shared=count.shared,
             also=tuple(also),
-            pinned=root.pinned,
+            pinned=root.by_notebook,
         )
 
-    # --- what no name leads to -------------------------------------------------------------------
+    # --- what no variable references -------------------------------------------------------------
 
     def _sites(self, rest: Iterable[int]) -> dict[int, tuple[Site, ...]]:
-        """By the line that allocated it, where torch recorded that."""
+        """Return memory by the line that allocated it, where torch recorded that."""
         found = ((self.blocks.all[i], self._site(self.blocks.all[i])) for i in rest)
         return summed((block, where) for block, where in found if where is not None)
 
@@ -278,20 +279,20 @@ class _Count:
 
 
 def named_roots(
-    namespace: Mapping[str, Any], modules: Mapping[str, Any], pins: Pins | None
+    namespace: Mapping[str, Any], modules: Mapping[str, Any], notebook: NotebookReferences | None
 ) -> list[Root]:
-    """The user's names: modules first, since to them belongs what others refer to as well."""
+    """Return the user's variables: modules first, as what others reference too counts to them."""
     names = list(namespace.items())
     found = [
         (name, value)
         for name, value in names
-        if not (pins.is_notebooks(name, value) if pins else name[:2] == "__" == name[-2:])
+        if not (notebook.is_notebooks(name, value) if notebook else name[:2] == "__" == name[-2:])
     ]
     called = {
         id(value): name for name, value in names if introspection.is_a(value, types.ModuleType)
     }
     for module_name, module in modules.items():
-        # A package that has a name leads to its modules; others are held by Python alone.
+        # A package in a variable leads to its modules; others are referenced by Python alone.
         package, _, rest = module_name.partition(".")
         within = called.get(id(modules.get(package)))
         name = called.get(id(module)) or (f"{within}.{rest}" if within and rest else module_name)
@@ -303,7 +304,7 @@ def named_roots(
 
 
 def _plugins(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The modules that have a name here, and are the user's, and are not in `sys.modules`."""
+    """Return the user's modules in variables that are not in `sys.modules`."""
     listed = {id(module) for module in list(sys.modules.values())}
     return {
         name: value
@@ -324,7 +325,7 @@ def _of_module(name: str, module: Any, namespace: Mapping[str, Any]) -> list[tup
 
 
 def _kind(value: Any) -> tuple[int, str]:
-    """The rank and the name of a value's kind."""
+    """Return the rank and the name of a value's kind."""
     kind, torch = type(value), torch_cuda.loaded()
     if torch is not None:
         if introspection.derives(kind, torch.nn.Module):

@@ -1,4 +1,4 @@
-"""The records of a session's cells: pure, a bounded list and what is read from it."""
+"""The records of a session's cells: a bounded list."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class MemoryLog:
         self._cells.append(cell)
 
     def result(self, limits: Mapping[int, int], *, watching: bool) -> CellLog:
-        """The records until now."""
+        """Return the records until now."""
         return CellLog(tuple(self._cells), self._forgotten, limits, watching)

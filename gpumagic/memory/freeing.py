@@ -1,4 +1,4 @@
-"""Giving GPU memory back: names, what the notebook pins, garbage, the allocator's cache."""
+"""Free GPU memory: variables, the notebook's references, garbage, the allocator's cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.allocator_blocks import UnreadableError
 from gpumagic.memory.attribution import Survey
-from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, Pins
+from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.object_graph import Root
 from gpumagic.results import Freed, FreeStep
 from gpumagic.system import introspection
@@ -22,16 +22,16 @@ NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
 
 def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Freed:
-    """Delete ``names``, let go of what the notebook pins, collect, and empty the cache.
+    """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
 
-    Nothing else that the user has a name for is touched. With ``dry_run`` nothing is touched at
-    all, and the figures are those to be expected: what garbage there is nobody knows before.
+    No other variable is changed. With ``dry_run`` nothing is changed at all, and the figures are
+    those to be expected; how much of it is garbage is not known before.
 
     Raises:
         SpecError: no such variable; nothing is done then.
     """
-    pins = Pins(shell)
-    _check(pins, names)
+    notebook = NotebookReferences(shell)
+    _check(notebook, names)
     if not torch_cuda.contexts():
         for name in () if dry_run else names:
             shell.del_var(name, by_name=True)
@@ -40,39 +40,39 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
         survey = Survey.make(shell=shell, certain=True)
     except UnreadableError as error:
         return Freed(error=str(error))
-    holding = survey.holding(lambda root: root.pinned)
+    holding = survey.holding_any(lambda root: root.by_notebook)
     places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
     labels = (_label("delete", names), _label("forget", list(places)))
     if dry_run:
         return _expected(survey, names, labels)
-    notes = _others(survey, names, dry_run=False)
+    notes = _not_freed(survey, names, dry_run=False)
     del survey
-    meter = _Meter()
+    steps = _Steps()
     for name in names:
         shell.del_var(name, by_name=True)
-    meter.step(labels[0])
-    failed = pins.release(holding)
+    steps.add(labels[0])
+    failed = notebook.release(holding)
     del holding
-    meter.step(labels[1])
+    steps.add(labels[1])
     gc.collect()
-    meter.step("collect garbage")
+    steps.add("collect garbage")
     torch_cuda.empty_cache()
-    meter.step("empty the cache")
-    return meter.result((*notes, NO_DEBUG) if failed else notes)
+    steps.add("empty the cache")
+    return steps.result((*notes, NO_DEBUG) if failed else notes)
 
 
-def _check(pins: Pins, names: Sequence[str]) -> None:
+def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
     modules = {id(module) for module in list(sys.modules.values())}
     for name in names:
-        if name not in pins.namespace:
-            near = difflib.get_close_matches(name, list(pins.namespace), n=1)
+        if name not in notebook.namespace:
+            near = difflib.get_close_matches(name, list(notebook.namespace), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
-        value = pins.namespace[name]
-        if pins.is_notebooks(name, value):
+        value = notebook.namespace[name]
+        if notebook.is_notebooks(name, value):
             raise SpecError(
-                f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free lets go "
-                "of what the notebook holds on to"
+                f"%gpumem free: {name!r} is the notebook's own; without it, %gpumem free deletes "
+                "the notebook's references"
             )
         if introspection.is_a(value, types.ModuleType) and id(value) in modules:
             raise SpecError(
@@ -81,23 +81,23 @@ def _check(pins: Pins, names: Sequence[str]) -> None:
             )
 
 
-def _is_one(root: Root, names: Collection[str]) -> bool:
-    """Whether a root goes with ``names``: a variable, or what is in a module that has that name."""
-    return not root.pinned and root.name.partition(".")[0] in names
+def _is_of(root: Root, names: Collection[str]) -> bool:
+    """Whether a root is a variable in ``names``, or what is in a module of such a name."""
+    return not root.by_notebook and root.name.partition(".")[0] in names
 
 
-def _others(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str, ...]:
-    """A line for each of ``names`` that does not give back all it leads to: who holds it, too."""
+def _not_freed(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str, ...]:
+    """Return a line for each of ``names`` whose memory is not all freed: what else holds it."""
     lines = []
     for name in names:
         held, rest, others = survey.beside(
-            lambda root, name=name: _is_one(root, (name,)),  # type: ignore[misc]
-            lambda root: root.pinned or _is_one(root, names),
+            lambda root, name=name: _is_of(root, (name,)),  # type: ignore[misc]
+            lambda root: root.by_notebook or _is_of(root, names),
         )
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         who = f"{', '.join(others[:3])}{more} {'hold' if len(others) > 1 else 'holds'}"
         if not held:
-            told = f"{name} leads to no GPU memory" if dry_run else "it led to no GPU memory"
+            told = f"{name} holds no GPU memory" if dry_run else "it held no GPU memory"
         elif not rest:
             continue
         elif len(rest) < len(held):
@@ -109,21 +109,21 @@ def _others(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str, .
 
 
 def _label(verb: str, names: Sequence[str]) -> str | None:
-    """``delete x, y``; None where there is nothing to do."""
+    """Return ``delete x, y``; None where there is nothing to do."""
     if not names:
         return None
     shown = ", ".join(names[:3])
     return f"{verb} {shown}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
-class _Meter:
-    """What each step gave back, by the allocator's counters."""
+class _Steps:
+    """The memory that each step freed, by the allocator's counters."""
 
     def __init__(self) -> None:
         self._before = self._now = _counters()
         self._steps: list[FreeStep] = []
 
-    def step(self, what: str | None) -> None:
+    def add(self, what: str | None) -> None:
         now = _counters()
         if what is not None:
             self._steps.append(
@@ -141,7 +141,7 @@ _Counters = tuple[dict[int, int], dict[int, int]]
 
 
 def _counters() -> _Counters:
-    """Allocated and reserved bytes by ordinal."""
+    """Return allocated and reserved bytes by ordinal."""
     stats = {ordinal: torch_cuda.memory_stats(ordinal) for ordinal in torch_cuda.contexts()}
     allocated = {i: s["allocated_bytes"]["all"]["current"] for i, s in stats.items()}
     return allocated, {i: s["reserved_bytes"]["all"]["current"] for i, s in stats.items()}
@@ -152,11 +152,11 @@ def _minus(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
 
 
 def _expected(survey: Survey, names: Sequence[str], labels: tuple[str | None, str | None]) -> Freed:
-    """The figures of a dry run."""
+    """Return the figures of a dry run."""
     blocks = survey.blocks
     before = (dict(blocks.allocated), dict(blocks.reserved))
-    by_names = survey.held_by(lambda root: _is_one(root, names))
-    by_all = survey.held_by(lambda root: root.pinned or _is_one(root, names))
+    by_names = survey.held_by(lambda root: _is_of(root, names))
+    by_all = survey.held_by(lambda root: root.by_notebook or _is_of(root, names))
     middle = blocks.without(by_names)[0]
     after = blocks.without(by_all)
     steps = []
@@ -166,10 +166,10 @@ def _expected(survey: Survey, names: Sequence[str], labels: tuple[str | None, st
         steps.append(FreeStep(labels[1], _minus(middle, after[0])))
     steps.append(FreeStep("collect garbage"))
     steps.append(FreeStep("empty the cache", {}, _minus(before[1], after[1])))
-    pinned = survey.holding(lambda root: root.kind in (LOCAL, EXCEPTION))
+    failed = survey.holding_any(lambda root: root.kind in (LOCAL, EXCEPTION))
     notes = ["nothing was done; without --dry-run it is"]
-    notes += _others(survey, names, dry_run=True)
-    if pinned:
+    notes += _not_freed(survey, names, dry_run=True)
+    if failed:
         notes.append("the last exception would be gone, and %debug would have nothing to show")
     if not blocks.exact or any(segment.expandable for segment in blocks.segments):
         notes.append("what goes back to the device is a lower bound")

@@ -1,4 +1,4 @@
-"""What holds the blocks that no name leads to: a look through all objects of the process."""
+"""What holds the blocks that no variable references: a scan of all objects of the process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions, tensor_base
-from gpumagic.memory.allocator_blocks import Block, Blocks
+from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.other_references import stack_of
+from gpumagic.memory.snapshot import Block
 from gpumagic.results import Site
 from gpumagic.system import introspection
 
@@ -21,7 +22,7 @@ _NAMELESS = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
 
 
 def summed(found: Iterable[tuple[Block, str]]) -> dict[int, tuple[Site, ...]]:
-    """The sites of each device, the largest first."""
+    """Return the sites of each device, the largest first."""
     sums: dict[tuple[int, str], list[int]] = {}
     for block, where in found:
         held = sums.setdefault((block.device, where), [0, 0])
@@ -36,7 +37,7 @@ def summed(found: Iterable[tuple[Block, str]]) -> dict[int, tuple[Site, ...]]:
 def scanned(
     blocks: Blocks, rest: Sequence[int], cell_of: tracebacks.CellOf
 ) -> dict[int, tuple[Site, ...]]:
-    """What no name leads to, by what else refers to it; looks through all objects."""
+    """Return what no variable references by its other referrers; looks at all objects."""
     torch = torch_cuda.loaded()
     wanted, find = set(rest), blocks.finder()
     #: Side by side, so that nothing here refers to a tensor but this one list.
@@ -73,24 +74,24 @@ def _shared(tensor: Any) -> bool:
 
 
 def _variables(cell_of: tracebacks.CellOf) -> dict[int, str]:
-    """By `id`, what is in a variable of a function that runs in this thread: what to call that."""
+    """Return by `id` the displayed names of the variables of functions running in this thread."""
     found: dict[int, str] = {}
     for frame in stack_of(sys._getframe()):
         module = frame.f_globals.get("__name__")
         if type(module) is str and module.partition(".")[0] == __package__.partition(".")[0]:
-            continue  # what refers to it here is this look itself
+            continue  # this scan itself
         where = tracebacks.described(frame, frame.f_lineno, cell_of)
         for name, value in introspection.running_variables(frame):
             found.setdefault(id(value), f"{name} ({where}, which is running)")
     return found
 
 
-#: So many steps are gone back from a tensor, through what has no name.
+#: So many referrers without a name are followed back from a tensor.
 _STEPS = 5
 
 
 def _referrers(things: list[Any], cell_of: tracebacks.CellOf) -> dict[int, str]:
-    """By `id`, what refers to each of the ``things``: the first step back that has a name."""
+    """Return by `id` the nearest referrer with a name of each of the ``things``."""
     modules = {id(introspection.module_attributes(m)): n for n, m in list(sys.modules.items())}
     found: dict[int, str] = {}
     nameless: dict[int, str] = {}
@@ -123,7 +124,7 @@ def _referrers(things: list[Any], cell_of: tracebacks.CellOf) -> dict[int, str]:
 
 
 def _who(things: list[Any]) -> list[Any]:
-    """What refers to any of ``things``, but for the list itself and what is running."""
+    """Return the referrers of ``things``, except the list itself and frames."""
     found = gc.get_referrers(*things) if things else []
     return [f for f in found if f is not things and type(f) is not types.FrameType]
 
@@ -131,7 +132,7 @@ def _who(things: list[Any]) -> list[Any]:
 def _called(
     holder: Any, held: Container[int], modules: Mapping[int, str], cell_of: tracebacks.CellOf
 ) -> str:
-    """What to call an object that refers to one of those whose ids are ``held``."""
+    """Return the displayed name of an object that refers to one of those with the ids ``held``."""
     module = modules.get(id(holder))
     if module is not None:
         name = next((k for k, v in holder.items() if id(v) in held), "?")

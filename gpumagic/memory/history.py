@@ -1,10 +1,10 @@
-"""The allocator's history within bounds, and live memory by the cell that allocated it.
+"""Record the allocator's history within bounds; live memory by the cell that allocated it.
 
-torch's own defaults keep every event for ever, with C++ stacks; here the newest events are kept,
-with the Python stacks of allocations.
+torch's own defaults keep all events, with C++ stacks; here the newest events are kept, with the
+Python stacks of allocations.
 
-Which cell made an allocation is told by the outermost frame of its stack that is a cell's own code;
-for what has no such frame (the backward threads of autograd have no Python stack) or for a cell
+Which cell made an allocation is determined by the outermost frame of its stack that is a cell's own
+code; where there is none (the backward threads of autograd have no Python stack) and for a cell
 that was run several times, by the time of the event and the times at which cells began and ended.
 """
 
@@ -23,6 +23,7 @@ from gpumagic.cells.hooks import CellHook, CellHooks, first_line
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
+from gpumagic.memory.snapshot import Snapshot, parse_snapshot, read_snapshot
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 from gpumagic.system import text
 
@@ -36,7 +37,7 @@ _LATER = "Recording begins when CUDA is first used."
 
 @dataclass
 class Run:
-    """A cell's run; its number is known for certain only at its end."""
+    """A run of a cell; its number is known for certain only at its end."""
 
     source: str
     number: int | None = None
@@ -44,7 +45,7 @@ class Run:
 
 @dataclass
 class Cells:
-    """Which cell was running when, and whose code is whose. Pure."""
+    """Which cell was running when, and which cells ran the code of which file."""
 
     #: First lines by execution number, of the cells that have ended.
     sources: dict[int, str] = field(default_factory=dict)
@@ -54,13 +55,13 @@ class Cells:
     times: list[int] = field(default_factory=list)
     runs: list[Run | None] = field(default_factory=list)
 
-    def turn(self, microseconds: int, run: Run | None) -> None:
-        """From now on ``run`` is running."""
+    def add_run(self, microseconds: int, run: Run | None) -> None:
+        """Note that from this time on ``run`` is running; None for no cell."""
         self.times.append(microseconds)
         self.runs.append(run)
 
     def by_frames(self, frames: Sequence[Mapping[str, Any]]) -> set[int]:
-        """The cells whose own code stands outermost in a stack, innermost frame first."""
+        """Return the cells whose code is outermost in a stack, given innermost frame first."""
         for frame in reversed(frames):
             if frame["name"].startswith(("<module>", "<cell line")):
                 cells = self.files.get(frame["filename"])
@@ -69,7 +70,7 @@ class Cells:
         return set()
 
     def at(self, microseconds: int) -> tuple[int | None, str]:
-        """The cell that was running, and its first line or what stands in its place."""
+        """Return the cell that was running, and its first line or what to show instead."""
         place = bisect_right(self.times, microseconds) - 1
         if place < 0:
             return None, _BEFORE
@@ -78,38 +79,32 @@ class Cells:
 
 
 def holdings_by_cell(
-    snapshot: Mapping[str, Any], cells: Cells, max_entries: int | None
+    snapshot: Snapshot, cells: Cells, max_entries: int | None
 ) -> dict[int, tuple[CellHolding, ...]]:
-    """Live bytes by the cell that allocated them, from the allocator's snapshot. Pure."""
+    """Return live bytes by the cell that allocated them."""
     found: dict[int, Counter[tuple[int | None, str]]] = {}
     blocks: dict[int, Counter[tuple[int | None, str]]] = {}
-    made = [
-        {event["addr"]: event["time_us"] for event in events if event["action"] == "alloc"}
-        for events in snapshot["device_traces"]
+    times = [
+        {event.address: event.microseconds for event in events if event.allocated}
+        for events in snapshot.events
     ]
-    full = [
-        max_entries is None or len(events) >= max_entries for events in snapshot["device_traces"]
-    ]
-    for segment in snapshot["segments"]:
-        ordinal = segment["device"]
-        for block in segment["blocks"]:
-            if block["state"] != "active_allocated":
-                continue
-            frames = block.get("frames", ())
-            numbers = cells.by_frames(frames)
-            time_us = made[ordinal].get(block["address"])
-            if len(numbers) == 1:
-                (number,) = numbers
-                cell: tuple[int | None, str] = number, cells.sources.get(number, "")
-            elif time_us is not None:
-                cell = cells.at(time_us)
-            elif numbers:
-                names = " or ".join(f"[{n}]" for n in sorted(numbers))
-                cell = None, f"{names}: {cells.sources.get(max(numbers), '')}"
-            else:
-                cell = None, _LOST if full[ordinal] or frames else _BEFORE
-            found.setdefault(ordinal, Counter())[cell] += block["size"]
-            blocks.setdefault(ordinal, Counter())[cell] += 1
+    full = [max_entries is None or count >= max_entries for count in snapshot.recorded]
+    for block in snapshot.allocated_blocks():
+        ordinal = block.device
+        numbers = cells.by_frames(block.frames)
+        time_us = times[ordinal].get(block.address)
+        if len(numbers) == 1:
+            (number,) = numbers
+            cell: tuple[int | None, str] = number, cells.sources.get(number, "")
+        elif time_us is not None:
+            cell = cells.at(time_us)
+        elif numbers:
+            names = " or ".join(f"[{n}]" for n in sorted(numbers))
+            cell = None, f"{names}: {cells.sources.get(max(numbers), '')}"
+        else:
+            cell = None, _LOST if full[ordinal] or block.frames else _BEFORE
+        found.setdefault(ordinal, Counter())[cell] += block.size
+        blocks.setdefault(ordinal, Counter())[cell] += 1
     return {
         ordinal: tuple(
             CellHolding(number, source, size, blocks[ordinal][number, source])
@@ -138,37 +133,38 @@ class History:
         self._cells = Cells()
         self._innermost: _Begun | None = None
         self._own = False
-        #: What torch will call when CUDA is first used; None if nobody waits for that.
-        self._armed: Callable[[], None] | None = None
+        #: What torch will call when CUDA is first used; None if nothing is to be called.
+        self._waiting: Callable[[], None] | None = None
         self._max_entries: int | None = None
 
     def state(self, message: str = "") -> HistoryState:
         """Whether the history is recorded now, or will be as soon as CUDA is in use."""
-        armed = self._armed is not None
+        armed = self._waiting is not None
         recording = recorded_by_others()
         own = armed or (recording and self._own)
         return HistoryState(recording, own, self._max_entries if own else None, message, armed)
 
     def on(self, max_entries: int = MAX_ENTRIES) -> HistoryState:
-        """Begin to record; a history that somebody else records goes on as it is.
+        """Begin to record; a history that is recorded already goes on as it is.
 
         Where CUDA is not in use yet, begin when it first is: the allocator would initialise it, and
         a later choice of GPUs would be too late.
 
         Raises:
-            DeviceError: torch is not there, or its allocator has no history.
+            DeviceError: torch is not imported, or its allocator has no history.
         """
         if torch_cuda.loaded() is None:
             raise DeviceError("torch is not imported: there is no allocator yet to record")
         if not torch_cuda.built_with_cuda():
             raise DeviceError("this torch has no CUDA support")
-        if self._armed is not None:
+        if self._waiting is not None:
             return self.state(f"It is so already: {_LATER[0].lower()}{_LATER[1:]}")
         if not torch_cuda.initialized():
-            self._arm(max_entries)
+            self._wait(max_entries)
             return self.state(_LATER)
         if self.state().recording:
-            message = f"{'It is' if self._own else 'By somebody else it is'} recorded already."
+            by = "" if self._own else ", but not by %gpumem"
+            message = f"It is recorded already{by}."
             self._hooks.add(self._hook, running=True)
             return self.state(message)
         self._record(max_entries)
@@ -182,36 +178,36 @@ class History:
             raise DeviceError(_one_line(error)) from None
         self._own, self._max_entries = True, max_entries
 
-    def _arm(self, max_entries: int) -> None:
+    def _wait(self, max_entries: int) -> None:
         """Begin as torch initialises CUDA, before anything can be allocated."""
         reason = gpu_absence.reason()
         if reason != gpu_absence.NOT_IN_USE:
             raise DeviceError(f"there is nothing to record: {reason}")
 
         def begin() -> None:
-            if self._armed is not begin:
-                return  # withdrawn
-            self._armed = None
+            if self._waiting is not begin:
+                return  # cancelled
+            self._waiting = None
             try:
                 self._record(max_entries)
             except Exception as error:  # the user's cell is what initialises CUDA
                 print(f"gpumagic: no history is recorded ({text.reason(error)})")
 
-        self._armed, self._max_entries = begin, max_entries
+        self._waiting, self._max_entries = begin, max_entries
         torch_cuda.when_initialized(begin)
         self._hooks.add(self._hook, running=True)
 
-    def _disarm(self) -> None:
-        """Take back what `_arm` has left with torch."""
-        begin, self._armed = self._armed, None
+    def _cancel_wait(self) -> None:
+        """Undo `_wait`."""
+        begin, self._waiting = self._waiting, None
         if begin is not None:
             torch_cuda.forget(begin)
 
     def off(self) -> HistoryState:
-        """Stop recording, whoever began it; what was recorded is gone."""
+        """Stop recording, also where the user began it; what was recorded is gone."""
         before = self.state()
         self._remove_hook()
-        self._disarm()
+        self._cancel_wait()
         self._own = False
         if before.armed:
             return self.state("Recording will not begin.")
@@ -221,15 +217,15 @@ class History:
         return self.state("Recording has ended; what was recorded is gone.")
 
     def release(self) -> None:
-        """Undo `on`; a history that somebody else began goes on."""
+        """Undo `on`; a history that the user began goes on."""
         self._remove_hook()
-        self._disarm()
+        self._cancel_wait()
         if self._own and self.state().recording:
             torch_cuda.stop_history()
         self._own = False
 
     def cells(self) -> CellHoldings:
-        """Live bytes by the cell that allocated them.
+        """Return live bytes by the cell that allocated them.
 
         Raises:
             DeviceError: no history is recorded.
@@ -240,7 +236,7 @@ class History:
         if not torch_cuda.initialized():
             return CellHoldings()
         try:
-            snapshot = torch_cuda.snapshot()
+            snapshot = read_snapshot()
         except RuntimeError as error:
             raise DeviceError(_one_line(error)) from None
         self._number_running()
@@ -265,7 +261,7 @@ class History:
 
     def _turn(self, begun: _Begun | None) -> None:
         self._innermost = begun
-        self._cells.turn(_now(), None if begun is None else begun.run)
+        self._cells.add_run(_now(), None if begun is None else begun.run)
 
     def _before(self, info: Any, outer: _Begun | None) -> _Begun:
         if outer is not None and not getattr(info, "store_history", False):
@@ -307,7 +303,7 @@ def _now() -> int:
 
 def _one_line(error: BaseException) -> str:
     if torch_cuda.allocator_backend() in ("native", None):
-        return f"the allocator's history cannot be had: {text.reason(error)}"
+        return f"the allocator's history cannot be read: {text.reason(error)}"
     return f"the allocator in use records no history: {text.reason(error)}"
 
 
@@ -329,7 +325,7 @@ def write_snapshot(path: Path) -> SnapshotFile:
         path.write_bytes(written)
     except OSError as error:
         raise SpecError(f"cannot write {path}: {error.strerror or error}") from None
-    events = sum(len(trace) for trace in snapshot["device_traces"])
+    events = sum(parse_snapshot(snapshot).recorded)
     # The dump itself is an event in newer versions of torch.
     recorded = events if torch_cuda.history_is_recorded() else 0
     return SnapshotFile(str(path), len(written), recorded)

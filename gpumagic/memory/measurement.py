@@ -1,8 +1,7 @@
-"""GPU memory: what there is now, and what a stretch of a program does to it.
+"""Measure what a block, a function or a statement does to GPU memory.
 
-torch's allocator knows what torch holds, exactly and without synchronising; NVML knows the devices
-and everybody else. Nothing here imports torch, makes a context, starts a thread, collects garbage
-or empties a cache.
+The figures are the counters of torch's allocator: exact, without synchronising. Nothing here
+imports torch, makes a context, starts a thread, collects garbage or empties a cache.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
-from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport, Result
+from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# --- the change ---------------------------------------------------------------------------------
 
-
-class Measurement(Measured["Scope | str", MemoryDelta], Result):
+class Measurement(Measured["Scope | str", MemoryDelta]):
     """A context manager that measures what its body does to GPU memory, also when it raises.
 
     Has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
@@ -37,47 +34,25 @@ class Measurement(Measured["Scope | str", MemoryDelta], Result):
     unfinished = "the measurement has not ended; use its result after the with block"
 
     def begin(self) -> Scope | str:
-        """A scope of the ledger, or why there is none."""
+        """Open a scope of the ledger; return why there is none where it cannot be opened."""
         try:
             return LEDGER.open()
         except Exception as error:  # a pluggable allocator without counters; told in the result
-            return _one_line(error)
+            return unreadable(error)
 
     def end(self, stretch: Scope | str, *, partial: bool) -> MemoryDelta:
-        changed: dict[int, DeviceMemoryDelta] = {}
-        problem: str | None = None
+        """Return what has happened since `begin`."""
         if isinstance(stretch, str):
-            problem = stretch
-        else:
-            try:
-                changed = LEDGER.close(stretch)
-            except Exception as failure:
-                problem = _one_line(failure)
-        return MemoryDelta(
-            changed,
-            partial=partial,
-            notes=allocator_notes() if changed else (),
-            error=problem or (None if changed else _not_in_use()),
-        )
+            return memory_delta(stretch, partial=partial)
+        try:
+            return memory_delta(LEDGER.close(stretch), partial=partial)
+        except Exception as failure:
+            return memory_delta(unreadable(failure), partial=partial)
 
-    @property
-    def devices(self) -> Mapping[int, DeviceMemoryDelta]:
-        return self.result.devices
-
-    @property
-    def partial(self) -> bool:
-        return self.result.partial
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.result.notes
-
-    @property
-    def error(self) -> str | None:
-        return self.result.error
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.result.to_dict()
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result, name)
 
     def __repr__(self) -> str:
         return "<Measurement: not ended>" if self.finished is None else repr(self.finished)
@@ -91,14 +66,26 @@ class Measurement(Measured["Scope | str", MemoryDelta], Result):
         return self.finished._repr_mimebundle_(**options)
 
 
-def _one_line(error: BaseException) -> str:
+def memory_delta(
+    changed: Mapping[int, DeviceMemoryDelta] | str, *, partial: bool = False
+) -> MemoryDelta:
+    """Return the change of each device as a result; ``changed`` may be why it is not known."""
+    if isinstance(changed, str):
+        return MemoryDelta(partial=partial, error=changed)
+    if not changed:
+        return MemoryDelta(partial=partial, error=_not_in_use())
+    return MemoryDelta(changed, partial=partial, notes=allocator_notes())
+
+
+def unreadable(error: BaseException) -> str:
+    """Return why the allocator's counters cannot be read, in one line."""
     if torch_cuda.allocator_backend() == "pluggable":
         return PLUGGABLE
     return f"the allocator's counters cannot be read: {text.reason(error)}"
 
 
 def _not_in_use() -> str:
-    """Why no device was in use."""
+    """Return why no device was in use."""
     if torch_cuda.loaded() is None:
         return "torch is not imported"
     if not torch_cuda.built_with_cuda():

@@ -1,9 +1,9 @@
-"""What a notebook holds on to by itself: outputs, the last result, the last exception.
+"""What a notebook references by itself: outputs, the last result, the last exception.
 
 The shell is IPython's, passed in; nothing here imports IPython. Where each of these lives:
 
 - ``Out`` (``_oh``, ``output_hist``), ``_1``, ``_2``…, the latter also in ``user_ns_hidden``;
-- ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, as the displayhook's own;
+- ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, attributes of the displayhook;
 - ``last_execution_result``: the last value and the last exception;
 - ``sys.last_type``, ``last_value``, ``last_traceback`` and, from Python 3.12, ``last_exc``;
 - ``InteractiveTB.tb``, and after ``%debug`` the debugger's frames in ``InteractiveTB.pdb``;
@@ -35,8 +35,8 @@ OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"
 RESULT, LAST, DEBUGGER = "the last result", "the last exception", "the debugger"
 
 
-class Pins:
-    """What one shell holds on to."""
+class NotebookReferences:
+    """What one IPython shell references."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -55,7 +55,7 @@ class Pins:
         return found if isinstance(found, dict) else {}
 
     def is_notebooks(self, name: str, value: Any) -> bool:
-        """Whether a name in the namespace is the notebook's, not the user's."""
+        """Whether a name in the namespace is IPython's, not the user's."""
         if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
             return value is getattr(self.shell.displayhook, name, None)
         if _NUMBERED.fullmatch(name):
@@ -67,13 +67,13 @@ class Pins:
         return name in _OWN and self.shell.user_ns_hidden.get(name) is value
 
     def cell_of(self, filename: str) -> int | None:
-        """The number of the cell that a code's file name stands for."""
+        """Return the number of the cell that a code's file name stands for, or None."""
         cells = getattr(self.shell.compile, "_filename_map", {})
         number = cells.get(filename)
         return number if isinstance(number, int) else None
 
     def excluded(self) -> list[Any]:
-        """What a walk must not enter: it leads everywhere."""
+        """Return the objects that a walk must not enter, since they lead to all others."""
         shell = self.shell
         found = [shell, shell.displayhook, shell.history_manager, shell.user_module]
         found += [shell.user_ns, shell.user_global_ns, shell.user_ns_hidden, self.outputs]
@@ -84,20 +84,20 @@ class Pins:
         return [*found, vars(shell.user_module), sys.modules, vars(sys)]
 
     def callbacks(self) -> Iterator[tuple[str, list[Any]]]:
-        """What IPython calls at its events, by their names."""
+        """Return the functions that IPython calls at its events, by the events' names."""
         for event, functions in introspection.names(self.shell.events.callbacks):
             yield event, list(functions)
 
     def places(self) -> list[Any]:
-        """The objects that refer to what a notebook holds on to."""
+        """Return the objects by which a notebook references its own."""
         shell = self.shell
         found = [shell.displayhook, self._last, *self._formatters(), shell.user_ns_hidden]
         return [self.namespace, self.outputs, *found, vars(sys)]
 
-    # --- what they hold --------------------------------------------------------------------------
+    # --- roots -----------------------------------------------------------------------------------
 
     def roots(self) -> list[Root]:
-        """Every place, as roots of a walk: the locals of failed functions first, by name."""
+        """Return all of them as roots of a walk: first the failed functions' variables."""
         found = [Root(name, LOCAL, objects, True) for name, objects in self._locals().items()]
         outputs = [(f"Out[{n}]", value) for n, value in self.outputs.items()]
         outputs += [*self._outside_out(), (RESULT, getattr(self._last, "result", None))]
@@ -111,7 +111,7 @@ class Pins:
         return self.shell.last_execution_result
 
     def _outside_out(self) -> Iterator[tuple[str, Any]]:
-        """``_`` and the like, and ``_5`` where ``Out[5]`` is gone."""
+        """Return ``_`` and the like, and ``_5`` where ``Out[5]`` is deleted."""
         hook, hidden = self.shell.displayhook, self.shell.user_ns_hidden
         for name in _UNDERSCORES:
             yield name, (getattr(hook, name, None), hidden.get(name))
@@ -120,14 +120,14 @@ class Pins:
                 yield name, value
 
     def exceptions(self) -> list[Any]:
-        """The last exception's objects: exceptions and tracebacks."""
+        """Return the last exception's objects: exceptions and tracebacks."""
         found = [getattr(sys, name, None) for name in _SYS[1:]]
         found += [getattr(self._last, f"error_{when}", None) for when in ("in_exec", "before_exec")]
         found += [vars(formatter).get("tb") for formatter in self._formatters()]
         return [each for each in found if each is not None]
 
     def _formatters(self) -> Iterator[Any]:
-        """IPython's formatters of tracebacks, which keep the last one."""
+        """Return IPython's formatters of tracebacks, which keep the last one."""
         for name in ("InteractiveTB", "SyntaxTB"):
             formatter = getattr(self.shell, name, None)
             if formatter is not None:
@@ -139,14 +139,14 @@ class Pins:
         return [each for each in found if each is not None]
 
     def _convenience(self) -> list[dict[str, Any]]:
-        """The convenience variables in the namespace, and in the globals of what failed."""
+        """Return pdb's convenience variables in the namespace and in failed functions' globals."""
         spaces = {id(self.namespace): self.namespace}
         spaces.update((id(frame.f_globals), frame.f_globals) for frame, _ in self.failed())
         found = [space.get(_CONVENIENCE) for space in spaces.values()]
         return [each for each in found if type(each) is dict]
 
     def failed(self) -> list[tuple[FrameType, int]]:
-        """The functions that failed last: their frames, and the lines in them.
+        """Return the functions that failed last: their frames, and the lines in them.
 
         The user's first, then those of libraries; the innermost first. Without the notebook's own
         namespace.
@@ -166,7 +166,7 @@ class Pins:
         return sorted(innermost_first, key=lambda step: not self._is_users(step[0]))
 
     def _below(self, traceback: Any) -> list[tuple[FrameType, int]]:
-        """The steps of a traceback from the user's first one on, without IPython's above it."""
+        """Return a traceback's steps from the user's first one on, without IPython's above it."""
         steps = list(frames.steps(traceback))
         users = [place for place, (frame, _) in enumerate(steps) if self._is_users(frame)]
         return steps[users[0] :] if users else steps
@@ -175,7 +175,7 @@ class Pins:
         return frames.is_users(frame.f_code.co_filename, self.cell_of)
 
     def _locals(self) -> dict[str, list[Any]]:
-        """The locals of the failed functions, by what to call them."""
+        """Return the failed functions' variables by their displayed names."""
         found: dict[str, list[Any]] = {}
         for frame, line in self.failed():
             where = frames.described(frame, line, self.cell_of)
@@ -183,19 +183,19 @@ class Pins:
                 found.setdefault(f"{name} ({where})", []).append(value)
         return found
 
-    # --- letting go ------------------------------------------------------------------------------
+    # --- deletion --------------------------------------------------------------------------------
 
-    def release(self, holding: Collection[Root]) -> bool:
-        """Let go of what the roots ``holding`` stand for; whether the last exception was there.
+    def release(self, roots: Collection[Root]) -> bool:
+        """Delete the references of the ``roots``; return whether the last exception's were there.
 
-        Frames are let go of and not emptied: a name may lead to one in ways that no walk can see,
-        and to empty a generator's frame ends the generator.
+        Frames are not cleared: a variable may lead to one in ways that no walk can see, and to
+        clear a generator's frame ends the generator.
         """
-        names = {root.name for root in holding}
+        names = {root.name for root in roots}
         self._forget_outputs(names)
         if RESULT in names and self._last is not None:
             self._last.result = None
-        failed = any(root.kind in (LOCAL, EXCEPTION) for root in holding)
+        failed = any(root.kind in (LOCAL, EXCEPTION) for root in roots)
         if failed:
             self._forget_exception()
         return failed

@@ -1,4 +1,4 @@
-"""Which tensors each name leads to: a walk over objects that runs none of the user's code.
+"""Which GPU memory each variable references: a walk over objects that runs no user code.
 
 Children come from ``gc.get_referents``, which asks the types' own C code; no attribute of a user's
 object is looked up, so properties and ``__getattr__`` never run. The walk keeps its own stack and
@@ -7,8 +7,8 @@ visits each object once, whatever cycles there are; its cost grows with the numb
 Two steps: every root in turn leads to objects that were not yet visited, which gives each block its
 first holder; then the roots are carried along the edges, which gives each block all its holders.
 
-Where there is little time the roots take turns, so that no large one keeps the others from being
-looked at: what the notebook holds first, then the names; each a few objects, then more.
+Where time is limited the roots take turns, so that a large one does not keep the others from being
+visited: what the notebook references first, then the variables; each a few objects, then more.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _LONG = 1 << 12
 
 @dataclass(frozen=True)
 class Root:
-    """A name, or a place that holds on to something, and the objects there."""
+    """A variable, or another place that references objects, and these objects."""
 
     name: str
     kind: str
     objects: Sequence[Any]
-    #: Held by the notebook, not by a name of the user's.
-    pinned: bool = False
+    #: Whether the notebook references them, not a variable of the user's.
+    by_notebook: bool = False
 
 
 @dataclass
 class Walked:
-    """What a walk found. Holds no object."""
+    """The result of a walk. References no object."""
 
     #: By block: the roots that lead to it, as a mask of bits.
     owners: dict[int, int] = field(default_factory=dict)
-    #: By block: the part that it plays for its first root.
+    #: By block: its role for its first root, such as "parameters".
     parts: dict[int, str] = field(default_factory=dict)
-    #: Why not all was looked at; empty where it was.
+    #: Why not all objects were visited; empty where they were.
     incomplete: tuple[str, ...] = ()
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of the bits that are set, lowest first."""
+    """Return the places of the bits that are set, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -71,7 +71,7 @@ def walk(
     seconds: float | None = None,
     places: Iterable[Any] | None = None,
 ) -> Walked:
-    """Which blocks each of the ``roots`` leads to.
+    """Return which blocks each of the ``roots`` leads to.
 
     Args:
         roots: In the order in which blocks are given to them.
@@ -80,8 +80,8 @@ def walk(
         user_modules: Names of the modules whose classes are entered.
         seconds: CPU time of this thread after which no more is visited: other threads and other
             processes take nothing from it.
-        places: Where the ``roots`` were found. With them, what is held from elsewhere, too, is led
-            to by one root more, after all others.
+        places: The objects that reference the ``roots``. With them, one more root, after all
+            others, leads to what has references from objects that were not visited.
     """
     graph = _Graph(blocks, user_modules, seconds)
     graph.exclude(without)
@@ -93,22 +93,19 @@ def walk(
                 graph.go_on(visit)
         else:
             graph.take_turns(
-                [visit for visit, root in zip(visits, roots, strict=True) if root.pinned],
-                [visit for visit, root in zip(visits, roots, strict=True) if not root.pinned],
+                [visit for visit, root in zip(visits, roots, strict=True) if root.by_notebook],
+                [visit for visit, root in zip(visits, roots, strict=True) if not root.by_notebook],
             )
-        entries = [visit.entries for visit in visits]
-        if places is not None:
-            entries.append(graph.held_elsewhere(roots, places))
-    return graph.result(entries)
+        return graph.result(roots, [visit.entries for visit in visits], places)
 
 
 class _Visit:
-    """How far the walk has come from one root."""
+    """The state of the walk from one root."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         #: The numbers of the root's own objects.
         self.entries: list[int] = []
-        #: What is still to be visited: where the numbers go, the part that is played, the objects.
+        #: What is still to be visited: where the numbers go, the role of the objects, the objects.
         self.stack: list[tuple[list[int], str, Iterable[Any]]] = [(self.entries, "", objects)]
 
 
@@ -122,9 +119,9 @@ class _Graph:
         #: Keeps every visited object alive, so that its id stays its own.
         self._kept: list[Any] = []
         self._edges: list[list[int]] = []
-        #: By number of a tensor: its block, and the part that it plays.
+        #: By number of a tensor: its block, and its role there.
         self._blocks: dict[int, tuple[int, str]] = {}
-        #: Tensors that were visited before their turn, whose part an earlier root is to tell.
+        #: Tensors that were visited before their turn, whose role an earlier root determines.
         self._early: set[int] = set()
         self._deadline = None if seconds is None else time.thread_time() + seconds
         self._incomplete: set[str] = set()
@@ -137,9 +134,9 @@ class _Graph:
             self._edges.append([])
 
     def take_turns(self, first: Sequence[_Visit], then: Sequence[_Visit]) -> None:
-        """Visit what both lead to, a few objects of each in a turn, as long as there is time."""
+        """Visit what all lead to, a few objects of each in a turn, until the time is over."""
         turn = _TURN
-        # What is found there before its turn may have a better name for its part.
+        # A tensor that is found there before its turn may have a better role elsewhere.
         pending = [visit for visit in first if not self.go_on(visit, turn)]
         self._early = set(self._blocks)
         pending += [visit for visit in then if not self.go_on(visit, turn)]
@@ -148,7 +145,7 @@ class _Graph:
             pending = [visit for visit in pending if not self.go_on(visit, turn)]
 
     def go_on(self, visit: _Visit, objects: int = LIMIT) -> bool:
-        """Visit so many more objects, as long as there is time; whether that was all."""
+        """Visit at most ``objects`` more until the time is over; return whether that was all."""
         stack, early = visit.stack, self._early
         number, kept, edges, rules = self._number, self._kept, self._edges, self._rules
         rule_of, last = rules.of_type, len(kept) + objects
@@ -190,22 +187,25 @@ class _Graph:
                         self._blocks[here] = (self._blocks[here][0], part)
         return True
 
-    def held_elsewhere(self, roots: Iterable[Root], places: Iterable[Any]) -> list[int]:
-        """The numbers of what leads to memory, and is held by what was not walked over, too."""
-        objects = (root.objects for root in roots)
-        return held_elsewhere(self._kept, self._edges, self._blocks, objects, places)
-
     def _stop(self) -> bool:
         if len(self._kept) > LIMIT:
-            self._incomplete.add(f"more than {LIMIT:,} objects: the rest was not looked at")
+            self._incomplete.add(f"more than {LIMIT:,} objects: the rest was not visited")
             return True
         if self._deadline is not None and time.thread_time() > self._deadline:
-            self._incomplete.add("there was no time to look at all objects")
+            self._incomplete.add("there was no time to visit all objects")
             return True
         return False
 
-    def result(self, entries: Sequence[list[int]]) -> Walked:
-        masks = self._spread(entries)
+    def result(
+        self, roots: Sequence[Root], entries: Sequence[list[int]], places: Iterable[Any] | None
+    ) -> Walked:
+        """Return the holders of each block; ``entries`` are the numbers of the roots' objects."""
+        leading = numbers_leading_to(self._blocks, self._edges)
+        if places is not None:
+            objects = (root.objects for root in roots)
+            elsewhere = held_elsewhere(self._kept, self._edges, leading, objects, places)
+            entries = [*entries, elsewhere]
+        masks = self._spread(entries, leading)
         found = Walked(incomplete=tuple(sorted(self._incomplete)))
         best: dict[int, int] = {}
         for number, (block, part) in self._blocks.items():
@@ -217,14 +217,17 @@ class _Graph:
                 found.parts[block] = part
         return found
 
-    def _spread(self, entries: Sequence[list[int]]) -> list[int]:
-        """By number of an object: the roots that lead to it, as a mask of bits."""
-        masks = [0] * len(self._kept)
-        edges = self._edges
+    def _spread(self, entries: Sequence[list[int]], leading: Sequence[int]) -> dict[int, int]:
+        """Return by number, for objects that lead to memory: the roots that lead to it, as bits."""
+        masks = dict.fromkeys(leading, 0)
+        edges = {here: [to for to in self._edges[here] if to in masks] for here in leading}
+        work: list[int] = []
         for root, numbers in enumerate(entries):
             for number in numbers:
-                masks[number] |= 1 << root
-        work = [number for numbers in reversed(entries) for number in numbers]
+                if number in masks:
+                    masks[number] |= 1 << root
+                    work.append(number)
+        work.reverse()
         while work:
             here = work.pop()
             mask = masks[here]
@@ -233,3 +236,49 @@ class _Graph:
                     masks[number] |= mask
                     work.append(number)
         return masks
+
+
+#: So many times all edges are looked through before they are turned round.
+_PASSES = 4
+
+
+def numbers_leading_to(targets: Iterable[int], edges: Sequence[Sequence[int]]) -> list[int]:
+    """Return the numbers of the objects that lead to any of ``targets``, and the targets' own."""
+    found = bytearray(len(edges))
+    for number in targets:
+        found[number] = 1
+    if not any(found):
+        return []
+    leads = found.__getitem__
+    pending = [number for number, inside in enumerate(edges) if inside and not found[number]]
+    # Most objects have higher numbers than those that refer to them: backwards first.
+    for _ in range(_PASSES):
+        pending.reverse()
+        rest = []
+        for number in pending:
+            if any(map(leads, edges[number])):
+                found[number] = 1
+            else:
+                rest.append(number)
+        if len(rest) == len(pending):
+            break
+        pending = rest
+    else:
+        _lead_backwards(found, pending, edges)
+    return [number for number, leading in enumerate(found) if leading]
+
+
+def _lead_backwards(
+    found: bytearray, pending: Iterable[int], edges: Sequence[Sequence[int]]
+) -> None:
+    """Add to ``found`` those of ``pending`` that lead there, by the edges turned round."""
+    above: dict[int, list[int]] = {}
+    for number in pending:
+        for inner in edges[number]:
+            above.setdefault(inner, []).append(number)
+    work = [number for number in above if found[number]]
+    while work:
+        for number in above.get(work.pop(), ()):
+            if not found[number]:
+                found[number] = 1
+                work.append(number)

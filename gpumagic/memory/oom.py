@@ -1,6 +1,6 @@
-"""Out of memory, explained: what was asked for, who holds the rest, and what helps.
+"""Explain an out-of-memory error: the request, what holds the memory, and what helps.
 
-Read while the exception is live, since its frames still hold what the failed functions had. Keeps
+Read while the exception is alive, since its frames still hold what the failed functions had. Keeps
 nothing of the exception: the result is made of numbers and strings.
 """
 
@@ -14,9 +14,9 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import devices, torch_cuda
 from gpumagic.memory.allocator_blocks import UnreadableError
 from gpumagic.memory.attribution import Survey
-from gpumagic.memory.notebook_references import Pins
+from gpumagic.memory.notebook_references import NotebookReferences
 from gpumagic.memory.remedies import Situation, remedies
-from gpumagic.memory.start_counters import Beginning, Counts, failed_since, given_since
+from gpumagic.memory.start_counters import Counts, StartCounters, allocated_since, failed_since
 from gpumagic.results import Device, Explanation, OutOfMemory, Process
 from gpumagic.system import introspection
 
@@ -25,7 +25,7 @@ WALK = 0.12
 #: So many holders are named.
 _HOLDERS = 6
 
-#: Bounded, as are all patterns here: the text may be of any length, and of anybody's making.
+#: Bounded, as are all patterns here: the text may be of any length and any origin.
 _SIZE = r"(\d{1,20}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 #: As CUDACachingAllocator.cpp and CUDAMallocAsyncAllocator.cpp write their messages.
@@ -35,11 +35,11 @@ _ALLOCATED = re.compile(rf"Of the allocated memory {_SIZE} is allocated by PyTor
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _FREE = re.compile(rf"(?:of which {_SIZE} is free|Free \(according to CUDA\): {_SIZE})")
 #: The one request that torch refuses before it counts it as a failure.
-_ABSURD = "Tried to allocate more than 1EB memory"
+_TOO_LARGE = "Tried to allocate more than 1EB memory"
 
 
 def find(error: BaseException) -> BaseException | None:
-    """The out-of-memory error in an exception, its causes and contexts, or its group.
+    """Return the out-of-memory error in an exception, its causes and contexts, or its group.
 
     As far as the traceback shows them: ``raise … from None`` says that it is of no interest.
     """
@@ -51,10 +51,10 @@ def find(error: BaseException) -> BaseException | None:
     return next((each for each in shown if introspection.is_a(each, kind)), None)
 
 
-def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanation | None:
-    """A line on an out-of-memory error that is of no allocation of this process in this cell.
+def elsewhere(error: BaseException, begun: StartCounters | None = None) -> Explanation | None:
+    """Return a line on an out-of-memory error that no allocation of this process has raised.
 
-    A worker's, that is raised again here, or one that somebody has made: what this process holds
+    It may be a worker's that is raised again here, or one raised by hand: what this process holds
     explains neither. The allocator counts its failures.
 
     Args:
@@ -63,7 +63,7 @@ def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanati
     """
     found = find(error)
     failed = failed_since(begun)
-    if found is None or failed is None or _ABSURD in (text := introspection.message(found)):
+    if found is None or failed is None or _TOO_LARGE in (text := introspection.message(found)):
         return None
     match = _DEVICE.search(text)
     if int(match.group(1)) in failed if match else failed:
@@ -78,8 +78,10 @@ def elsewhere(error: BaseException, begun: Beginning | None = None) -> Explanati
     )
 
 
-def explain(error: BaseException, shell: Any, begun: Beginning | None = None) -> OutOfMemory | None:
-    """Why the memory ran out; None if it is not of that that the exception tells.
+def explain(
+    error: BaseException, shell: Any, begun: StartCounters | None = None
+) -> OutOfMemory | None:
+    """Return why the memory ran out; None if the exception is no out-of-memory error.
 
     Args:
         error: The cell's exception.
@@ -91,7 +93,7 @@ def explain(error: BaseException, shell: Any, begun: Beginning | None = None) ->
         return None
     text = introspection.message(found)
     device = _device(text)
-    where, source = _place(found, error, Pins(shell))
+    where, source = _place(found, error, NotebookReferences(shell))
     requested = _size(_REQUESTED, text)
     if device is None:
         return OutOfMemory(requested=requested, where=where, source=source)
@@ -109,7 +111,7 @@ def _report(
     requested: int | None,
     where: str | None,
     source: str | None,
-    begun: Beginning | None,
+    begun: StartCounters | None,
 ) -> OutOfMemory:
     blocks = survey.blocks
     account = survey.result()
@@ -123,31 +125,31 @@ def _report(
     used = None if listed is None else listed.memory_own
     outside = None if used is None or used < reserved else used - reserved
     largest = blocks.largest_free(device)
-    # What nobody else may use of it does not count as unused.
+    # Unused memory of a private pool cannot serve the request.
     private = sum(
-        size
+        block.size
         for segment in blocks.segments
         if segment.device == device and segment.private
-        for size, address in segment.layout
-        if address is None
+        for block in segment.blocks
+        if not block.allocated
     )
     unused = _size(_UNUSED, text)
     unused = (reserved - allocated if unused is None else unused) - private
     free_then = _size(_FREE, text)
     free_then = free if free_then is None else free_then
-    room = free_then if limit is None else min(free_then, max(limit - reserved, 0))
+    available = free_then if limit is None else min(free_then, max(limit - reserved, 0))
     expandable = any(s.expandable for s in blocks.segments if s.device == device)
     fragmented = None
     if requested is not None and blocks.exact:
         # A margin: the message gives two decimals, and blocks are rounded up.
-        fragmented = not expandable and unused > 0 and unused + room >= requested * 1.01
+        fragmented = not expandable and unused > 0 and unused + available >= requested * 1.01
         if fragmented and largest >= requested:
-            fragmented = None  # much has come free since: how it lay then is not known
+            fragmented = None  # much has been freed since: how it lay then is not known
     then = _size(_ALLOCATED, text)
     own = None
     if begun is not None and then is not None:
-        given = given_since(begun, device)
-        own = then if given is None else min(then, given)
+        since = allocated_since(begun, device)
+        own = then if since is None else min(then, since)
     before = None if begun is None else begun.get(device, Counts()).allocated
     complete = not survey.walked.incomplete
     situation = Situation(
@@ -161,11 +163,11 @@ def _report(
         unattributed=held.unattributed if held else 0,
         complete=complete,
         own=own,
-        released=_let_go(then, before, allocated),
-        processes=_others(listed),
-        roomier=_roomier(table, device, requested),
+        released=_freed_since(then, before, allocated),
+        processes=_other_processes(listed),
+        other_device=_device_with(table, device, requested),
     )
-    pinned = survey.held_by(lambda root: root.pinned)
+    pinned = survey.held_by(lambda root: root.by_notebook)
     return OutOfMemory(
         device=device,
         name=None if listed is None else listed.name,
@@ -178,7 +180,7 @@ def _report(
         allocated=allocated,
         outside=outside,
         others=None if listed is None else listed.memory_others,
-        processes=_others(listed),
+        processes=_other_processes(listed),
         largest_free=largest if blocks.exact else None,
         limit=limit,
         fragmented=fragmented,
@@ -192,11 +194,11 @@ def _report(
     )
 
 
-def _let_go(then: int | None, before: int | None, now: int) -> int:
-    """Bytes that a cell had allocated when it failed, and that were let go of since.
+def _freed_since(then: int | None, before: int | None, now: int) -> int:
+    """Return the bytes that a cell had allocated when it failed and that were freed since.
 
-    By what was allocated then, before the cell, and now. Where it is not known what the cell had,
-    all that came free may have been its own.
+    By what was allocated then, before the cell, and now. Where it is not known what the cell had
+    allocated, all that was freed may have been its own.
     """
     if then is None:
         return 0
@@ -206,7 +208,7 @@ def _let_go(then: int | None, before: int | None, now: int) -> int:
     return own - min(max(0, now - before), own)
 
 
-# --- what the exception says ---------------------------------------------------------------------
+# --- the exception -------------------------------------------------------------------------------
 
 
 def _size(pattern: re.Pattern[str], text: str) -> int | None:
@@ -218,7 +220,7 @@ def _size(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _device(text: str) -> int | None:
-    """The CUDA ordinal that a message names; or the only one in use."""
+    """Return the CUDA ordinal that a message names, or the only one in use."""
     match = _DEVICE.search(text)
     used = torch_cuda.contexts()
     if match is None:
@@ -226,26 +228,28 @@ def _device(text: str) -> int | None:
     return int(match.group(1)) if int(match.group(1)) in used else None
 
 
-def _place(found: BaseException, error: BaseException, pins: Pins) -> tuple[str | None, str | None]:
-    """The innermost line of the user's that led to it, and its source."""
+def _place(
+    found: BaseException, error: BaseException, notebook: NotebookReferences
+) -> tuple[str | None, str | None]:
+    """Return the innermost line of the user's in the traceback, and its source."""
     for each in (found, error):
         for frame, line in reversed(list(tracebacks.steps(introspection.traceback(each)))):
-            if tracebacks.is_users(frame.f_code.co_filename, pins.cell_of):
-                where = tracebacks.described(frame, line, pins.cell_of)
+            if tracebacks.is_users(frame.f_code.co_filename, notebook.cell_of):
+                where = tracebacks.described(frame, line, notebook.cell_of)
                 return where, tracebacks.source(frame, line)
     return None, None
 
 
-# --- what the devices say ------------------------------------------------------------------------
+# --- the devices ---------------------------------------------------------------------------------
 
 
 def _listed(table: Iterable[Device], ordinal: int) -> Device | None:
-    """What NVML says of a device, or of the MIG instance that is seen of it; or None."""
+    """Return NVML's entry of a device, or of the MIG instance that is visible; or None."""
     return next((device.as_seen() for device in table if device.ordinal == ordinal), None)
 
 
-def _roomier(table: Iterable[Device], ordinal: int, requested: int | None) -> int | None:
-    """The ordinal of the other visible device with the most free memory, if that is enough."""
+def _device_with(table: Iterable[Device], ordinal: int, requested: int | None) -> int | None:
+    """Return the other visible device with the most free memory, if that is enough."""
     free = {
         device.ordinal: device.as_seen().memory_free or 0
         for device in table
@@ -255,8 +259,8 @@ def _roomier(table: Iterable[Device], ordinal: int, requested: int | None) -> in
     return None if requested is None or most is None or free[most] < requested else most
 
 
-def _others(device: Device | None) -> tuple[Process, ...]:
-    """The other processes on it, the largest first."""
+def _other_processes(device: Device | None) -> tuple[Process, ...]:
+    """Return the other processes on a device, the largest first."""
     if device is None or not device.processes:
         return ()
     others = [process for process in device.processes if process.own is False]

@@ -1,7 +1,7 @@
-"""Who holds on to objects without a name of the user's: what runs, and what is yet to be called.
+"""References from other places than variables: running code, and functions yet to be called.
 
 Threads by their frames, event loops by their handles, `weakref.finalize`, the attributes of `sys`,
-IPython's events. ``%gpumem free`` lets go of none of these.
+IPython's events. ``%gpumem free`` deletes none of these.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.memory.notebook_references import Pins
+from gpumagic.memory.notebook_references import NotebookReferences
 from gpumagic.memory.object_graph import Root
 from gpumagic.memory.referents import finalizers
 from gpumagic.system import introspection
 
-#: The kinds of these owners.
+#: The kinds of these roots.
 CALLBACK, RUNNING, ATTRIBUTE = KINDS = "callback", "running", "attribute"
-#: Of `sys`: the modules have names of their own; the last exception is the notebook's.
+#: Not looked at in `sys`: modules have roots of their own; the last exception is the notebook's.
 _OF_SYS = {"modules", "last_type", "last_value", "last_traceback", "last_exc"}
 _PLAIN = {id(kind) for kind in (types.ModuleType, types.BuiltinFunctionType, str, int, bool)}
-#: So many objects are looked at to find what a handle of an event loop is to go on with.
+#: So many objects are looked at to find the task of an event loop's handle.
 _NEAR = 64
 
 
 def finalized() -> Iterator[Root]:
-    """What is called when an object dies, by `weakref.finalize`, which itself holds on to it."""
+    """Return the functions and arguments that `weakref.finalize` references, as roots."""
     for function, *arguments in finalizers():
         yield Root(f"weakref.finalize({_called(function)})", CALLBACK, (function, *arguments))
 
 
-class Owners:
-    """All of them, as they are now."""
+class OtherReferences:
+    """All such references, as they are now."""
 
-    def __init__(self, pins: Pins | None) -> None:
-        self._pins = pins
+    def __init__(self, notebook: NotebookReferences | None) -> None:
+        self._notebook = notebook
         self._threads = other_threads()
         # Not as a list, which would be in one of its own frames, and keep them all.
         own = stack_of(sys._getframe(1))
         self._loops = _loops(itertools.chain([own], (stack for _, stack in self._threads)))
 
     def excluded(self) -> list[Any]:
-        """What no name of the user's leads through: its contents are owners of their own."""
+        """Return the objects that a walk must not enter: what is in them has roots of its own."""
         return [loop for loop, _ in self._loops]
 
     def roots(self) -> list[Root]:
-        """Each of them as a root of a walk."""
+        """Return each of them as a root of a walk."""
         found: dict[tuple[str, str], list[Any]] = {}
         for name, kind, value in (*self._in_threads(), *self._in_loops(), *self._in_python()):
             found.setdefault((name, kind), []).append(value)
         return [Root(name, kind, values) for (name, kind), values in found.items()]
 
     def _in_threads(self) -> Iterator[tuple[str, str, Any]]:
-        cell_of = self._pins.cell_of if self._pins else tracebacks.no_cells
+        cell_of = self._notebook.cell_of if self._notebook else tracebacks.no_cells
         for thread, stack in self._threads:
             for frame in stack:
                 users = tracebacks.is_users(frame.f_code.co_filename, cell_of)
@@ -79,8 +79,8 @@ class Owners:
         for name, value in list(vars(sys).items()):
             if name not in _OF_SYS and id(type(value)) not in _PLAIN:
                 yield f"sys.{name}", ATTRIBUTE, value
-        if self._pins is not None:
-            for event, functions in self._pins.callbacks():
+        if self._notebook is not None:
+            for event, functions in self._notebook.callbacks():
                 for function in functions:
                     yield f"a callback of IPython's ({event})", CALLBACK, function
 
@@ -89,7 +89,7 @@ class Owners:
 
 
 def other_threads() -> list[tuple[str, list[types.FrameType]]]:
-    """What to call each other thread that runs, and its frames."""
+    """Return the displayed name and the frames of each other running thread."""
     own = threading.get_ident()
     names = {
         ident: introspection.attributes(thread, threading.Thread).get("_name")
@@ -115,7 +115,7 @@ def stack_of(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def _loops(stacks: Iterable[Iterable[types.FrameType]]) -> list[tuple[Any, dict[str, Any]]]:
-    """The event loops of asyncio that run, or that IPython runs cells in: their attributes."""
+    """Return asyncio's running event loops, and the one of IPython's cells, with attributes."""
     base, events = (sys.modules.get(f"asyncio.{name}") for name in ("base_events", "events"))
     if base is None or events is None:
         return []
@@ -132,7 +132,7 @@ def _loops(stacks: Iterable[Iterable[types.FrameType]]) -> list[tuple[Any, dict[
 
 
 def _handles(attributes: dict[str, Any]) -> list[Any]:
-    """What an event loop is to call: soon, later, and when a file is ready."""
+    """Return an event loop's handles: to call soon, later, and when a file is ready."""
     ready, later, selector = (attributes.get(n) for n in ("_ready", "_scheduled", "_selector"))
     found = list(ready) if type(ready) is deque else []
     found += later if type(later) is list else []
@@ -146,7 +146,7 @@ def _handles(attributes: dict[str, Any]) -> list[Any]:
 
 
 def _to_go_on(handle: Any) -> str:
-    """What a handle of an event loop is to go on with: a task, or a function."""
+    """Return the displayed name of the task or function that a handle of an event loop calls."""
     tasks = sys.modules.get("asyncio.tasks")
     kinds = {id(getattr(tasks, name, None)) for name in ("_CTask", "_PyTask")}
     seen, near = {id(handle)}, deque([handle])

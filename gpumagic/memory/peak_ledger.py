@@ -1,8 +1,8 @@
-"""Exact peaks of GPU memory for any stretch of a program, and the user's own peaks unharmed.
+"""Exact peaks of GPU memory for any part of a program, without a change of the user's own peaks.
 
 torch's allocator keeps one peak a counter for the whole process, and a reset of it (peak = current)
-cannot be undone. To know the peak of one stretch it must be reset where the stretch begins. So that
-nobody notices, there is a ledger: before a reset of ours the old peaks are folded into every open
+cannot be undone. To know the peak of a part of a program it must be reset where the part begins.
+So there is a ledger: before a reset of ours the old peaks are folded into every open
 scope and into the *user's peaks*; while those are higher than torch's counters, the few functions
 of ``torch._C`` through which Python reads and resets the counters are wrapped. So
 ``torch.cuda.max_memory_allocated()``, ``memory_stats()``, ``memory_summary()``, their twins in
@@ -11,7 +11,7 @@ wrappers go as soon as torch's counters have caught up and no scope is open.
 
 What remains: a name bound before to one of those functions of ``torch._C`` itself sees torch's raw
 counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
-reset that follows it is in nobody's peak; and so is what came before a reset by the user in the
+reset that follows it is in no peak; nor is what came before a reset by the user in the
 very scope in which torch was first imported.
 """
 
@@ -37,24 +37,24 @@ Path = tuple[Any, ...]
 
 
 class Counters(NamedTuple):
-    """The counters that a scope compares. Bytes, and numbers of events."""
+    """The counters of a device that a scope compares. Bytes, and numbers of events."""
 
     allocated: int = 0
     reserved: int = 0
     ooms: int = 0
     retries: int = 0
-    #: Bytes ever handed out and ever taken back, and the number of blocks ever handed out.
-    given: int = 0
-    taken: int = 0
-    blocks: int = 0
+    #: Of all allocations until now: their bytes, the bytes that were freed, and their number.
+    total_allocated: int = 0
+    total_freed: int = 0
+    allocations: int = 0
 
 
 #: The counters that a user's reset of the accumulated statistics sets to 0.
-_TOTALS = ("ooms", "retries", "given", "taken", "blocks")
+_TOTALS = ("ooms", "retries", "total_allocated", "total_freed", "allocations")
 
 
-class Stretch(NamedTuple):
-    """What `Ledger.turn` found on one device: the counters at both ends and the peak between."""
+class Interval(NamedTuple):
+    """The counters of a device at both ends of a scope, and the peak between."""
 
     start: Counters
     end: Counters
@@ -63,11 +63,18 @@ class Stretch(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Nothing has happened."""
+        """Whether nothing has happened."""
         return self.start == self.end and self.peak == self.end.allocated
 
+    def and_then(self, later: Interval) -> Interval:
+        """Return this interval and ``later``, which begins at its end, as one."""
+        # Where the user has reset counters in between, the later one starts below this one's end.
+        fields = zip(self.start, later.start, self.end, strict=True)
+        start = Counters(*(first + second - middle for first, second, middle in fields))
+        return Interval(start, later.end, max(self.peak, later.peak))
+
     def delta(self) -> DeviceMemoryDelta:
-        """The same as a result."""
+        """Return the change as a result."""
         start, end = self.start, self.end
         return DeviceMemoryDelta(
             allocated=end.allocated - start.allocated,
@@ -81,7 +88,7 @@ class Stretch(NamedTuple):
 
 
 class Scope:
-    """A stretch of the program, from `Ledger.open` to `Ledger.close`."""
+    """A part of the program, from `Ledger.open` to `Ledger.close`."""
 
     def __init__(self) -> None:
         #: By ordinal. A device that is missing had no context, and so held nothing.
@@ -110,7 +117,7 @@ def _peak(stats: dict[str, Any]) -> int:
 
 
 def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
-    """Every counter that has a peak, wherever it stands."""
+    """Return every counter that has a peak, at any depth."""
     for key, value in stats.items():
         if isinstance(value, dict):
             if "peak" in value:
@@ -120,7 +127,7 @@ def _peaked(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dic
 
 
 def _at(stats: dict[Any, Any], path: Path) -> dict[str, int]:
-    """The counter at ``path``; for one that is gone (of a private pool), one that nobody misses."""
+    """Return the counter at ``path``; for one that is gone (a private pool's), the highest peak."""
     for key in path:
         stats = stats.get(key, {})
     return stats or {"peak": sys.maxsize}
@@ -161,44 +168,45 @@ class Ledger:
         return scope
 
     def close(self, scope: Scope) -> dict[int, DeviceMemoryDelta]:
-        """End a scope, in whatever order scopes end: what happened on each device in use.
+        """End a scope and return the change on each device in use; scopes end in any order.
 
         A device whose context was made inside the scope counts from 0.
         """
         with self._lock:
             try:
                 return {
-                    i: self._stretch(scope, i, self._read(i)).delta() for i in torch_cuda.contexts()
+                    i: self._interval(scope, i, self._read(i)).delta()
+                    for i in torch_cuda.contexts()
                 }
             finally:
                 self.drop(scope)
 
-    def turn(self, scope: Scope) -> dict[int, Stretch]:
-        """End a scope and begin it anew in the same instant, by one reading a device."""
+    def restart(self, scope: Scope) -> dict[int, Interval]:
+        """End a scope and begin it again at the same time, by one reading a device."""
         with self._lock:
             self._wrap()  # torch may have been imported since
-            turned: dict[int, Stretch] = {}
+            found: dict[int, Interval] = {}
             for ordinal in torch_cuda.contexts():
                 stats = self._read(ordinal)
-                stretch = turned[ordinal] = self._stretch(scope, ordinal, stats)
-                if _peak(stats) > stretch.end.allocated:
+                interval = found[ordinal] = self._interval(scope, ordinal, stats)
+                if _peak(stats) > interval.end.allocated:
                     self._fold(ordinal, stats)
                     self._call("_cuda_resetPeakMemoryStats", ordinal)
-                scope.start[ordinal] = stretch.end
+                scope.start[ordinal] = interval.end
                 scope.folded.pop(ordinal, None)
-            return turned
+            return found
 
     def drop(self, scope: Scope) -> None:
-        """End a scope that nobody asks about any more. Reads nothing, and cannot fail."""
+        """End a scope without a result. Reads nothing, and cannot fail."""
         with self._lock:
             # Not list.remove, which would be right only as long as scopes compare by identity.
             self._scopes = [s for s in self._scopes if s is not scope]
             self._tidy()
 
-    def _stretch(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Stretch:
+    def _interval(self, scope: Scope, ordinal: int, stats: dict[str, Any]) -> Interval:
         self._catch_up(ordinal, stats)
         peak = max(_peak(stats), scope.folded.get(ordinal, 0))
-        return Stretch(scope.start.get(ordinal, Counters()), _counters(stats), peak)
+        return Interval(scope.start.get(ordinal, Counters()), _counters(stats), peak)
 
     def release(self) -> None:
         """Forget the user's peaks and give torch its functions back (when the last scope ends)."""
@@ -267,12 +275,12 @@ class Ledger:
                     setattr(home, name, ours)
 
     def _tidy(self) -> None:
-        """Give torch its functions back if there is nothing that they would hide."""
+        """Give torch its functions back if they would show the same peaks."""
         if self._scopes or self._user or not self._wrapped:
             return
         home = self._home
         if any(getattr(home, name) is not ours for name, (_, ours) in self._wrapped.items()):
-            return  # somebody has wrapped ours: theirs stays, and ours passes everything through
+            return  # wrapped by another library: its wrapper stays, and ours passes everything on
         for name, (original, _) in self._wrapped.items():
             setattr(home, name, original)
         self._wrapped, self._home = {}, None

@@ -1,9 +1,9 @@
-"""The automatic mode: what every cell did to GPU memory, by hooks around the cells of a shell.
+"""Measure every cell of a shell: the change of GPU memory, by hooks around the cells.
 
-The counters are read once a cell and device: the reading at a cell's end is the next one's
-beginning. What comes to pass between two cells (in a thread, by a widget) therefore counts to the
-second. A cell that another cell runs is part of that one, and has a record of its own only if the
-shell gives it a number of its own.
+The counters are read once a cell and device: the reading at a cell's end is the next one's start.
+What happens between two cells (in a thread, by a widget) therefore counts to the second. A cell
+that another cell runs is part of that one, and has a record of its own only if the shell gives it a
+number of its own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from gpumagic.cells.hooks import CellHook, CellHooks, first_line
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.cell_log import MemoryLog
-from gpumagic.memory.peak_ledger import LEDGER, Scope, Stretch
+from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from gpumagic.system import text
 
 
 class _Running(NamedTuple):
-    """A cell that has begun."""
+    """A cell that is running."""
 
     source: str
     scope: Scope
@@ -29,20 +29,20 @@ class _Running(NamedTuple):
 
 
 class EveryCell:
-    """Watches the cells of one shell. `on` and `off` are exact opposites.
+    """Measures the cells of one shell, from `on` to `off`.
 
-    ``tell`` is called after each cell that touched GPU memory.
+    ``show`` is called after each cell that changed GPU memory.
     """
 
-    def __init__(self, hooks: CellHooks, tell: Callable[[CellMemory], None]) -> None:
+    def __init__(self, hooks: CellHooks, show: Callable[[CellMemory], None]) -> None:
         self._hooks = hooks
         self._hook = CellHook(self._after, self._failed, self._begin, self._cancelled)
-        self._tell = tell
+        self._show = show
         self._log = MemoryLog()
         #: The scopes of cells that other cells run.
         self._nested: list[Scope] = []
         self._idle: dict[int, DeviceMemoryDelta] = {}
-        #: The scope that is turned at every end of a cell; None while off.
+        #: The scope that is restarted at every end of a cell; None while off.
         self._scope: Scope | None = None
 
     @property
@@ -50,7 +50,7 @@ class EveryCell:
         return self._scope is not None
 
     def on(self) -> None:
-        """Begin to watch; the cell that is running counts from here. On already: nothing."""
+        """Begin to measure; the cell that is running counts from here. Does nothing if on."""
         if self.watching:
             return
         self._scope = LEDGER.open()
@@ -61,7 +61,7 @@ class EveryCell:
             raise
 
     def off(self) -> None:
-        """Stop watching. The records stay."""
+        """Stop measuring. The records stay."""
         if self._scope is None:
             return
         self._hooks.remove(self._hook)
@@ -75,7 +75,7 @@ class EveryCell:
             LEDGER.drop(self._nested.pop())
 
     def log(self) -> CellLog:
-        """The records until now."""
+        """Return the records until now."""
         limits = {i: torch_cuda.memory_limit(i) for i in torch_cuda.contexts()}
         return self._log.result(
             {i: limit for i, limit in limits.items() if limit is not None}, watching=self.watching
@@ -106,7 +106,7 @@ class EveryCell:
     def _end(self, running: _Running, result: Any, ended: float) -> None:
         devices: Mapping[int, DeviceMemoryDelta]
         if running.scope is self._scope:
-            devices = {i: self._delta(i, s) for i, s in LEDGER.turn(running.scope).items()}
+            devices = {i: self._delta(i, each) for i, each in LEDGER.restart(running.scope).items()}
         else:
             self._nested.remove(running.scope)
             devices = LEDGER.close(running.scope)
@@ -119,15 +119,15 @@ class EveryCell:
         )
         self._log.add(cell)
         if cell.changed:
-            self._tell(cell)
+            self._show(cell)
 
-    def _delta(self, ordinal: int, stretch: Stretch) -> DeviceMemoryDelta:
-        """The change on a device; for one that is idle, the same object again and again."""
-        if not stretch.idle:
+    def _delta(self, ordinal: int, interval: Interval) -> DeviceMemoryDelta:
+        """Return the change on a device; for an idle one, the same object each time."""
+        if not interval.idle:
             self._idle.pop(ordinal, None)
-            return stretch.delta()
+            return interval.delta()
         if ordinal not in self._idle:
-            self._idle[ordinal] = stretch.delta()
+            self._idle[ordinal] = interval.delta()
         return self._idle[ordinal]
 
     def _failed(self, error: Exception) -> None:

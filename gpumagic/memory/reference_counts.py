@@ -1,8 +1,8 @@
-"""Whether all that refers to an object is known, by Python's own count of references.
+"""Whether all references to an object are known, by Python's reference counts.
 
-As the collector does it: what of an object's count is not made up by the objects that were walked
-over is held elsewhere: by C (`atexit` keeps its list there), by a library, by what is running. Of
-such memory nobody can promise that it comes back.
+As the garbage collector does it: the references in an object's count that are not from the visited
+objects are from elsewhere: from C (`atexit` keeps its list there), a library, running code. Whether
+such memory can be freed is not known.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import tensor_base
 from gpumagic.system import introspection
 
-#: The ids of the containers that a walk may step over: dictionaries of attributes, closures.
+#: The ids of the containers that a walk may leave out: dictionaries of attributes, closures.
 _BETWEEN = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
-#: Of these nothing is concluded: what they make, code and the interpreter refer to them.
+#: Types whose counts say nothing: their instances, code and the interpreter refer to them.
 _UNCOUNTED = (type, types.ModuleType, types.FrameType, types.TracebackType)
 
 
 def held_elsewhere(
     kept: Sequence[Any],
     edges: Sequence[Sequence[int]],
-    tensors: Iterable[int],
+    numbers: Sequence[int],
     roots: Iterable[Iterable[Any]],
     places: Iterable[Any],
 ) -> list[int]:
-    """The numbers of the objects that lead to ``tensors`` and are referred to from elsewhere, too.
+    """Return those of ``numbers`` whose objects are referred to from elsewhere, too.
 
     Args:
-        kept: The objects that were walked over, by number.
+        kept: The visited objects, by number.
         edges: By number, the numbers of the objects that it leads to.
-        tensors: Their numbers.
-        roots: What the walk began with: the caller's own references to it.
-        places: Where the walk found that: namespaces, and what keeps the notebook's results. Who
-            refers to these is of no interest.
+        numbers: Of the objects that lead to GPU memory.
+        roots: The objects that the walk began with: references of the caller's own.
+        places: The objects that reference those: namespaces, and what keeps the notebook's results.
+            References to these do not matter.
     """
     places = list(places)
     given = set(map(id, places))
-    numbers = sorted(_leading(edges, tensors))
     place_of = {id(kept[number]): number for number in numbers}
     own = (place_of.get(id(each)) for objects in roots for each in objects)
     known = Counter(number for number in own if number is not None)
@@ -61,28 +60,13 @@ def held_elsewhere(
     return found
 
 
-def _leading(edges: Sequence[Sequence[int]], tensors: Iterable[int]) -> set[int]:
-    """The numbers of what leads to any of ``tensors``, and theirs."""
-    above: dict[int, list[int]] = {}
-    for number, inside in enumerate(edges):
-        for each in inside:
-            above.setdefault(each, []).append(number)
-    found = set(tensors)
-    work = list(found)
-    while work:
-        new = set(above.get(work.pop(), ())) - found
-        found |= new
-        work += new
-    return found
-
-
 def _references(
     kept: Sequence[Any],
     edges: Sequence[Sequence[int]],
     place_of: dict[int, int],
     places: Iterable[Any],
 ) -> Iterator[int]:
-    """The number of an object for each reference to it by one that was walked over."""
+    """Return the number of an object for each reference to it from a visited one."""
     array = introspection.module_attributes(sys.modules.get("numpy")).get("ndarray")
     seen = set(map(id, kept))
     seen.update(
@@ -109,7 +93,7 @@ def _references(
 
 
 def _explained(thing: Any, more: int) -> bool:
-    """Whether so many references more than are known are what the object always has."""
+    """Whether ``more`` references than are known are what such an object always has."""
     kind, torch = type(thing), torch_cuda.loaded()
     if introspection.derives(kind, *_UNCOUNTED):
         return True

@@ -1,4 +1,4 @@
-"""What an object refers to, and which part that plays: a rule for each type, learnt once.
+"""What an object refers to, and in which role: a rule for each type, determined once.
 
 Children come from ``gc.get_referents``, which asks the types' own C code, or from where torch keeps
 them; objects are asked through `gpumagic.system.introspection`.
@@ -19,7 +19,7 @@ from gpumagic.cuda.tensor_functions import tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.system import introspection
 
-#: Types that refer to nothing, or to nothing that belongs to the one who refers to them.
+#: Types whose objects refer to nothing that counts to the object that refers to them.
 _LEAVES: tuple[type, ...] = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)),
     *(type(NotImplemented), types.CodeType),
@@ -27,7 +27,7 @@ _LEAVES: tuple[type, ...] = (
     types.WrapperDescriptorType,
 )
 
-#: The part that the objects play, and the objects.
+#: The role of the objects ("parameters", "closure"), and the objects.
 Group: TypeAlias = "tuple[str, Iterable[Any]]"
 
 
@@ -35,14 +35,14 @@ _Rule: TypeAlias = "Callable[[Any, str, int], Iterable[Group]]"
 
 
 def _unknown(thing: Any, part: str, here: int) -> Iterable[Group]:
-    raise AssertionError("a rule is learnt before it is used")
+    raise AssertionError("a rule is determined before it is used")
 
 
 UNKNOWN: Any = _unknown
 
 
 class Rules:
-    """What an object of a type refers to, learnt once for each type. None: a leaf."""
+    """The rules by type: what its objects refer to. None: nothing."""
 
     def __init__(
         self,
@@ -115,17 +115,17 @@ class Rules:
         return self._anything
 
     def _sequence(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A sequence; a long one in parts, without those in which all refer to nothing."""
+        """Return a sequence; a long one in parts, without those whose elements refer to nothing."""
         if len(thing) <= _PART:
             return ((part, thing),)
         return ((part, Part(thing, at, self.of_type)) for at in range(0, len(thing), _PART))
 
     def _anything(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        # Whether the collector tracks it says nothing: not so a dictionary of arrays of objects.
+        # Also where the collector does not track it: a dictionary of NumPy arrays of objects.
         return self._sequence(gc.get_referents(thing), part, here)
 
     def _array(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A NumPy array, of which the collector knows nothing: its base, or its own objects."""
+        """Return a NumPy array's base or own objects, which the collector does not know."""
         base = introspection.slot(thing, "base")
         if gc.is_tracked(thing):  # a subclass: its attributes
             yield part, gc.get_referents(thing)
@@ -138,13 +138,13 @@ class Rules:
         fields = introspection.slot(array, "dtype").names
         if fields is None:
             flat, exact = introspection.slot(array, "flat"), type(array) is self._numpy.ndarray
-            # To take a part of a subclass's runs its code, to go through it does not.
+            # To slice a subclass's runs its code, to iterate over it does not.
             yield from self._sequence(flat, part, 0) if exact else ((part, flat),)
         elif type(array) is self._numpy.ndarray:
             for name in fields:
                 yield from self._elements(array[name], part)
         else:
-            self._incomplete.add("records in subclasses of NumPy's arrays were not looked at")
+            self._incomplete.add("records in subclasses of NumPy's arrays were not visited")
 
     def _class(self, thing: Any, part: str, here: int) -> Iterable[Group]:
         inside = introspection.class_attributes(thing)
@@ -157,12 +157,12 @@ class Rules:
     # --- what belongs to modules -----------------------------------------------------------------
 
     def _plugin(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A module that is no other's to hold: loaded from a file of the user's, and not listed."""
+        """Return what is in a module of the user's that is not in `sys.modules`."""
         if id(thing) not in self._modules:
             yield from self._globals(introspection.module_attributes(thing), part)
 
     def _globals(self, space: dict[str, Any], part: str) -> Iterable[Group]:
-        """The namespace of code; nothing where it is that of a module which is listed."""
+        """Return the namespace of code, unless it is that of a module in `sys.modules`."""
         file = dict.get(space, "__file__")
         if id(space) not in self._spaces and tracebacks.is_own(file if type(file) is str else None):
             yield part, (space,)
@@ -172,7 +172,7 @@ class Rules:
         yield from self._globals(thing.__globals__, part)
 
     def _frame(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """What a frame holds itself. Not by ``f_locals``, which would hold it all once more."""
+        """Return a frame's own variables. Not by ``f_locals``, which would reference them again."""
         others = {id(thing.f_back), id(thing.f_globals), id(thing.f_builtins)}
         yield "locals", [inner for inner in gc.get_referents(thing) if id(inner) not in others]
         yield from self._globals(thing.f_globals, part)
@@ -191,7 +191,7 @@ class Rules:
             node = self._grad_fn(thing)
             # Only where torch has nothing to warn of.
             gradient = self._grad(thing) if node is None or self._retains_grad(thing) else None
-        except Exception:  # a subclass that stands for no tensor
+        except Exception:  # a subclass without a tensor's data
             gradient = node = None
         if gradient is not None:
             yield "gradients", (gradient,)
@@ -238,7 +238,7 @@ class Rules:
         yield part, rest
 
     def _scripted(self, module: Any) -> Iterable[Group]:
-        """What a scripted module keeps in C++."""
+        """Return a scripted module's tensors, which are kept in C++."""
         inside = self._torch._C
         yield "parameters", [each for _, each in inside.ParameterDict(module).items()]
         yield "buffers", [each for _, each in inside.BufferDict(module).items()]
@@ -252,7 +252,7 @@ class Rules:
             yield _OF_OPTIMIZER.get(name, part) if type(name) is str else part, (value,)
 
     def _node(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        """A node of autograd's graph: the nodes below it, and what it saved for backward."""
+        """Return the next nodes of a node of autograd's graph, and what it saved for backward."""
         kind = type(thing)
         names = self._saved_names.get(id(kind))
         if names is None:
@@ -277,19 +277,19 @@ class Rules:
     def _saved(self, saved: Any) -> list[Any]:
         if type(saved) is not self._saved_type:
             return [saved]
-        # Not unpacked: that would run hooks, which may move memory or compute anew.
+        # Not unpacked: that would run hooks, which may move memory or recompute.
         if hasattr(self._saved_type, "data"):
             return [saved.data, saved.unpack_hook]
         self._incomplete.add("this torch does not tell what autograd has saved for backward")
         return []
 
 
-#: So many elements of a list are looked at before the time is.
+#: So many elements of a list are visited between two looks at the clock.
 _PART = 1 << 15
 
 
 class Part:
-    """A part of a long list or tuple, taken out when it is iterated over."""
+    """A part of a long list or tuple, sliced when it is iterated over."""
 
     def __init__(self, whole: Any, at: int, of_type: Mapping[int, Any]) -> None:
         self._whole = whole
@@ -304,22 +304,22 @@ class Part:
         return iter(()) if leaves else iter(part)
 
 
-#: The parts that the attributes of a module play, and of an optimizer.
+#: The roles of the attributes of a module, and of an optimizer.
 _OWN = {"_parameters": "parameters", "_buffers": "buffers"}
 _OF_OPTIMIZER = {"state": "optimizer state", "param_groups": "parameters"}
 
 
 def _builtin(thing: Any, part: str, here: int) -> Iterable[Group]:
-    """A method made in C holds its object; a function made in C refers to its module."""
+    """Return the object of a method made in C, or the module of a function made in C."""
     return ((part, (thing.__self__,)),)
 
 
 def finalizers() -> list[tuple[Any, ...]]:
-    """What each ``weakref.finalize`` that has not run yet is to call, and with what."""
+    """Return the function and arguments of each ``weakref.finalize`` that has not run yet."""
     return [(told.func, told.args, told.kwargs) for told in list(_FINALIZERS.values())]
 
 
-#: By such an object, what it is to call, which it does not keep itself.
+#: By such an object, its function and arguments, which it does not keep itself.
 _FINALIZERS: Mapping[Any, Any] = introspection.class_attributes(weakref.finalize).get(
     "_registry", {}
 )

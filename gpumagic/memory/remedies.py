@@ -1,8 +1,7 @@
-"""What helps against an out-of-memory error, the smallest remedy first.
+"""Choose remedies against an out-of-memory error, the smallest first.
 
 A remedy is enough if the failed request would then fit. What the cell had allocated counts as
-taken, whether the failed functions still hold it or have let go of it: the same cell would allocate
-it again.
+in use, whether it is still held or was freed since: the same cell would allocate it again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import OUTPUT
 from gpumagic.results import Process, Remedy
 
-#: So many variables are looked at, the largest.
+#: So many variables are tried, the largest.
 _TRIED = 20
 
 
@@ -30,26 +29,26 @@ class Situation:
     total: int
     limit: int | None
     fragmented: bool
-    #: What no name is known to lead to.
+    #: Not referenced by any known variable.
     unattributed: int
-    #: Whether all objects were looked at.
+    #: Whether all objects were visited.
     complete: bool
     #: What the cell had allocated of its own when it failed, at most; None where not known.
     own: int | None
-    #: What it had allocated and has let go of since.
+    #: What it had allocated and was freed since.
     released: int
     #: Of others, on this device.
     processes: tuple[Process, ...]
     #: Another ordinal with enough free memory for the request; None if none is known.
-    roomier: int | None = None
+    other_device: int | None = None
 
 
 def remedies(now: Situation) -> tuple[Remedy, ...]:
-    """The remedies, from what costs nothing to what costs most."""
-    # It came free when the exception took the place of the one before. This one stays, and holds
-    # what it holds, while the cell runs again.
+    """Return the remedies, from what costs nothing to what costs most."""
+    # It was freed when this exception replaced the previous one. This one keeps what it references
+    # while the cell runs again.
     if now.own is not None and fits(now, set(), taken=now.own):
-        again = Remedy("run the cell again", "memory has come free since it failed", None, True)
+        again = Remedy("run the cell again", "memory has been freed since it failed", None, True)
         return (again, *_by_holders(now, _free), _less(now))
     found = [
         *_by_holders(now, _free),
@@ -64,19 +63,21 @@ def remedies(now: Situation) -> tuple[Remedy, ...]:
 def _by_holders(
     now: Situation, offered: Callable[[Situation], Iterator[Remedy]]
 ) -> Iterator[Remedy]:
-    """What follows from who holds what, as far as that is known."""
+    """Return the remedies ``offered`` by what holds what, as far as that is known."""
     for remedy in offered(now):
         if now.complete:
             yield remedy
         else:
-            why = f"{remedy.why}; not all was looked at, and other names may hold it, too"
+            why = (
+                f"{remedy.why}; not all objects were visited, and other variables may hold it, too"
+            )
             yield replace(remedy, why=why, enough=None)
 
 
 def fits(now: Situation, gone: set[int], more: int = 0, taken: int | None = None) -> bool | None:
     """Whether the request fits once the blocks ``gone`` are freed and ``more`` bytes appear.
 
-    Before it the cell takes ``taken`` bytes; by default, what was let go of when it failed.
+    Before it the cell allocates ``taken`` bytes; by default, what was freed when it failed.
     """
     if now.requested is None:
         return None
@@ -86,44 +87,46 @@ def fits(now: Situation, gone: set[int], more: int = 0, taken: int | None = None
     if now.limit is not None:
         free = min(free, now.limit - reserved)
     taken = now.released if taken is None else taken
-    # Where the cell takes it from is not known: enough in all is the least.
+    # Where the cell allocates it is not known: the total must be enough.
     enough = not taken or free + reserved - allocated - taken >= now.requested
     return enough and max(free, blocks.largest_free(now.device, gone)) >= now.requested
 
 
-def _given(now: Situation, gone: set[int]) -> int:
+def _size(now: Situation, gone: set[int]) -> int:
     blocks = now.survey.blocks
     return sum(blocks.all[i].size for i in gone if blocks.all[i].device == now.device)
 
 
 def _outputs(now: Situation) -> set[int]:
-    return now.survey.held_by(lambda root: root.pinned and root.kind == OUTPUT)
+    return now.survey.held_by(lambda root: root.by_notebook and root.kind == OUTPUT)
 
 
 def _free(now: Situation) -> Iterator[Remedy]:
-    gives = _given(now, now.survey.held_by(lambda root: root.pinned))
+    gives = _size(now, now.survey.held_by(lambda root: root.by_notebook))
     if not gives:
         if now.complete and now.unattributed >= (now.requested or 0) // 100:
-            yield Remedy("%gpumem free", "no name leads to some of it: garbage, perhaps")
+            yield Remedy(
+                "%gpumem free", "some of it is not referenced by any variable: garbage, perhaps"
+            )
         return
     outputs = _outputs(now)
     enough = fits(now, outputs)
     why = "what the failed functions and the outputs hold; %debug has nothing to show then"
-    if enough is False and gives > _given(now, outputs):
+    if enough is False and gives > _size(now, outputs):
         why += ". The same cell would need it again, so do something else as well"
     yield Remedy("%gpumem free", why, gives, enough)
 
 
 def _names(now: Situation) -> Iterator[Remedy]:
-    """The smallest variable that is enough; or else the largest."""
+    """Return the smallest variable that is enough, or else the largest."""
     survey, base = now.survey, _outputs(now)
-    # To free a variable lets go of what is pinned, too; a Future may keep the very exception.
-    held = survey.alone(lambda root: root.pinned)
-    lasting = survey.alone(lambda root: root.pinned and root.kind == OUTPUT)
+    # `%gpumem free NAME` deletes the notebook's references, too; a Future may keep the exception.
+    held = survey.alone(lambda root: root.by_notebook)
+    lasting = survey.alone(lambda root: root.by_notebook and root.kind == OUTPUT)
     found: list[tuple[int, str, int]] = []
     for place, gone in held.items():
-        root, gives = survey.roots[place], _given(now, gone)
-        if gives and not root.pinned and root.name.isidentifier():
+        root, gives = survey.roots[place], _size(now, gone)
+        if gives and not root.by_notebook and root.name.isidentifier():
             found.append((gives, root.name, place))
     found.sort(key=lambda each: -each[0])
     tried = [
@@ -147,7 +150,7 @@ def _limit(now: Situation) -> Iterator[Remedy]:
 
 
 def _processes(now: Situation) -> Iterator[Remedy]:
-    """One's own other processes; what belongs to others is theirs to end."""
+    """Return the user's own other processes, and another device where others use this one."""
     mine = [process for process in now.processes if process.memory and process.mine]
     if mine:
         # The smallest that is enough; or else the largest.
@@ -159,9 +162,9 @@ def _processes(now: Situation) -> Iterator[Remedy]:
             process.memory,
             bool(enough) if now.requested is not None else None,
         )
-    if now.roomier is not None and any(p.memory and not p.mine for p in now.processes):
+    if now.other_device is not None and any(p.memory and not p.mine for p in now.processes):
         yield Remedy(
-            f"use cuda:{now.roomier}",
+            f"use cuda:{now.other_device}",
             "others hold memory of this device; that one has enough that is free",
             None,
             True,
@@ -169,8 +172,8 @@ def _processes(now: Situation) -> Iterator[Remedy]:
 
 
 def variable() -> str:
-    """The variable that this torch's allocator reads."""
-    # The one without CUDA in its name came with the settings of all accelerators.
+    """Return the environment variable that this torch's allocator reads."""
+    # The name without CUDA came with settings for all accelerators.
     general = hasattr(torch_cuda.c_functions(), "_accelerator_setAllocatorSettings")
     return "PYTORCH_ALLOC_CONF" if general else "PYTORCH_CUDA_ALLOC_CONF"
 

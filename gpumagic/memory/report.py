@@ -1,4 +1,4 @@
-"""The report on GPU memory: what torch holds by its allocator, and the rest by NVML.
+"""Report on GPU memory: torch's by its allocator's counters, the rest by NVML.
 
 Imports no torch and makes no context.
 """
@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import devices
+from gpumagic.memory.snapshot import read_segments
 from gpumagic.results import Device, DeviceMemory, DeviceTable, MemoryReport
 
 
 def memory_report(previous: MemoryReport | None = None) -> MemoryReport:
-    """The memory of each device that this process sees, with the change since ``previous``.
+    """Return the memory of each visible device, with the change since ``previous``.
 
     What torch holds comes from its allocator, everything else from NVML; without NVML, free and
     total memory come from the CUDA runtime, for devices on which this process has a context.
@@ -67,7 +68,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Pools:
-    """Bytes in pools apart from all else, by ordinal."""
+    """Bytes in private pools, by ordinal."""
 
     graphs: Counter[int]
     mem_pools: Counter[int]
@@ -76,20 +77,18 @@ class _Pools:
 
 
 def _pools() -> _Pools | None:
-    """What torch's allocator keeps apart; None if it does not tell."""
+    """Return the allocator's private pools; None if it does not list them."""
     if torch_cuda.allocator_backend() != "native":
         return None
     graphs: Counter[int] = Counter()
     mem_pools: Counter[int] = Counter()
     expandable = set()
-    for segment in torch_cuda.memory_snapshot():
-        ordinal = segment["device"]
-        # The first number is a graph's; the second that of a MemPool, or of a handle for graphs.
-        graph, own = segment["segment_pool_id"]
-        graphs[ordinal] += segment["total_size"] if graph else 0
-        mem_pools[ordinal] += segment["total_size"] if own and not graph else 0
-        if segment.get("is_expandable"):
-            expandable.add(ordinal)
+    for segment in read_segments():
+        graph, other = segment.pool
+        graphs[segment.device] += segment.size if graph else 0
+        mem_pools[segment.device] += segment.size if other and not graph else 0
+        if segment.expandable:
+            expandable.add(segment.device)
     return _Pools(graphs, mem_pools, frozenset(expandable))
 
 
@@ -112,7 +111,7 @@ def _held(ordinal: int, pools: _Pools | None) -> _Held:
 
 
 def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMemory:
-    """One device's row, from what NVML says of it and what torch holds there."""
+    """Return one device's row, by NVML's figures and torch's."""
     context = held is not None
     if held is None:
         # Without a context torch holds nothing.
@@ -140,7 +139,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
 
 
 def _by_the_runtime(ordinal: int) -> tuple[int | None, int | None]:
-    """Free and total bytes of a device that has a context."""
+    """Return free and total bytes of a device that has a context."""
     try:
         return torch_cuda.memory_info(ordinal)
     except RuntimeError:  # the device is lost
@@ -148,11 +147,11 @@ def _by_the_runtime(ordinal: int) -> tuple[int | None, int | None]:
 
 
 def _outside(own: int | None, reserved: int | None, context: bool) -> int | None:
-    """What a process holds beyond the allocator: the CUDA context, libraries' workspaces."""
+    """Return this process's memory outside the allocator: CUDA context, workspaces."""
     if own is None or (reserved is None and context):
         return None
     outside = own - (reserved or 0)
-    # NVML looked a moment earlier than the allocator: a negative remainder says nothing.
+    # NVML was read before the allocator: a negative remainder says nothing.
     return outside if outside >= 0 else None
 
 
@@ -167,12 +166,12 @@ def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
 
 
 def _minus(now: int | None, before: int | None) -> int | None:
-    # None before: torch was not there, and held nothing.
+    # None before: torch was not imported, and held nothing.
     return None if now is None else now - (before or 0)
 
 
 def uncounted() -> tuple[str, ...]:
-    """That the allocator counts nothing, where it does not."""
+    """Return a note where the allocator keeps no counters."""
     if _UNCACHED not in os.environ:
         return ()
     return (f"{_UNCACHED} is set: torch's allocator passes everything on and counts nothing",)
@@ -185,7 +184,7 @@ PLUGGABLE = "a pluggable allocator is in use, of which torch keeps no counters"
 
 
 def allocator_notes() -> tuple[str, ...]:
-    """What to bear in mind about the allocator's figures."""
+    """Return notes on what the allocator's figures mean."""
     if torch_cuda.loaded() is None:
         return ("torch is not imported: these are the driver's figures alone",)
     if not torch_cuda.built_with_cuda():

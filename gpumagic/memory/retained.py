@@ -1,8 +1,8 @@
-"""Which of the allocations of a stretch of a program are still alive at its end.
+"""Which of the allocations of a cell are still alive at its end.
 
-The allocator's counters number the allocations; its event log, which is kept without stacks for the
-time of the stretch, tells the address of each and what was freed again. Where the log is kept
-already (`%gpumem record on`, or the user), it is used as it is.
+The allocator's counters number the allocations; its event log, which is recorded without stacks
+while the cell runs, has the address of each and what was freed again. Where the log is recorded
+already (by `%gpumem record on`, or by the user), it is used as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.memory.snapshot import Event, read_snapshot
 
 #: So many events are kept, at some 100 bytes each.
 _EVENTS = 500_000
@@ -23,14 +24,14 @@ Range = tuple[int, int]
 
 
 class Living:
-    """The allocations of a stretch that are alive, by their number in it, from 0."""
+    """The allocations of a cell that are alive, by their number in it, from 0."""
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._numbers = sorted(sizes)
         self._sums = [0, *accumulate(sizes[number] for number in self._numbers)]
 
     def bytes(self, ranges: Iterable[Range]) -> int:
-        """The bytes of those within ``ranges``, which do not overlap."""
+        """Return the bytes of those within ``ranges``, which do not overlap."""
         return sum(self._sums[self._place(end)] - self._sums[self._place(o)] for o, end in ranges)
 
     def _place(self, number: int) -> int:
@@ -42,16 +43,16 @@ _RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 
 
 class EventLog:
-    """The allocator's event log, kept from `begin` to `end`.
+    """The allocator's event log, recorded from `begin` to `end`.
 
-    A recording that somebody begins or ends meanwhile is theirs: it is left as it is, and what the
-    log would have told is not known.
+    A recording that the user begins or ends meanwhile is left as it is; which allocations are alive
+    is not known then.
     """
 
     def __init__(self) -> None:
-        #: Whether it was begun here; otherwise somebody keeps it anyway.
+        #: Whether the recording was begun here, not by the user.
         self._own = False
-        #: Whether somebody has begun or ended a recording since.
+        #: Whether the user has begun or ended a recording since.
         self.disturbed = False
         self._home = torch_cuda.c_functions()
         #: By name: torch's own function, and ours in its place.
@@ -59,7 +60,7 @@ class EventLog:
 
     @classmethod
     def begin(cls) -> EventLog | None:
-        """Begin, or None where there can be no log."""
+        """Begin to record; return None where there can be no log."""
         if not torch_cuda.initialized():
             return None
         log = cls()
@@ -73,40 +74,42 @@ class EventLog:
         for name in _RECORD:
             original = getattr(log._home, name, None)
             if original is not None:
-                ours = log._noting(original)
+                ours = log._watching(original)
                 log._wrapped[name] = original, ours
                 setattr(log._home, name, ours)
         return log
 
-    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watching(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
             if not self.disturbed:
                 self.disturbed = True
                 if self._own:
-                    torch_cuda.stop_history()  # and empty it: theirs has no event of ours
+                    torch_cuda.stop_history()  # and empty it: the user's has no event of ours
             return original(*args, **kwargs)
 
-        return noted
+        return watched
 
     def end(self, counts: Mapping[int, int]) -> dict[int, Living]:
-        """What lives, by ordinal, of the last ``counts`` allocations of each device.
+        """Stop; return by ordinal which of the last ``counts`` allocations are alive.
 
         A device is missing whose log does not reach back so far, or was disturbed.
         """
         try:
             wanted = any(counts.values()) and not self.disturbed
-            snapshot = torch_cuda.snapshot() if wanted else None
+            snapshot = read_snapshot() if wanted else None
         finally:
             self._leave()
         if self.disturbed:
             return {}
         if snapshot is None:
             return {ordinal: Living({}) for ordinal in counts}
-        sizes = block_sizes(snapshot["segments"])
+        sizes: dict[int, dict[int, int]] = {}
+        for block in snapshot.allocated_blocks():
+            sizes.setdefault(block.device, {})[block.address] = block.size
         found: dict[int, Living] = {}
         for ordinal, count in counts.items():
-            numbers = living_numbers(snapshot["device_traces"][ordinal], count)
+            numbers = living_numbers(snapshot.events[ordinal], count)
             if numbers is not None:
                 held = sizes.get(ordinal, {})
                 found[ordinal] = Living({n: held.get(a, 0) for a, n in numbers.items()})
@@ -123,39 +126,31 @@ class EventLog:
                 torch_cuda.stop_history()
 
 
-#: Those of the running cells: begun here, and nobody's recording.
+#: The recordings of running cells that were begun here.
 _own_logs: list[EventLog] = []
 
 
 def recorded_by_others() -> bool:
-    """Whether somebody records the allocator's history: the user, or `%gpumem record on`."""
+    """Whether the user records the allocator's history, perhaps with `%gpumem record on`."""
     if not torch_cuda.history_is_recorded():
         return False
     return not any(not log.disturbed for log in _own_logs)
 
 
-def block_sizes(segments: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, int]]:
-    """The sizes of the allocated blocks, by ordinal and address."""
-    found: dict[int, dict[int, int]] = {}
-    for segment in segments:
-        sizes = found.setdefault(segment["device"], {})
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                sizes[block["address"]] = block["size"]
-    return found
+def living_numbers(events: Sequence[Event], count: int) -> dict[int, int] | None:
+    """Return by address the numbers of the last ``count`` allocations that are alive.
 
-
-def living_numbers(events: Sequence[Mapping[str, Any]], count: int) -> dict[int, int] | None:
-    """The numbers of the last ``count`` allocations that are alive, by address; None if unknown."""
-    places = [i for i, event in enumerate(events) if event["action"] == "alloc"]
+    None where the events do not reach back so far.
+    """
+    places = [i for i, event in enumerate(events) if event.allocated]
     if len(places) < count:
         return None
     alive: dict[int, int] = {}
     number = 0
     for event in events[places[-count] :] if count else ():
-        if event["action"] == "alloc":
-            alive[event["addr"]] = number
+        if event.allocated:
+            alive[event.address] = number
             number += 1
-        elif event["action"] == "free_requested":
-            alive.pop(event["addr"], None)
+        else:
+            alive.pop(event.address, None)
     return alive

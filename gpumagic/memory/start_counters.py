@@ -1,4 +1,4 @@
-"""The allocator's counters as a cell begins: what its failure is compared with.
+"""The allocator's counters at a cell's start, with which its failure is compared.
 
 A reading costs microseconds a device, makes no context and waits for nothing.
 """
@@ -12,23 +12,23 @@ from gpumagic.cuda import torch_cuda
 
 
 class Counts(NamedTuple):
-    """Of one device."""
+    """The counters of one device."""
 
     #: Bytes of live tensors.
     allocated: int = 0
-    #: How many allocations have ever failed, and how many were ever served.
+    #: The numbers of allocations that have failed and that have succeeded until now.
     failures: int = 0
-    served: int = 0
-    #: Bytes that were ever handed out.
-    given: int = 0
+    succeeded: int = 0
+    #: The bytes of all allocations until now.
+    total_allocated: int = 0
 
 
 #: By CUDA ordinal; a device that was not in use is missing.
-Beginning = Mapping[int, Counts]
+StartCounters = Mapping[int, Counts]
 
 
-def read() -> Beginning | None:
-    """The counters now; None for an allocator that does not count its failures."""
+def read() -> StartCounters | None:
+    """Return the counters now; None for an allocator that does not count its failures."""
     if torch_cuda.loaded() is None:
         return {}
     if torch_cuda.allocator_backend() not in (None, "native"):
@@ -45,14 +45,16 @@ def _counts(stats: Mapping[str, Any]) -> Counts:
     )
 
 
-def given_since(begun: Beginning, ordinal: int) -> int | None:
-    """Bytes handed out since, also those taken back; None if the counters were reset."""
+def allocated_since(begun: StartCounters, ordinal: int) -> int | None:
+    """Return the bytes allocated since, also those freed again; None if counters were reset."""
     now, before = (read() or {}).get(ordinal, Counts()), begun.get(ordinal, Counts())
-    return None if now.served < before.served else now.given - before.given
+    return (
+        None if now.succeeded < before.succeeded else now.total_allocated - before.total_allocated
+    )
 
 
-def failed_since(begun: Beginning | None) -> set[int] | None:
-    """The devices on which an allocation of this process has failed since; None if unknown.
+def failed_since(begun: StartCounters | None) -> set[int] | None:
+    """Return the devices on which an allocation of this process has failed since, if known.
 
     Without ``begun``, those on which one has ever failed.
     """
@@ -62,7 +64,7 @@ def failed_since(begun: Beginning | None) -> set[int] | None:
     failed = set()
     for ordinal, counts in now.items():
         before = (begun or {}).get(ordinal, Counts())
-        if counts.served < before.served:  # the user has reset the counters meanwhile
+        if counts.succeeded < before.succeeded:  # the user has reset the counters meanwhile
             before = Counts()
         if counts.failures > before.failures:
             failed.add(ordinal)

@@ -133,7 +133,7 @@ class MemoryDelta(Result):
         Raises:
             SpecError: the file cannot be written.
         """
-        from gpumagic.results.stored import save
+        from gpumagic.results.json_file import save
 
         return save(self, path)
 

@@ -202,7 +202,7 @@ class CudaTiming(Result):
         Raises:
             SpecError: the file cannot be written.
         """
-        from gpumagic.results.stored import save
+        from gpumagic.results.json_file import save
 
         return save(self, path)
 

@@ -59,8 +59,8 @@ def measure(ip: Any) -> dict[str, float]:
     import torch
 
     from gpumagic.cells.hooks import CellHooks
-    from gpumagic.memory.line_profiler import LineTracer
-    from gpumagic.memory.line_sources import cell_source
+    from gpumagic.cells.line_sources import cell_source
+    from gpumagic.memory.line_profiler import LineMeasurement
     from gpumagic.memory.per_cell import EveryCell
 
     used = range(torch.cuda.device_count())
@@ -101,10 +101,8 @@ def measure(ip: Any) -> dict[str, float]:
     code = compile("\n".join(f"x{i} = {i}" for i in range(1000)), "cell", "exec")
 
     def traced() -> None:
-        tracer = LineTracer([cell_source([code], "", 1)])
-        tracer.start()
-        exec(code, {})
-        tracer.stop()
+        with LineMeasurement([cell_source([code], "", 1)]):
+            exec(code, {})
 
     before = sys.gettrace()
     took["line"] = _best(traced, 10) / 1000

@@ -17,7 +17,7 @@ from gpumagic.errors import SpecError
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results import CudaTiming, MemoryDelta
-from tests.memory.conftest import torch
+from tests.support.allocator import torch
 
 __all__ = ["torch"]
 

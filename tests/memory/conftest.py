@@ -1,50 +1,5 @@
-"""What the memory tests share: torch with an empty allocator, and a ledger that holds nothing."""
+"""The fixtures of the memory tests."""
 
-from __future__ import annotations
+from tests.support.allocator import all_objects, torch, with_stacks
 
-import gc
-from collections.abc import Iterator
-from types import ModuleType
-
-import pytest
-
-MIB = 2**20
-
-
-@pytest.fixture
-def torch() -> Iterator[ModuleType]:
-    """torch with contexts on cuda:0 and cuda:1, nothing allocated, and all counters at zero."""
-    import torch
-
-    for ordinal in (0, 1):
-        torch.empty(1, device=f"cuda:{ordinal}")
-    clear(torch)
-    yield torch
-    from gpumagic.memory.peak_ledger import LEDGER
-
-    LEDGER.release()
-    clear(torch)
-
-
-def clear(torch: ModuleType) -> None:
-    # What a test leaves is young; to collect everything takes 0.3 s where torch is loaded.
-    for generation in (1, 2):
-        gc.collect(generation)
-        torch.cuda.empty_cache()
-        if not any(torch.cuda.memory_reserved(ordinal) for ordinal in (0, 1)):
-            break
-    for ordinal in (0, 1):
-        torch.cuda.reset_peak_memory_stats(ordinal)
-        torch.cuda.reset_accumulated_memory_stats(ordinal)
-        assert torch.cuda.memory_reserved(ordinal) == 0
-
-
-@pytest.fixture(scope="session")
-def with_stacks() -> None:
-    """torch has told recorded stacks once: for that it imports a part of itself, which stays."""
-    import torch
-
-    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100)
-    torch.empty(1, device="cuda")
-    torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(enabled=None)
+__all__ = ["all_objects", "torch", "with_stacks"]

@@ -18,12 +18,14 @@ def test_what_is_others_is_not_to_be_ended() -> None:
     unknown = Process(78, GIB, own=False)
     mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
 
-    def told(*processes: Process, roomier: int | None = None) -> list[remedies.Remedy]:
-        now: Any = type("Now", (), {"processes": processes, "requested": GIB, "roomier": roomier})
+    def told(*processes: Process, other_device: int | None = None) -> list[remedies.Remedy]:
+        now: Any = type(
+            "Now", (), {"processes": processes, "requested": GIB, "other_device": other_device}
+        )
         return [*remedies._processes(now)]
 
     assert told(other, unknown) == []
-    (elsewhere,) = told(other, roomier=2)
+    (elsewhere,) = told(other, other_device=2)
     assert elsewhere.what == "use cuda:2"
     report = OutOfMemory(
         device=0, total=80 * GIB, free=0, others=63 * GIB, processes=(other, mine, unknown)
@@ -38,7 +40,7 @@ def test_one_s_own_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies, "fits", lambda *_: True)
     monkeypatch.setattr(remedies, "_outputs", lambda _: set())
     mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
-    now: Any = type("Now", (), {"processes": (mine,), "requested": GIB, "roomier": None})
+    now: Any = type("Now", (), {"processes": (mine,), "requested": GIB, "other_device": None})
     (remedy,) = remedies._processes(now)
     assert remedy.what == "end python mine.py (pid 79)"
     assert remedy.enough
@@ -52,6 +54,6 @@ def test_a_device_with_more_room() -> None:
         Device(3, memory_free=50 * GIB),  # hidden: perhaps it was given to somebody else
         Device(4, ordinal=3),
     ]
-    assert oom._roomier(table, 0, 4 * GIB) == 2
-    assert oom._roomier(table, 0, 6 * GIB) is None
-    assert oom._roomier(table, 0, None) is None
+    assert oom._device_with(table, 0, 4 * GIB) == 2
+    assert oom._device_with(table, 0, 6 * GIB) is None
+    assert oom._device_with(table, 0, None) is None

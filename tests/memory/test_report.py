@@ -9,8 +9,7 @@ import pytest
 
 from gpumagic.memory import report
 from gpumagic.memory.report import memory_report
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import empty
+from tests.support.allocator import MIB, empty
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, World
 
 GIB = 2**30
@@ -173,7 +172,7 @@ def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -
     assert (other["context"], other["free"]) == (False, None)
     fresh.run("%%gpumem -v change\ny = torch.empty(2**20, dtype=torch.uint8, device='cuda:1')")
     assert fresh.value("change.devices[1].allocated") == MIB
-    assert fresh.value("__import__('gpumagic').torch_cuda.contexts()") == (1,)
+    assert fresh.value("__import__('gpumagic.cuda.torch_cuda').cuda.torch_cuda.contexts()") == (1,)
 
 
 @pytest.mark.parametrize("code", [3, 4, 15, 18, 999])
@@ -223,8 +222,14 @@ def test_a_lost_device(kernel: Any) -> None:
 # --- other allocators ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setting", ["backend:cudaMallocAsync", "expandable_segments:True"])
-def test_other_allocators(kernel: Any, setting: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "note"),
+    [
+        ("expandable_segments:True", "torch does not count the fragmentation of such segments"),
+        ("backend:cudaMallocAsync", "the driver keeps the counters"),
+    ],
+)
+def test_other_allocators(kernel: Any, setting: str, note: str) -> None:
     # The old name of the variable is read by every torch, the new one by torch >= 2.9 first.
     fresh = kernel(Scenario(devices=1), env={"PYTORCH_CUDA_ALLOC_CONF": setting})
     fresh.run(
@@ -242,9 +247,10 @@ def test_other_allocators(kernel: Any, setting: str) -> None:
     assert fresh.value("torch.cuda.max_memory_allocated()") == 64 * MIB
     asynchronous = setting == "backend:cudaMallocAsync"
     assert ("the driver keeps the counters" in reply.text) is asynchronous
-    fresh.run("%gpumem -v report")
+    assert note in fresh.run("%gpumem -v report").text
     assert fresh.value("report.devices[0].allocated") == 4 * MIB
     assert fresh.value("report.devices[0].peak") == 64 * MIB
+    assert fresh.value("report.devices[0].fragmented") is None
 
 
 def test_a_pluggable_allocator(kernel: Any) -> None:

@@ -43,23 +43,23 @@ KNOWN = ("tests/timing/test_event_timer.py",)
 REPEATS = ("tests/timing/test_benchmark.py",)
 COMPARING = ("tests/timing/test_comparison.py",)
 ENOUGH = ("tests/timing/test_stopping_rule.py",)
-PEAKS = ("tests/memory/test_peaks.py",)
-BLOCKS = ("tests/memory/test_blocks.py",)
+PEAKS = ("tests/memory/test_peak_ledger.py",)
+BLOCKS = ("tests/memory/test_allocator_blocks.py",)
 _REPORT = "tests/memory/test_report.py::"
 REPORT = (
     _REPORT + "test_outside_the_allocator_and_other_processes",
     _REPORT + "test_any_nvml_call_may_fail",
     _REPORT + "test_unsupported_fields",
     _REPORT + "test_a_remainder_below_zero_is_unknown",
-    "tests/memory/test_public.py",
+    "tests/memory/test_measurement.py",
 )
-POOLS = ("tests/memory/test_pools.py::test_pools",)
+POOLS = ("tests/memory/test_report_pools.py::test_pools",)
 FREE = (
-    "tests/memory/test_free.py::test_outputs",
-    "tests/memory/test_free.py::test_named_variables",
-    "tests/memory/test_free.py::test_garbage_and_the_cache",
+    "tests/magics/gpumem/test_free.py::test_outputs",
+    "tests/magics/gpumem/test_free.py::test_named_variables",
+    "tests/magics/gpumem/test_free.py::test_garbage_and_the_cache",
 )
-HOLDERS = ("tests/memory/test_holders.py",)
+HOLDERS = ("tests/memory/test_attribution.py",)
 OOM = ("tests/memory/test_oom.py",)
 
 _SPEC, _MASK = "gpumagic/selection/spec.py", "gpumagic/cuda/visible_devices.py"
@@ -170,8 +170,8 @@ MUTANTS = (
     ),
     Mutant(
         _MEMORY + "report.py",
-        'graphs[ordinal] += segment["total_size"] if graph else 0',
-        'graphs[ordinal] += segment["total_size"] if own else 0',
+        "graphs[segment.device] += segment.size if graph else 0",
+        "graphs[segment.device] += segment.size if other else 0",
         POOLS,
     ),
     Mutant(

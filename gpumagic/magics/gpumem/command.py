@@ -1,10 +1,8 @@
-"""``%gpumem`` and ``%%gpumem``: GPU memory now, and what a statement or a cell did to it."""
+"""``%gpumem`` and ``%%gpumem``: GPU memory now, and its change by a statement or a cell."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import compile_cell
@@ -15,14 +13,13 @@ from gpumagic.magics.parsing import Parser, add_result_options, take_options, ta
 from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
-from gpumagic.results import LineReport, MemoryDelta
 from gpumagic.system import text
 
 if TYPE_CHECKING:
-    from gpumagic.memory.line_profiler import LineTracer
+    from gpumagic.memory.line_profiler import LineMeasurement
 
 _DESCRIPTION = """\
-GPU memory: what there is now, and what a statement or a cell does to it.
+GPU memory: what is in use now, and its change by a statement or a cell.
 
   %gpumem                 a report: what torch holds and held at most, what this process holds
                           outside torch's allocator (CUDA context, libraries), what other
@@ -40,12 +37,12 @@ GPU memory: what there is now, and what a statement or a cell does to it.
   %gpumem record on | off the allocator's history with Python stacks, the newest --entries N events
   %gpumem cells           live memory by the cell that allocated it (needs the history)
   %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
-  %gpumem vars            who holds the memory: every name of yours (modules by parameters, buffers
-                          and gradients), what the notebook pins (Out, _, the last exception), and
-                          the rest; adds up to the byte. --gc looks through all objects for the rest
-  %gpumem free [NAMES]    delete the variables named; let go of what the notebook pins, collect
-                          garbage, empty the cache; what each step gave back. After it %debug has
-                          nothing to show. --dry-run says it first and does nothing
+  %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
+                          gradients), the notebook (Out, _, the last exception), and the rest; adds
+                          up to the byte. --gc looks through all objects for the rest
+  %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
+                          empty the cache; shows what each step freed. After it %debug has nothing
+                          to show. --dry-run shows it and does nothing
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
@@ -53,7 +50,7 @@ what follows -- (%gpumem -- log).
 
 The figures of a statement or a cell come from the counters of torch's allocator: nothing is
 sampled, synchronised, collected or emptied, no context is made, and
-torch.cuda.max_memory_allocated() says afterwards what it would have said without.
+torch.cuda.max_memory_allocated() returns afterwards what it would have returned without.
 """
 
 _EXAMPLES = """\
@@ -77,7 +74,7 @@ examples:
 
 
 def parser() -> Parser:
-    """The options of ``%gpumem``."""
+    """Return the parser of the options of ``%gpumem``."""
     made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
     made.add_argument(
         "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
@@ -103,7 +100,7 @@ _USAGE = (
 
 
 def help_text() -> str:
-    """What ``%gpumem?`` shows."""
+    """Return what ``%gpumem?`` shows."""
     return parser().format_help()
 
 
@@ -132,24 +129,29 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     source = statement + ";" * silent if cell is None else cell
     if options.cluster:
-        everywhere = import_module("gpumagic.magics.engines")
-        return everywhere.memory(magics, parser(), options, cell, source if cell is None else "")
+        from gpumagic.magics import engines
+
+        return engines.memory(magics, parser(), options, cell, source if cell is None else "")
     if options.targets is not None:
         raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 
-    def finish(value: Any) -> Any:
-        return scope.shown if options.output else value
-
-    tracer = None
+    measured: Measurement | LineMeasurement
     if options.lines:
-        lines = import_module("gpumagic.magics.gpumem.lines")
-        tracer = lines.tracer(compiled, options.functions)
+        from gpumagic.cells.line_sources import selected_sources
+        from gpumagic.memory.line_profiler import LineMeasurement
+
+        measured = LineMeasurement(selected_sources(compiled, options.functions))
     elif options.functions:
         raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
-    scope = _Reported(magics, options, tracer)
-    return compiled.run_within(scope, finish)
+    else:
+        measured = Measurement()
+
+    def finish(value: Any) -> Any:
+        return measured.result if options.output else value
+
+    return compiled.run_within(_Reporter(magics, options, measured), finish)
 
 
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
@@ -158,46 +160,22 @@ def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     return hand_over(magics.shell, report, options, silent=silent)
 
 
-class _Reported(Measurement):
-    """A measurement that hands its result over when it ends, also by an exception."""
+class _Reporter:
+    """A context manager that measures its body and hands the result over, also when it raises."""
 
     def __init__(
-        self, magics: Any, options: argparse.Namespace, tracer: LineTracer | None = None
+        self, magics: Any, options: argparse.Namespace, measured: Measurement | LineMeasurement
     ) -> None:
-        super().__init__()
         self._magics = magics
         self._options = options
-        self._tracer = tracer
-        self._tracing = False
-        self._by_line: LineReport | None = None
+        self._measured = measured
 
-    @property
-    def shown(self) -> MemoryDelta | LineReport:
-        """The result that is handed over."""
-        return self._by_line or self.result
-
-    def __enter__(self) -> _Reported:
-        super().__enter__()
-        if self._tracer is not None:
-            try:
-                self._tracer.start()
-                self._tracing = True
-            except RuntimeError:
-                pass  # a pluggable allocator without counters; the result says so
-            except BaseException:
-                super().__exit__(*sys.exc_info())
-                raise
-        return self
+    def __enter__(self) -> None:
+        self._measured.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        self._measured.__exit__(kind, *error)
         try:
-            if self._tracer is not None and self._tracing:
-                self._tracer.stop()
-        finally:
-            super().__exit__(kind, *error)
-        try:
-            if self._tracer is not None:
-                self._by_line = self._tracer.result(self.result)
-            hand_over(self._magics.shell, self.shown, self._options)
+            hand_over(self._magics.shell, self._measured.result, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours
             print(f"%gpumem: cannot show the result ({text.named(failure)})")

@@ -15,7 +15,7 @@ from gpumagic.system.paths import output_path
 
 
 def parser(verb: str) -> Parser:
-    """The options of ``%gpumem VERB``."""
+    """Return the parser of the options of ``%gpumem VERB``."""
     made = Parser(f"%gpumem {verb}")
     if verb == "record":
         made.add_argument("switch", nargs="?", choices=("on", "off"))
@@ -51,7 +51,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 
 def of(shell: Any) -> History:
-    """The history of a shell, made when first asked for."""
+    """Return the history of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.memory_history is None:
         extension.memory_history = History(shell, extension.hooks)

@@ -1,4 +1,4 @@
-"""``%gpumem vars``, ``free`` and ``explain``: who holds GPU memory, and how to get it back."""
+"""``%gpumem vars``, ``free`` and ``explain``: what holds GPU memory, and how to free it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SAYS = {
 
 
 def parser(verb: str) -> Parser:
-    """The options of ``%gpumem VERB``."""
+    """Return the parser of the options of ``%gpumem VERB``."""
     made = Parser(f"%gpumem {verb}")
     if verb == "vars":
         made.add_argument(
             "--gc",
             dest="scan",
             action="store_true",
-            help="look through all objects of the process for what no name leads to",
+            help="look through all objects of the process for what no variable references",
         )
     elif verb == "free":
         made.add_argument("names", nargs="*", metavar="NAME", help="variables to delete as well")
         made.add_argument(
-            "--dry-run", action="store_true", help="say what it would give back, do nothing"
+            "--dry-run", action="store_true", help="show what it would free, and do nothing"
         )
     else:
         made.add_argument("state", nargs="?", choices=("on", "off"))

@@ -19,12 +19,12 @@ from gpumagic.system.text import plural
 _SAYS = {
     "on": "After every cell that changed GPU memory a line with what it did; '%gpumem off' ends "
     "that.",
-    "off": "No more lines after cells; '%gpumem log' shows those of before.",
+    "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
 }
 
 
 def parser(verb: str) -> Parser:
-    """The options of ``%gpumem VERB``."""
+    """Return the parser of the options of ``%gpumem VERB``."""
     made = Parser(f"%gpumem {verb}")
     if verb == "plot":
         made.add_argument("file", nargs="?", help="write the picture there (.png, .svg, .pdf)")
@@ -53,14 +53,14 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 
 def of(shell: Any) -> EveryCell:
-    """The automatic mode of a shell, made when first asked for."""
+    """Return the automatic mode of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.cell_memory is None:
-        extension.cell_memory = EveryCell(extension.hooks, lambda cell: _tell(shell, cell))
+        extension.cell_memory = EveryCell(extension.hooks, lambda cell: _show_line(shell, cell))
     return extension.cell_memory
 
 
-def _tell(shell: Any, cell: CellMemory) -> None:
+def _show_line(shell: Any, cell: CellMemory) -> None:
     """One dim line below the cell; nothing where quiet is the default."""
     if extension_of(shell).magics.quiet:
         return

@@ -10,14 +10,7 @@ import pytest
 
 from gpumagic.magics.extension import of
 from gpumagic.results import MemoryDelta, MemoryReport
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import functions
-
-ALLOCATE = "torch.empty({}, dtype=torch.uint8, device='cuda:{}')"
-
-
-def bytes_on(ordinal: int, size: int) -> str:
-    return ALLOCATE.format(size, ordinal)
+from tests.support.allocator import MIB, bytes_on, functions
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.memory.attribution import ELSEWHERE
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 SETUP = """
 import asyncio, atexit, sys, threading, time
@@ -114,12 +114,12 @@ OWNERS = {
     "an exit function": (
         "atexit.register(print, x);",
         "atexit.unregister(print)",
-        "something that no name leads to",
+        "an unknown reference",
     ),
     "a library": (
         "import json; json.kept_for_a_test = {'x': x}",
         "del json.kept_for_a_test",
-        "something that no name leads to",
+        "an unknown reference",
     ),
 }
 
@@ -259,6 +259,7 @@ def test_all_of_it_is_promised_where_nothing_else_holds_it(torch: ModuleType, ce
     assert torch.cuda.memory_allocated() == 0
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_local_of_what_runs_in_this_thread(torch: ModuleType, cells: Any, ip: Any) -> None:
     number = ip.execution_count
     cells("""
@@ -278,11 +279,11 @@ def test_free_says_who_else_holds_it(torch: ModuleType, cells: Any, ip: Any) -> 
     dry = cells("%gpumem free --dry-run a c both").text
     assert "a_alias holds the same memory as a" in dry
     assert "a_alias holds some of both's memory" in dry
-    assert "c leads to no GPU memory" in dry
+    assert "c holds no GPU memory" in dry
     cells("del both")
     said = cells("%gpumem free a c").text
     assert "deleted a; a_alias holds the same memory" in said
-    assert "deleted c; it led to no GPU memory" in said
+    assert "deleted c; it held no GPU memory" in said
     assert not {"a", "c"} & ip.user_ns.keys()
     assert "holds" not in cells("%gpumem free a_alias").text
     assert torch.cuda.memory_allocated() == 0

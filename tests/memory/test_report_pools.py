@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import warnings
 from types import ModuleType
-from typing import Any
-
-import pytest
 
 from gpumagic.memory.report import memory_report
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import empty
+from tests.support.allocator import MIB, empty
 
 
 def test_fragmentation(torch: ModuleType) -> None:
@@ -72,17 +68,3 @@ def test_pinned_memory(torch: ModuleType) -> None:
     assert report.pinned in (before, before + 4 * MIB)
     assert "by live tensors" in str(report)
     del kept
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("expandable_segments:True", "torch does not count the fragmentation of such segments"),
-        ("backend:cudaMallocAsync", "the driver keeps the counters"),
-    ],
-)
-def test_other_allocators_are_recognised(kernel: Any, setting: str, told: str) -> None:
-    k = kernel(env={"PYTORCH_CUDA_ALLOC_CONF": setting})
-    k.run("import torch\nx = torch.empty(2**20, dtype=torch.uint8, device='cuda')")
-    assert told in k.run("report = %gpumem -o").shown
-    assert k.run("report.devices[0].fragmented").value is None

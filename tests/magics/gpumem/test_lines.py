@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bdb
-import functools
 import random
 import sys
 import traceback
@@ -13,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.memory.line_sources import find_code, function_source
 from gpumagic.memory.peak_ledger import LEDGER
-from gpumagic.memory.retained import Living, living_numbers
 from gpumagic.results import LineMemory, LineReport
-from tests.memory.conftest import MIB, clear
-from tests.memory.test_peaks import empty, program, readings
+from tests.support.allocator import MIB, clear, empty, program, readings
 
 
 @pytest.fixture
@@ -194,30 +190,6 @@ def test_two_functions_one_calls_the_other(lines: Any, run_cell: Any) -> None:
     assert in_mib(report) == {2: (1, 3, 1)}
 
 
-def test_what_may_be_named(torch: ModuleType) -> None:
-    class Net(torch.nn.Module):  # type: ignore[name-defined,misc]
-        def forward(self, x: Any) -> Any:
-            return x
-
-        @property
-        def size(self) -> int:
-            return 1
-
-    @functools.lru_cache
-    def cached() -> None: ...
-
-    code = Net.forward.__code__
-    for found in (Net(), Net.forward, Net().forward, functools.partial(Net.forward, None)):
-        assert function_source("x", found).codes == (code,)
-    assert function_source("x", vars(Net)["size"]).codes[0].co_name == "size"
-    assert function_source("x", cached).codes[0].co_name == "cached"
-    with pytest.raises(ValueError, match="len is no Python function: builtin"):
-        function_source("len", len)
-    made: dict[str, Any] = {}
-    exec("def f():\n    pass", made)
-    assert function_source("f", made["f"]).lines
-
-
 def test_a_cell_with_nothing_to_run(lines: Any, run_cell: Any) -> None:
     report = lines("# nothing")
     assert "cell: nothing to run" in str(report)
@@ -225,13 +197,6 @@ def test_a_cell_with_nothing_to_run(lines: Any, run_cell: Any) -> None:
     run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return e(2)")
     assert in_mib(lines("r = M()(1)", "-f M.forward"), 1) == {3: (2, 2, 2)}
     assert "M.forward: did not run in this cell's thread" in str(lines("M()", "-f M.forward"))
-
-
-def test_find_code() -> None:
-    code = compile("class A:\n    def f(self): pass\ndef f(): pass", "x", "exec")
-    assert find_code([code], "A.f").co_firstlineno == 2  # type: ignore[union-attr]
-    assert find_code([code], "f").co_firstlineno == 3  # type: ignore[union-attr]
-    assert find_code([code], "A.g") is None
 
 
 @pytest.mark.parametrize(
@@ -364,12 +329,12 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
 def test_an_error_of_ours_does_not_reach_the_cell(
     lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpumagic.memory.line_profiler import LineTracer
+    from gpumagic.cells.line_tracer import LineTracer
 
     def broken(self: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(LineTracer, "_advance", broken)
+    monkeypatch.setattr(LineTracer, "_read", broken)
     report = lines("a = e(1)\nb = 6 * 7")
     assert run_cell("b").value == 42
     assert report.notes[0] == "lines are missing after an error (RuntimeError: ours)"
@@ -576,26 +541,6 @@ def test_a_history_too_short_gives_a_dash(with_stacks: None, lines: Any, torch: 
 def test_the_event_log_is_stopped_again(lines: Any, torch: ModuleType) -> None:
     lines("a = e(1)")
     assert not torch._C._cuda_isHistoryEnabled()
-
-
-def test_living_numbers() -> None:
-    def event(action: str, addr: int) -> dict[str, Any]:
-        return {"action": action, "addr": addr}
-
-    events = [
-        event("alloc", 1),
-        event("alloc", 2),
-        event("free_requested", 1),
-        event("free_completed", 1),
-        event("segment_alloc", 7),
-        event("alloc", 1),
-        event("alloc", 3),
-    ]
-    assert living_numbers(events, 4) == {2: 1, 1: 2, 3: 3}
-    assert living_numbers(events, 2) == {1: 0, 3: 1}
-    assert living_numbers(events, 0) == {}
-    assert living_numbers(events, 5) is None
-    assert Living({0: 10, 2: 5, 7: 1}).bytes([(0, 3), (7, 8)]) == 16
 
 
 # --- on the screen -----------------------------------------------------------------------------

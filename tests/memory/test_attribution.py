@@ -19,7 +19,7 @@ import pytest
 import gpumagic
 from gpumagic.memory.attribution import holders
 from gpumagic.results import DeviceHolders, Holders
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 
 def adds_up(torch: ModuleType, found: Holders) -> None:
@@ -135,6 +135,7 @@ def test_hooks_on_saved_tensors_do_not_run(torch: ModuleType) -> None:
     assert not ran
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_the_allocators_counters_are_as_without_it(torch: ModuleType, new: Any) -> None:
     names = {"xs": [new(n) for n in range(1, 2000, 37)], "model": torch.nn.Linear(9, 9).cuda()}
     new(9 * MIB)
@@ -454,6 +455,7 @@ def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
     assert late.incomplete
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
     import json
 
@@ -467,6 +469,7 @@ def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
         del json.kept_for_a_test  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
     """torch keeps it in C++ and shows it to nobody: what it is that holds, not by which name."""
 
@@ -484,7 +487,7 @@ def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
     assert 1000 in [site.bytes for site in of(torch, {"loss": loss}, gc=True).sites]
     (where,) = [s.where for s in of(torch, {"loss": loss}, gc=True).sites if s.bytes == 1000]
     name = f"{hooked.__qualname__}.<locals>.hook"
-    assert where.startswith(f"held by the function {name} (test_holders.py line ")
+    assert where.startswith(f"held by the function {name} (test_attribution.py line ")
 
 
 def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:
@@ -494,7 +497,7 @@ def test_by_the_line_where_history_was_on(torch: ModuleType, new: Any) -> None:
         (site,) = of(torch, {}).sites
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert site.where.startswith("test_holders.py line ")
+    assert site.where.startswith("test_attribution.py line ")
     assert site.bytes == 1000
     del hidden
 
@@ -609,6 +612,7 @@ def _run(script: str, environment: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_nothing_is_kept(torch: ModuleType, new: Any) -> None:
     gc.collect()
     gc.disable()

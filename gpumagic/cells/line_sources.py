@@ -1,21 +1,27 @@
-"""The code whose lines are to be traced: of a cell, and of functions by their names."""
+"""Find the code whose lines are to be traced: of a cell, and of functions by their names."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import CodeType, FunctionType, MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpumagic.errors import SpecError
+
+if TYPE_CHECKING:
+    from gpumagic.cells.compile import CompiledCell
 
 _INLINE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
 class Inline(Enum):
-    """How code within other code is run: in the lines of that, but for a function."""
+    """How code within other code is run: in the other's lines, unless it is a function."""
 
     FUNCTION = 0
     #: A comprehension, or a generator.
@@ -38,10 +44,50 @@ class Source(NamedTuple):
     statements: Mapping[int, int] = MappingProxyType({})
 
 
+def selected_sources(compiled: CompiledCell, functions: Iterable[str]) -> list[Source]:
+    """Return the cell's lines, and those of the functions named with ``-f``.
+
+    Raises:
+        SpecError: there is no such function.
+    """
+    codes = [code for code in (compiled.body, compiled.last) if code is not None]
+    cell = cell_source(codes, compiled.source, compiled.first_line, compiled.tree)
+    names = dict.fromkeys(functions)  # one named twice is traced once
+    return [cell, *(_named_source(name, codes, compiled) for name in names)]
+
+
+def _named_source(name: str, codes: Sequence[CodeType], compiled: CompiledCell) -> Source:
+    try:
+        source = defined_source(codes, name)
+        return function_source(name, _value_of(name, compiled)) if source is None else source
+    except ValueError as error:
+        raise SpecError(f"-f {error}") from None
+
+
+def _value_of(name: str, compiled: CompiledCell) -> Any:
+    """Return what ``name``, perhaps with attributes, means in the cell.
+
+    Raises:
+        ValueError: it means nothing there; the message is one line.
+    """
+    head, *attributes = name.split(".")
+    spaces = (compiled.locals, compiled.globals, vars(builtins))
+    found: Any = next((space for space in spaces if head in space), None)
+    if found is None:
+        raise ValueError(f"{name}: there is no {head!r} here")
+    found = found[head]
+    for attribute in attributes:
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
+
+
 def cell_source(
     codes: Sequence[CodeType], text: str, first: int, tree: ast.Module | None = None
 ) -> Source:
-    """The cell, whose first line has the number ``first``; ``tree`` is numbered as it is."""
+    """Return the cell, whose first line has the number ``first``; ``tree`` has the same numbers."""
     # As Python counts lines: `splitlines` knows more ends, which may stand in a string.
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
     statements = {} if tree is None else _continued(tree)
@@ -49,7 +95,7 @@ def cell_source(
 
 
 def function_source(name: str, function: Any) -> Source:
-    """A function, method or module (its ``forward``), through decorators and ``partial``.
+    """Return a function, method or module (its ``forward``), through decorators and ``partial``.
 
     Raises:
         ValueError: it has no Python code, or is a class; the message is one line.
@@ -72,7 +118,7 @@ _FIRST = ("__init__", "forward", "__call__", "__enter__", "__exit__")
 
 
 def _choose(name: str, functions: Sequence[str]) -> str:
-    """What to say of a class where a function is meant."""
+    """Return the message for a class where a function is meant."""
     if not functions:
         return f"{name} is a class without Python functions"
     named = [each for each in _FIRST if each in functions] or list(functions)
@@ -81,7 +127,7 @@ def _choose(name: str, functions: Sequence[str]) -> str:
 
 
 def code_source(name: str, code: CodeType) -> Source:
-    """A function by its code."""
+    """Return a function's lines by its code."""
     try:
         lines, first = inspect.getsourcelines(code)
     except OSError:  # the file is gone, or the code was made from a string
@@ -106,7 +152,7 @@ def _code_of(function: Any) -> CodeType | None:
 
 
 def defined_source(codes: Sequence[CodeType], name: str) -> Source | None:
-    """The function ``name`` (``f``, ``Class.method``) that ``codes`` define; None if they do not.
+    """Return the function ``name`` (``f``, ``Class.method``) that ``codes`` define, or None.
 
     Raises:
         ValueError: it is a class; the message is one line.
@@ -122,7 +168,7 @@ def defined_source(codes: Sequence[CodeType], name: str) -> Source | None:
 
 
 def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
-    """The code of the function or class ``name`` (``f``, ``Class.method``) in ``codes``."""
+    """Return the code of the function or class ``name`` (``f``, ``Class.method``) in ``codes``."""
     head, _, rest = name.partition(".")
     for code in codes:
         for nested in code.co_consts:
@@ -134,7 +180,7 @@ def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
 
 
 def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
-    """The code and what runs in its lines: comprehensions and class bodies, at any depth."""
+    """Return the code and what runs in its lines: comprehensions and class bodies, at any depth."""
     yield code, Inline.FUNCTION
     for nested in code.co_consts:
         if not isinstance(nested, CodeType):
@@ -145,7 +191,7 @@ def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
 
 
 def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
-    """`_continued` of the lines of a function; empty where they are not Python by themselves."""
+    """Return `_continued` of a function's lines; empty where they are not Python by themselves."""
     text, before = "\n".join(lines), 1
     if text[:1].isspace():  # a method
         text, before = f"if 1:\n{text}", 2
@@ -161,7 +207,7 @@ def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
 
 
 def _continued(tree: ast.Module) -> dict[int, int]:
-    """By number of a line, the first line of the statement that it continues.
+    """Return by number of a line the first line of the statement that it continues.
 
     Of a statement with a body, only the lines above that.
     """

@@ -13,7 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory import freeing, oom
-from tests.memory.conftest import MIB
+from tests.support.allocator import MIB
 
 #: Objects that note every question which reaches their own code, in ``ran``.
 ZOO = """
@@ -142,6 +142,7 @@ def zoo(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[dict[str, Any]]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_no_code_of_the_users_runs(zoo: dict[str, Any], run_cell: Any) -> None:
     for verb in ("vars", "free --dry-run", "vars --gc"):
         ran = run_cell(f"%gpumem {verb} -o -q")
@@ -189,6 +190,7 @@ def test_an_error_of_the_users_is_no_answer_of_the_allocators(
     assert zoo["ran"] == []
 
 
+@pytest.mark.usefixtures("all_objects")
 def test_no_lazy_module_is_loaded(
     torch: ModuleType, ip: Any, run_cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

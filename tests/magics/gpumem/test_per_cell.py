@@ -17,9 +17,7 @@ from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
-from tests.memory.conftest import MIB, clear
-from tests.memory.test_magic import bytes_on
-from tests.memory.test_peaks import empty, functions, program, readings
+from tests.support.allocator import MIB, bytes_on, clear, empty, functions, program, readings
 
 
 @pytest.fixture
@@ -99,7 +97,7 @@ def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
         raise RuntimeError("no counters\nmore")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LEDGER, "turn", broken)
+        patch.setattr(LEDGER, "restart", broken)
         ran = watched("21 * 2")
     assert ran.value == 42
     assert "%gpumem: cells are watched no longer (RuntimeError: no counters)" in ran.stdout

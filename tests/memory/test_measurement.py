@@ -13,8 +13,7 @@ import pytest
 
 import gpumagic
 from gpumagic.memory.measurement import Measurement
-from tests.memory.conftest import MIB
-from tests.memory.test_peaks import empty
+from tests.support.allocator import MIB, empty
 
 
 def test_a_report_with_the_change_since_the_last(torch: ModuleType) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,24 +11,7 @@ import pytest
 
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.results import DeviceMemoryDelta
-from tests.memory.conftest import MIB, clear
-
-FUNCTIONS = (
-    "_cuda_memoryStats",
-    "_cuda_resetPeakMemoryStats",
-    "_cuda_resetAccumulatedMemoryStats",
-    "_accelerator_getDeviceStats",
-    "_accelerator_resetPeakStats",
-    "_accelerator_resetAccumulatedStats",
-)
-
-
-def empty(torch: ModuleType, size: int, ordinal: int = 0) -> Any:
-    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
-
-
-def functions(torch: ModuleType) -> dict[str, Any]:
-    return {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+from tests.support.allocator import MIB, clear, empty, functions, program, readings
 
 
 @pytest.mark.parametrize(
@@ -212,58 +194,6 @@ def test_scopes_of_several_threads(torch: ModuleType) -> None:
 
 
 # --- the same program, with and without ------------------------------------------------------
-
-
-def readings(torch: ModuleType) -> dict[str, Any]:
-    """Everything that torch tells of the device counters, key by key, in every form."""
-    found: dict[str, Any] = {}
-    for form in (0, 1, "cuda:0", torch.device("cuda", 1), None):
-        found[f"stats {form}"] = dict(torch.cuda.memory_stats(form))
-        found[f"nested {form}"] = torch.cuda.memory_stats_as_nested_dict(form)
-        found[f"allocated {form}"] = torch.cuda.max_memory_allocated(form)
-        found[f"reserved {form}"] = torch.cuda.max_memory_reserved(form)
-        found[f"summary {form}"] = torch.cuda.memory_summary(form)
-        if hasattr(torch.accelerator, "memory_stats"):
-            found[f"accelerator {form}"] = dict(torch.accelerator.memory_stats(form))
-            found[f"accelerator peak {form}"] = torch.accelerator.max_memory_allocated(form)
-    return found
-
-
-def program(
-    torch: ModuleType, seed: int, step: Callable[[random.Random], None]
-) -> tuple[list[dict[str, Any]], list[Any]]:
-    """A random program of allocations and resets; ``step`` is called between its steps.
-
-    Returns what it read on its way, and what it holds at the end.
-    """
-    rng, aside = random.Random(seed), random.Random(seed + 1)
-    live: list[Any] = []
-    seen = []
-    for _ in range(60):
-        step(aside)
-        action = rng.random()
-        ordinal = rng.randrange(2)
-        if action < 0.4:
-            live.append(empty(torch, rng.choice((1, 700, MIB, 3 * MIB, 15 * MIB)), ordinal))
-        elif action < 0.7 and live:
-            live.pop(rng.randrange(len(live)))
-        elif action < 0.75:
-            torch.cuda.empty_cache()
-        elif action < 0.8:
-            torch.cuda.reset_peak_memory_stats(rng.choice((0, 1, None, "cuda:1")))
-        elif action < 0.83 and hasattr(torch.accelerator, "reset_peak_memory_stats"):
-            torch.accelerator.reset_peak_memory_stats(ordinal)
-        elif action < 0.86:
-            torch.cuda.reset_accumulated_memory_stats(ordinal)
-        elif action < 0.89:
-            with pytest.raises(torch.OutOfMemoryError):
-                empty(torch, 2**50, ordinal)
-        else:
-            empty(torch, rng.randrange(1, 90 * MIB), ordinal)
-        if rng.random() < 0.3:
-            seen.append(readings(torch))
-    seen.append(readings(torch))
-    return seen, live
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,0 +1,58 @@
+"""Write a result to a file as JSON; `stored` reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from gpumagic.errors import SpecError
+from gpumagic.results.base import Result, plain
+from gpumagic.system.paths import output_path
+from gpumagic.system.text import harmless
+
+#: Written into each file; a reader of another number refuses.
+VERSION = 1
+
+
+def save(result: Result, path: str | Path) -> Path:
+    """Write ``result`` as JSON to ``path``, in one step: an interrupt leaves the old file.
+
+    Raises:
+        SpecError: the path cannot be that of a file, or the file cannot be written.
+    """
+    target = output_path(path)
+    content = {
+        "gpumagic": VERSION,
+        "kind": type(result).__name__,
+        "result": plain(result),
+    }
+    text = json.dumps(content, indent=1)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=target.parent, prefix=f".{target.name[:100]}.", delete=False, encoding="utf-8"
+        ) as file:
+            try:
+                file.write(text + "\n")
+                file.close()
+                Path(file.name).chmod(_mode(target))
+                Path(file.name).replace(target)
+            except BaseException:
+                Path(file.name).unlink()
+                raise
+    except OSError as error:
+        raise SpecError(
+            f"cannot write {harmless(str(path), 200)}: {error.strerror or error}"
+        ) from None
+    return target
+
+
+def _mode(target: Path) -> int:
+    """The permissions of the file that is replaced, or those of any new file."""
+    try:
+        return target.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

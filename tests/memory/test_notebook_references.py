@@ -1,0 +1,106 @@
+"""What IPython references by itself, and how each of these references is deleted."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gpumagic.memory.notebook_references import (
+    EXCEPTION,
+    LAST,
+    LOCAL,
+    OUTPUT,
+    RESULT,
+    NotebookReferences,
+)
+from gpumagic.memory.object_graph import Root
+
+
+class Value:
+    pass
+
+
+@pytest.fixture
+def notebook(ip: Any) -> NotebookReferences:
+    return NotebookReferences(ip)
+
+
+def of(notebook: NotebookReferences, value: Any) -> dict[str, str]:
+    """By name, the kinds of the roots that have ``value`` among their objects."""
+    found = [root for root in notebook.roots() if any(each is value for each in root.objects)]
+    found += [
+        root
+        for root in notebook.roots()
+        if any(type(each) is tuple and any(e is value for e in each) for each in root.objects)
+    ]
+    return {root.name: root.kind for root in found}
+
+
+def test_an_output_is_referenced_in_several_places(
+    notebook: NotebookReferences, ip: Any, run_cell: Any
+) -> None:
+    number = ip.execution_count
+    value = Value()
+    ip.user_ns["value"] = value
+    run_cell("value")
+    assert of(notebook, value) == {f"Out[{number}]": OUTPUT, RESULT: OUTPUT, "_": OUTPUT}
+    run_cell("1 + 1")
+    assert of(notebook, value) == {f"Out[{number}]": OUTPUT, "__": OUTPUT}
+    assert all(root.by_notebook for root in notebook.roots())
+
+
+@pytest.mark.parametrize(
+    ("name", "notebooks"),
+    [("_", True), ("_1", True), ("_i1", True), ("Out", True), ("__name__", True), ("x", False)],
+)
+def test_names_are_the_notebooks_or_the_users(
+    notebook: NotebookReferences, ip: Any, run_cell: Any, name: str, notebooks: bool
+) -> None:
+    run_cell("6 * 7")
+    run_cell("x = 1")
+    assert notebook.is_notebooks(name, ip.user_ns[name]) is notebooks
+
+
+def test_a_name_that_the_user_assigned_is_theirs(
+    notebook: NotebookReferences, ip: Any, run_cell: Any
+) -> None:
+    run_cell("6 * 7")
+    run_cell("_ = [1]\n_1 = [2]")
+    assert not notebook.is_notebooks("_", ip.user_ns["_"])
+    assert not notebook.is_notebooks("_1", ip.user_ns["_1"])
+
+
+def test_failed_functions_are_the_users_innermost_first(
+    notebook: NotebookReferences, ip: Any, run_cell: Any
+) -> None:
+    number = ip.execution_count
+    run_cell(
+        "def inner(a):\n    raise ValueError\n\ndef outer(b):\n    inner(b)\n\nouter([1])",
+        raising=False,
+    )
+    names = [root.name for root in notebook.roots() if root.kind == LOCAL]
+    assert names == [
+        f"a (In[{number}] line 2 in inner)",
+        f"b (In[{number}] line 5 in outer)",
+    ]
+    assert sys.last_value in notebook.exceptions()
+
+
+def test_only_the_given_references_are_deleted(
+    notebook: NotebookReferences, ip: Any, run_cell: Any
+) -> None:
+    number = ip.execution_count
+    for _ in range(2):
+        run_cell("object()")
+    run_cell("1 / 0", raising=False)
+    first = Root(f"Out[{number}]", OUTPUT, (), True)
+    assert notebook.release([first]) is False
+    assert number not in ip.user_ns["Out"]
+    assert f"_{number}" not in ip.user_ns
+    assert number + 1 in ip.user_ns["Out"]
+    assert isinstance(sys.last_value, ZeroDivisionError)
+    assert notebook.release([Root(LAST, EXCEPTION, (), True)]) is True
+    assert not hasattr(sys, "last_value")
+    assert notebook.exceptions() == []

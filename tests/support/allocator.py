@@ -1,0 +1,150 @@
+"""torch with an empty allocator and a ledger that holds nothing, and what its counters say."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+MIB = 2**20
+ALLOCATE = "torch.empty({}, dtype=torch.uint8, device='cuda:{}')"
+#: The functions of ``torch._C`` that the ledger wraps.
+FUNCTIONS = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_accelerator_getDeviceStats",
+    "_accelerator_resetPeakStats",
+    "_accelerator_resetAccumulatedStats",
+)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """torch with contexts on cuda:0 and cuda:1, nothing allocated, and all counters at zero.
+
+    A walk over a user's objects does not enter the tests' own modules and pytest's import hook,
+    from which all objects of pytest are reached: it would visit ten times as many.
+    """
+    import torch
+
+    from gpumagic.cells import tracebacks
+
+    users = tracebacks.users_modules
+    monkeypatch.setattr(
+        tracebacks,
+        "users_modules",
+        lambda: {n: m for n, m in users().items() if n.partition(".")[0] != "tests"},
+    )
+    finders = [each for each in sys.meta_path if "_pytest" not in type(each).__module__]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    for ordinal in (0, 1):
+        torch.empty(1, device=f"cuda:{ordinal}")
+    clear(torch)
+    # What is there already is no test's garbage: the collector leaves it alone until the end.
+    gc.freeze()
+    yield torch
+    gc.unfreeze()
+    from gpumagic.memory.peak_ledger import LEDGER
+
+    LEDGER.release()
+    clear(torch)
+
+
+def clear(torch: ModuleType) -> None:
+    # What a test leaves is young; to collect everything takes 0.3 s where torch is loaded.
+    for generation in (1, 2):
+        gc.collect(generation)
+        torch.cuda.empty_cache()
+        if not any(torch.cuda.memory_reserved(ordinal) for ordinal in (0, 1)):
+            break
+    for ordinal in (0, 1):
+        torch.cuda.reset_peak_memory_stats(ordinal)
+        torch.cuda.reset_accumulated_memory_stats(ordinal)
+        assert torch.cuda.memory_reserved(ordinal) == 0
+
+
+@pytest.fixture
+def all_objects(torch: ModuleType) -> None:
+    """The collector knows all objects of the process again: for what looks through all of them."""
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def with_stacks() -> None:
+    """torch has told recorded stacks once: for that it imports a part of itself, which stays."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100)
+    torch.empty(1, device="cuda")
+    torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def empty(torch: ModuleType, size: int, ordinal: int = 0) -> Any:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{ordinal}")
+
+
+def functions(torch: ModuleType) -> dict[str, Any]:
+    return {name: getattr(torch._C, name) for name in FUNCTIONS if hasattr(torch._C, name)}
+
+
+def bytes_on(ordinal: int, size: int) -> str:
+    return ALLOCATE.format(size, ordinal)
+
+
+def readings(torch: ModuleType) -> dict[str, Any]:
+    """Everything that torch tells of the device counters, key by key, in every form."""
+    found: dict[str, Any] = {}
+    for form in (0, 1, "cuda:0", torch.device("cuda", 1), None):
+        found[f"stats {form}"] = dict(torch.cuda.memory_stats(form))
+        found[f"nested {form}"] = torch.cuda.memory_stats_as_nested_dict(form)
+        found[f"allocated {form}"] = torch.cuda.max_memory_allocated(form)
+        found[f"reserved {form}"] = torch.cuda.max_memory_reserved(form)
+        found[f"summary {form}"] = torch.cuda.memory_summary(form)
+        if hasattr(torch.accelerator, "memory_stats"):
+            found[f"accelerator {form}"] = dict(torch.accelerator.memory_stats(form))
+            found[f"accelerator peak {form}"] = torch.accelerator.max_memory_allocated(form)
+    return found
+
+
+def program(
+    torch: ModuleType, seed: int, step: Callable[[random.Random], None]
+) -> tuple[list[dict[str, Any]], list[Any]]:
+    """A random program of allocations and resets; ``step`` is called between its steps.
+
+    Returns what it read on its way, and what it holds at the end.
+    """
+    rng, aside = random.Random(seed), random.Random(seed + 1)
+    live: list[Any] = []
+    seen = []
+    for _ in range(60):
+        step(aside)
+        action = rng.random()
+        ordinal = rng.randrange(2)
+        if action < 0.4:
+            live.append(empty(torch, rng.choice((1, 700, MIB, 3 * MIB, 15 * MIB)), ordinal))
+        elif action < 0.7 and live:
+            live.pop(rng.randrange(len(live)))
+        elif action < 0.75:
+            torch.cuda.empty_cache()
+        elif action < 0.8:
+            torch.cuda.reset_peak_memory_stats(rng.choice((0, 1, None, "cuda:1")))
+        elif action < 0.83 and hasattr(torch.accelerator, "reset_peak_memory_stats"):
+            torch.accelerator.reset_peak_memory_stats(ordinal)
+        elif action < 0.86:
+            torch.cuda.reset_accumulated_memory_stats(ordinal)
+        elif action < 0.89:
+            with pytest.raises(torch.OutOfMemoryError):
+                empty(torch, 2**50, ordinal)
+        else:
+            empty(torch, rng.randrange(1, 90 * MIB), ordinal)
+        if rng.random() < 0.3:
+            seen.append(readings(torch))
+    seen.append(readings(torch))
+    return seen, live
