@@ -9,7 +9,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 GROUPS := --group test --group lint --group docs
 
-# A name on the PATH proves nothing (version managers leave empty shims): ask each interpreter.
+# Run each interpreter: version managers leave shims on the PATH without one behind.
 find_python = $(shell for p in $(1); do \
 	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1 \
 	&& { echo $$p; break; }; done)
@@ -46,11 +46,11 @@ test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no G
 	@$(RUN) -m tests.vendor $(ARGS)
 
 .PHONY: coverage
-coverage: $(VENV)/ready-coverage ## Run the tests, and show what of the package none of them reaches
+coverage: $(VENV)/ready-coverage ## Run the tests, and show the lines that they do not reach
 	@$(RUN) -m tests.tools.covered $(ARGS)
 
 .PHONY: mutants
-mutants: $(VENV)/ready ## Try whether the tests notice defects that are put in on purpose
+mutants: $(VENV)/ready ## Check that tests fail for seeded defects
 	@$(RUN) -m tests.tools.mutants $(ARGS)
 
 .PHONY: bench
@@ -65,16 +65,16 @@ lint: $(VENV)/ready ## Check style and types
 	$(RUN) -m tests.tools.docs --check
 
 .PHONY: docs
-docs: $(VENV)/ready ## Write the README's reference anew, from the magics' own help
+docs: $(VENV)/ready ## Write the README's reference from the magics' help
 	$(RUN) -m tests.tools.docs
 
 .PHONY: format
-format: $(VENV)/ready ## Put the code into the agreed form
+format: $(VENV)/ready ## Format the code
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
 .PHONY: clean
-clean: ## Remove what was built, the environments included
+clean: ## Remove everything built, with the environments
 	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find gpumagic tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -84,7 +84,7 @@ define new_environment
 	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 endef
 
-# Older than pyproject.toml means: install what has been added since; newer: nothing to do.
+# Older than pyproject.toml: install what it has added; newer: nothing to do.
 $(VENV)/ready: pyproject.toml
 	$(call new_environment,$(VENV),$(PYTHON))
 	@$(RUN) -m pip install --quiet --disable-pip-version-check -e . $(GROUPS) $(COMPILER)

@@ -13,23 +13,23 @@ from pathlib import Path
 
 from tests.support.device import ROOT
 
-#: Workers on each core: a test waits half of its time, for what other processes do.
+#: Workers for each core: a test waits half of its time for other processes.
 _ON_A_CORE = 2
-#: A worker and its kernels take about 2 GB.
+#: The most workers: each takes about 2 GB with its kernels.
 _MOST = 8
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """The command line of pytest for these arguments."""
-    whole = [sys.executable, "-m", "pytest"]
+    """Return the command line of pytest for these arguments."""
+    pytest = [sys.executable, "-m", "pytest"]
     if not any(Path(word.split("::")[0]).exists() for word in arguments):
         workers = min(_ON_A_CORE * len(os.sched_getaffinity(0)), _MOST)
-        whole += ["-n", str(workers), "--dist", "loadgroup", "--times"]
-    return [*whole, *arguments]
+        pytest += ["-n", str(workers), "--dist", "loadgroup", "--times"]
+    return [*pytest, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """That of this process, but that Python keeps what it has compiled: kernels are many."""
+    """Return this process's, but let Python write compiled files: many kernels are started."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for everyone: a virtual GPU around the whole run, real shells, kernels, terminals."""
+"""Fixtures of all tests: a virtual GPU for the run, real shells, kernels and terminals."""
 
 from __future__ import annotations
 
@@ -121,22 +121,22 @@ def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str,
     """``child_environment(scenario=None, env=None)``: the environment of a new process.
 
     ``scenario`` is a `tests.virtual_gpu.Scenario` (default: as many devices as this run has, but
-    others, so that nobody's memory is mixed up); a variable that ``env`` maps to None is left out.
+    others, so that memory figures stay separate); a variable that ``env`` maps to None is left out.
     """
     from tests.support.kernels import python_environment
     from tests.virtual_gpu import Scenario, environment
 
     def make(scenario: Any = None, env: Mapping[str, str | None] | None = None) -> dict[str, str]:
         if device.real(request.config):
-            whole = dict(os.environ)
+            variables = dict(os.environ)
         else:
-            whole = environment(scenario or Scenario(devices=device.DEVICES))
+            variables = environment(scenario or Scenario(devices=device.DEVICES))
         for name, value in (env or {}).items():
             if value is None:
-                whole.pop(name, None)
+                variables.pop(name, None)
             else:
-                whole[name] = value
-        return python_environment(whole)
+                variables[name] = value
+        return python_environment(variables)
 
     return make
 

@@ -85,7 +85,7 @@ def line(row: Row) -> str:
 
 
 def write(rows: list[Row], file: Path) -> None:
-    """Write what has been measured so far; the file is whole at any time."""
+    """Write what has been measured so far; the file is complete at any time."""
     file.parent.mkdir(exist_ok=True)
     fresh = file.with_suffix(".new")
     fresh.write_text(

@@ -27,10 +27,10 @@ ROUNDS = 11
 def rows() -> Iterator[Row]:
     for number in ENGINES:
         with tempfile.TemporaryDirectory() as folder:
-            whole = python_environment(environment(Scenario(devices=GPUS)))
+            variables = python_environment(environment(Scenario(devices=GPUS)))
             running = clusters.Cluster(Path(folder))
             try:
-                running.start([whole] * number)
+                running.start([variables] * number)
                 yield from _rows(Cluster(running.client, ""), number)
             finally:
                 running.close()

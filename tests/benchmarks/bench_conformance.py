@@ -1,4 +1,4 @@
-"""``%%cudatime`` as a stopwatch like ``%%time``: the cases in which it does what that does."""
+"""``%%cudatime`` against ``%%time``: the cases in which both do the same."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _rows(devices: int, found: dict[str, float]) -> Iterator[Row]:
     if devices == _DEVICES:
         yield Row.at_most(f"{name}: hooks", hooks, _LIMIT, 1, note="what an idle cell may cost")
         yield Row.shown(
-            f"{name}: whole cells",
+            f"{name}: complete cells",
             max(found["with"] - found["without"], 0.0),
             _LIMIT,
             note="run_cell('pass') with the mode minus without it, in turns",
@@ -55,7 +55,7 @@ def _rows(devices: int, found: dict[str, float]) -> Iterator[Row]:
 
 
 def measure(ip: Any) -> dict[str, float]:
-    """Seconds an idle cell, measured in turns: the best of many, the median for whole cells."""
+    """Seconds an idle cell, measured in turns: the best of many, the median for complete cells."""
     import torch
 
     from gpumagic.cells.hooks import CellHooks

@@ -164,7 +164,7 @@ def _small(torch: Any) -> Iterator[Row]:
 
 
 def _side_stream(torch: Any) -> Iterator[Row]:
-    """50 ms on a side stream that nobody joins, repeated."""
+    """50 ms on a side stream that is not synchronised, repeated."""
     import gpumagic
 
     true = 0.05

@@ -1,4 +1,4 @@
-"""Run the benchmarks one after the other, whatever becomes of each."""
+"""Run the benchmarks one after the other, also after one has failed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.doctor import explanation as explaining
+from gpumagic.doctor import explanation
 from gpumagic.results import Explanation
 from tests.support.kernels import Kernel
 from tests.support.shells import Ran
@@ -67,7 +67,7 @@ def test_a_cause_further_back_is_explained(run_cell: Callable[..., Ran]) -> None
         "'CUDA error: x'",
     ],
 )
-def test_other_cells_get_no_line(run_cell: Callable[..., Ran], source: str) -> None:
+def test_other_errors_get_no_line(run_cell: Callable[..., Ran], source: str) -> None:
     assert run_cell(source, raising=False).text == ""
 
 
@@ -105,32 +105,32 @@ def test_an_exceptions_own_code_does_not_run() -> None:
 
     text = Text("Caught AcceleratorError:\nCUDA error: misaligned address")
     for error in (HostileError(text), HostileError(7, text), KeyError(text)):
-        found = explaining.explain(error)
+        found = explanation.explain(error)
         assert isinstance(found, Explanation)
         assert "a kernel failed" in str(found)
-    assert explaining.explain(HostileError(HostileError("CUDA error: something"))) is None
+    assert explanation.explain(HostileError(HostileError("CUDA error: something"))) is None
     assert not ran
 
 
-def test_the_exception_is_not_kept(run_cell: Callable[..., Ran]) -> None:
+def test_no_reference_to_the_exception_is_kept(run_cell: Callable[..., Ran]) -> None:
     class MineError(RuntimeError):
         pass
 
     error = MineError("CUDA error: something")
     gone = weakref.ref(error)
-    assert isinstance(explaining.explain(error), Explanation)
+    assert isinstance(explanation.explain(error), Explanation)
     del error
     gc.collect()
     assert gone() is None
 
 
-def test_an_explainer_that_fails_steps_aside(
+def test_an_explainer_that_fails_is_one_line(
     run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(error: BaseException) -> Any:
         raise KeyError("ours")
 
-    monkeypatch.setattr(explaining, "EXPLAINERS", [broken])
+    monkeypatch.setattr(explanation, "EXPLAINERS", [broken])
     ran = run_cell("1 / 0", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
     assert ran.stderr == "gpumagic: no explanation (KeyError: 'ours')\n"
@@ -200,7 +200,7 @@ def test_a_missing_driver_is_named_as_the_cause(kernel: Callable[..., Kernel]) -
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:
     """As in what a DataLoader's worker leaves: its error is below its traceback."""
     error = RuntimeError("x\n" * 100_000 + "CUDA error: device-side assert triggered\n")
-    assert "index out of range" in str(explaining.explain(error))
+    assert "index out of range" in str(explanation.explain(error))
 
 
 def test_a_chain_of_exceptions_without_end() -> None:
@@ -208,6 +208,6 @@ def test_a_chain_of_exceptions_without_end() -> None:
     for number in range(10_000):
         last, before = ValueError(number), last
         last.__context__ = before
-    assert explaining.explain(last) is None
+    assert explanation.explain(last) is None
     last.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
-    assert explaining.explain(last) is not None
+    assert explanation.explain(last) is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.kernels import ROOT
 
-#: Where pictures are kept for somebody to look at.
+#: The folder of screenshots, for inspection.
 PICTURES = ROOT / "build" / "frontends"
 
 

@@ -62,9 +62,9 @@ def test_runners(
 ) -> None:
     environment = lab.environment_for(child_environment(), tmp_path)
     lab.write_notebook(tmp_path / "book.ipynb", CELLS)
-    whole = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+    words = [str(Path(sys.executable).parent / command[0]), *command[1:]]
     done = subprocess.run(
-        whole,
+        words,
         cwd=tmp_path,
         env=environment,
         capture_output=True,

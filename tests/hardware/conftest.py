@@ -63,12 +63,12 @@ def figure(request: pytest.FixtureRequest, torch: ModuleType) -> Figure:
 
 @pytest.fixture(scope="session")
 def real(request: pytest.FixtureRequest) -> bool:
-    """Whether this is a real GPU: the virtual one computes nothing and ignores most variables."""
+    """Whether the GPU is real: the virtual one computes nothing and ignores most variables."""
     return device.real(request.config)
 
 
 @pytest.fixture
-def whole() -> None:
+def without_mig() -> None:
     """Skips where a GPU is split by MIG: its UUID and its totals are then not this process's."""
     if any(gpu.mig for gpu in gpumagic.devices(processes=False)):
         pytest.skip("a GPU of this machine is split by MIG")

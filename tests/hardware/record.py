@@ -44,7 +44,7 @@ class Record:
         self._write()
 
     def outcome(self, test: str, phase: str, outcome: str) -> None:
-        """What became of a test: of its call, or of what is done before and after it."""
+        """Note the outcome of a test: of its call, its setup or its teardown."""
         if phase != "call" and outcome == "failed":
             earlier = self._tests.get(test)
             outcome = f"{earlier}, " if earlier else ""
@@ -55,9 +55,9 @@ class Record:
     def _write(self) -> None:
         if self.file is None:
             return
-        whole = {**self._machine, "figures": self._figures, "tests": self._tests}
+        record = {**self._machine, "figures": self._figures, "tests": self._tests}
         part = self.file.with_suffix(".part")
-        part.write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(self.file)  # never half a file
 
 

@@ -98,7 +98,7 @@ def test_a_fork_that_asks_leaves_cuda_usable(kernel: Callable[..., Kernel], figu
     assert fresh.value("str(torch.ones(1, device='cuda').device)") == "cuda:0"
 
 
-@pytest.mark.usefixtures("whole")
+@pytest.mark.usefixtures("without_mig")
 @pytest.mark.parametrize("spec", ["off", "0", "on"])
 def test_a_verified_choice_is_true(kernel: Callable[..., Kernel], spec: str) -> None:
     fresh = kernel()

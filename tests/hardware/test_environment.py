@@ -121,7 +121,7 @@ os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it has an order of its own
 """
 
 
-@pytest.mark.usefixtures("whole")
+@pytest.mark.usefixtures("without_mig")
 def test_inferred_the_order_is_chosen_when_cuda_starts(
     kernel: Callable[..., Kernel], by_moment: ByMoment
 ) -> None:

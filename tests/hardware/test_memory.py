@@ -45,7 +45,7 @@ def test_memory_is_exact(torch: Any, figure: Figure) -> None:
     assert kept.numel() + more.numel() == 30 * MIB
 
 
-@pytest.mark.usefixtures("whole")
+@pytest.mark.usefixtures("without_mig")
 def test_the_report_adds_up(torch: Any, figure: Figure) -> None:
     """The allocator's figures are torch's; the device's are NVML's, and agree with the driver's."""
     kept = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")

@@ -82,8 +82,8 @@ def test_a_cold_cache_is_slower(torch: Any, figure: Figure, real: bool) -> None:
 
     So many kernels that the marks around them count for little; one loop, as with a cold cache.
     """
-    whole = torch.cuda.get_device_properties(0).L2_cache_size // 4
-    parts = torch.ones(whole // 4, device="cuda").chunk(200)
+    quarter = torch.cuda.get_device_properties(0).L2_cache_size // 4
+    parts = torch.ones(quarter // 4, device="cuda").chunk(200)
     source = "for part in parts:\n    part.add_(1)"
     told: list[Any] = [
         gpumagic.cudatime(
@@ -92,6 +92,6 @@ def test_a_cold_cache_is_slower(torch: Any, figure: Figure, real: bool) -> None:
         for cold in (False, True)
     ]
     warm, cold = (t.queued.median if t.queued is not None else t.queued_note for t in told)
-    figure(f"{whole} bytes of the L2 cache read and written, queued: warm, cold", (warm, cold))
+    figure(f"{quarter} bytes of the L2 cache read and written, queued: warm, cold", (warm, cold))
     if real:
         assert cold > warm

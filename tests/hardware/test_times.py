@@ -29,7 +29,7 @@ def cycles(torch: Any) -> float:
 
 
 def test_a_known_duration(torch: Any, cycles: float, figure: Figure) -> None:
-    """50 ms on the current stream and on a side stream that nobody joins, within 2 %."""
+    """50 ms on the current stream and on a side stream that is not synchronised, within 2 %."""
     stream = torch.cuda.Stream()
 
     def current() -> None:

@@ -110,7 +110,7 @@ def test_a_saved_choice_must_be_private_and_no_link(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_what_a_neighbour_left_for_a_kernel(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     folder = shared_folder(tmp_path)
     connection = str(folder / "kernel-1.json")
     planted = json.dumps({"spec": "off", "variables": {"LD_PRELOAD": "x"}})
@@ -122,7 +122,7 @@ def test_what_a_neighbour_left_for_a_kernel(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_foreign_orphan_does_not_hinder_saving(tmp_path: Path) -> None:
+def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> None:
     """Seen as an ordinary user, who may not remove what is another's in a sticky folder."""
     folder = shared_folder(tmp_path)
     orphan = saved_choice.place(str(folder / "kernel-gone.json"))
@@ -135,7 +135,7 @@ def test_a_foreign_orphan_does_not_hinder_saving(tmp_path: Path) -> None:
     assert orphan.exists()
 
 
-def test_a_name_that_is_nobodys_does_not_hinder_saving(tmp_path: Path) -> None:
+def test_a_file_without_a_kernels_name_does_not_hinder_saving(tmp_path: Path) -> None:
     """What is left of it without what we put around a name is no name."""
     for name in ("", "."):
         saved_choice.place(str(tmp_path / "kernel-1.json")).with_name(
@@ -146,7 +146,7 @@ def test_a_name_that_is_nobodys_does_not_hinder_saving(tmp_path: Path) -> None:
     assert saved_choice.load(mine) == ("0", {})
 
 
-def test_a_folder_holds_no_descriptor(tmp_path: Path) -> None:
+def test_a_folder_leaves_no_descriptor_open(tmp_path: Path) -> None:
     mine = str(tmp_path / "kernel-1.json")
     saved_choice.place(mine).mkdir()
     before = len(list(Path("/dev/fd").iterdir()))
@@ -156,7 +156,7 @@ def test_a_folder_holds_no_descriptor(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_choice_that_cannot_be_forgotten_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
     folder = shared_folder(tmp_path)
     other = str(folder / "kernel-1.json")
     saved_choice.save(other, "0", {})

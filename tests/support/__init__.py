@@ -1,1 +1,1 @@
-"""What the tests share: real shells, kernels and terminals, and the watch over global state."""
+"""Shared by the tests: real shells, kernels and terminals, and the check for global state."""

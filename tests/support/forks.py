@@ -60,7 +60,7 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: int) -> None:
-        # It is reaped by `poll` alone: until then the pid is nobody else's.
+        # `poll` alone reaps it: until then no other process can have the pid.
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -75,9 +75,9 @@ class ForkedProcess:
 class Template:
     """A running template process."""
 
-    def __init__(self, whole: Mapping[str, str]) -> None:
-        self.environment = {**whole, "OPENBLAS_NUM_THREADS": "1"}
-        self._compared = _compared(whole)
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.environment = {**variables, "OPENBLAS_NUM_THREADS": "1"}
+        self._compared = _compared(variables)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
@@ -129,9 +129,9 @@ class Template:
             self.process.wait()
 
 
-def _compared(whole: Mapping[str, str]) -> dict[str, str]:
-    read = [k for k in whole if k.startswith((*_AT_START, *_AT_IMPORT))]
-    return {k: whole[k] for k in read if not k.startswith(_WHEN_USED)}
+def _compared(variables: Mapping[str, str]) -> dict[str, str]:
+    read = [k for k in variables if k.startswith((*_AT_START, *_AT_IMPORT))]
+    return {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
 
 
 _running: list[Template] = []
@@ -145,8 +145,8 @@ def _template() -> Template:
         from tests.support.kernels import python_environment
         from tests.virtual_gpu import Scenario, environment
 
-        whole = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
-        _running.append(Template(python_environment(whole)))
+        variables = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
+        _running.append(Template(python_environment(variables)))
         atexit.register(close)
     return _running[0]
 

@@ -13,7 +13,7 @@ GIB = 2**30
 
 @contextmanager
 def running(virtual_gpu: Any, *words: str, **options: Any) -> Iterator[int]:
-    """A process on GPU 0 with these arguments; its pid."""
+    """Start a process with these arguments that uses GPU 0; yields its pid."""
     command = [sys.executable, "-c", "input()", *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, **options) as other:
         virtual_gpu.add_process(0, other.pid, GIB, "other")

@@ -1,4 +1,4 @@
-"""The watch over global state: what a test may not leave behind."""
+"""Check that a test leaves no change of global state behind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARED: set[threading.Thread] = set()
 
 
 def state() -> dict[str, Any]:
-    """What is compared before and after a test; every value is comparable by ``==``."""
+    """Return the state that is compared before and after a test, by ``==``."""
     return {
         "os.environ": {k: v for k, v in os.environ.items() if k not in _PYTEST},
         "working folder": Path.cwd(),
@@ -64,7 +64,7 @@ def state() -> dict[str, Any]:
 
 
 def torch_functions() -> dict[str, dict[str, Any]]:
-    """What torch's modules and classes hold by name, as far as torch is loaded."""
+    """Return the attributes of torch's modules and classes, if torch is loaded."""
     found: dict[str, dict[str, Any]] = {}
     for owner in _TORCH:
         holder: Any = sys.modules.get(owner)
@@ -77,7 +77,7 @@ def torch_functions() -> dict[str, dict[str, Any]]:
 
 
 def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
-    """The functions of torch that are others now."""
+    """Return the functions of torch that have been replaced."""
     return [
         f"{owner}.{name}"
         for owner, names in before.items()
@@ -133,7 +133,7 @@ def nothing_leaks() -> Iterator[None]:
 
 
 def _difference(before: Any, after: Any) -> Any:
-    """Only what differs: a whole environment in a failure message hides the one variable."""
+    """Return only what differs: a complete environment would hide the one variable."""
     if isinstance(before, dict) and isinstance(after, dict):
         return {
             name: (before.get(name, "(absent)"), after.get(name, "(absent)"))

@@ -1,4 +1,4 @@
-"""What the environment of whoever starts the tests may not decide.
+"""Remove from the environment of the caller what would change the results of tests.
 
 A test says itself what its processes are started with; what is set here would come on top. Home,
 locale, time zone and terminal stay: the package has to do with any (`tests.tools.hostile`).
@@ -32,7 +32,7 @@ _LIBRARIES = ("libcu*", "libnccl*", "libnvidia*")
 
 
 def left(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what stays of an environment."""
+    """Return an environment without these variables."""
     found = {name: text for name, text in environment.items() if not _NAMES.fullmatch(name)}
     if "LD_LIBRARY_PATH" in found:
         folders = [f for f in found.pop("LD_LIBRARY_PATH").split(":") if f and not _has_cuda(f)]
@@ -45,7 +45,7 @@ def _has_cuda(folder: str) -> bool:
 
 
 def leave() -> None:
-    """Keep only that in the environment of this process, and of those that it starts."""
+    """Remove them from the environment of this process and its children."""
     kept = left(os.environ)
     for name in [*os.environ]:
         if name not in kept:

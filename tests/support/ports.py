@@ -18,7 +18,7 @@ _held: tuple[int, socket.socket, Iterator[int]] | None = None
 
 
 def take(number: int) -> list[int]:
-    """Ports that are free now, and of which nobody else is told."""
+    """Return ports that are free now and that no other run is given."""
     return [next(_turns()) for _ in range(number)]
 
 

@@ -1,4 +1,4 @@
-"""Ends what a run of the tests leaves behind, whatever became of the run.
+"""Ends what a run of the tests leaves behind, however the run ended.
 
 Everything that a run starts inherits a mark in its environment. A process beside the run waits
 until the run has ended, killed or not; then it ends whatever still carries the mark, and removes

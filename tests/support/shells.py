@@ -23,7 +23,7 @@ PLAIN = "nocolor" if version_info >= (9,) else "NoColor"
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a cell."""
+    """The result of a cell: its value, output, displays and error."""
 
     stdout: str
     stderr: str

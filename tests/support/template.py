@@ -97,14 +97,14 @@ class _Hidden(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: Any) -> None:
-        """Put the module back with its package; with a group's first module, the whole group."""
+        """Put the module back with its package; with a group's first module, all of the group."""
         module.__spec__ = spec = self._specs.pop(module.__spec__.name)
         package = spec.name.partition(".")[0]
         for first, group in self._groups.items():
             if spec.name not in group:
                 continue
-            whole = package == first.partition(".")[0]
-            for name in [n for n in group if whole or n.partition(".")[0] == package]:
+            first_of_group = package == first.partition(".")[0]
+            for name in [n for n in group if first_of_group or n.partition(".")[0] == package]:
                 back = sys.modules.setdefault(name, group.pop(name))
                 parent, _, child = name.rpartition(".")
                 if parent in sys.modules:
@@ -113,7 +113,7 @@ class _Hidden(MetaPathFinder, Loader):
             sys.meta_path.remove(self)
 
     def module(self, name: str) -> Any:
-        """A hidden module, by its whole name; None where there is none."""
+        """A hidden module, by its full name; None if there is none."""
         return next((group[name] for group in self._groups.values() if name in group), None)
 
 
@@ -225,7 +225,7 @@ def _rewrite_start(environment: dict[str, str]) -> None:
     start, end = int(fields[47]), int(fields[48])  # env_start, env_end of proc(5)
     text = b"".join(os.fsencode(f"{k}={v}") + b"\0" for k, v in environment.items())
     if len(text) > end - start:
-        raise RuntimeError(f"an environment of {len(text)} bytes; there is room for {end - start}")
+        raise RuntimeError(f"an environment of {len(text)} bytes; at most {end - start} fit")
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, text, len(text))
 

@@ -1,4 +1,4 @@
-"""Nothing outlives a run of the tests, however it ends. Each case starts a pytest of its own."""
+"""No process outlives a run of the tests, however it ends; each case starts pytest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("how", ["a failing fixture", "SIGINT", "SIGKILL", "a killed worker"])
 def test_nothing_is_left(tmp_path: Path, how: str) -> None:
-    """Slow: each is a whole run of pytest."""
+    """Slow: each case is a run of pytest."""
     note = tmp_path / "note"
     body = "pass" if how == "a failing fixture" else "time.sleep(600)"
     inner = ROOT / "tests" / "support" / f"inner_{os.getpid()}.py"

@@ -1,4 +1,4 @@
-"""The fixtures themselves: real shells, kernels, notebooks and terminals, and the watch."""
+"""The fixtures: real shells, kernels, notebooks and terminals, and the check for leaks."""
 
 from __future__ import annotations
 
@@ -118,17 +118,17 @@ def _torch() -> None:
         (_torch, "torch.cuda.is_available"),
     ],
 )
-def test_the_watch_sees(leak: Callable[[], None], named: str) -> None:
-    """Each kind of leak is noticed, and named; put back here by hand."""
+def test_a_leak_is_found(leak: Callable[[], None], named: str) -> None:
+    """Each kind is found and named; restored here by hand."""
     import torch
 
     trace, available = sys.gettrace(), torch.cuda.is_available
-    watch = leaks.nothing_leaks()
-    watch.__enter__()
+    check = leaks.nothing_leaks()
+    check.__enter__()
     leak()
     try:
         with pytest.raises(AssertionError, match=named):
-            watch.__exit__(None, None, None)
+            check.__exit__(None, None, None)
     finally:
         os.environ.pop("LEFT_BEHIND", None)
         if leak is _meta_path:
@@ -144,8 +144,8 @@ def test_warnings_are_errors() -> None:
         warnings.warn("loud", stacklevel=1)
 
 
-def test_what_is_set_outside_stays_there(tmp_path: Path) -> None:
-    """What the package has to do with, whatever it is, comes in; what a test states does not."""
+def test_variables_of_the_caller_are_removed(tmp_path: Path) -> None:
+    """Those that every machine sets differently stay; those that tests set do not."""
     stays = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MPLBACKEND", "PYTHONSTARTUP", "COLUMNS"]
     comes = ["HOME", "PATH", "LC_ALL", "TZ", "TERM", "PYTHONPATH", "XDG_CACHE_HOME"]
     assert [*outside.left(dict.fromkeys([*comes, *stays], "x"))] == comes

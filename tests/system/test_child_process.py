@@ -15,7 +15,7 @@ from tests.support.planted_modules import PlantedModules
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the planted files are for POSIX")
 
 
-def test_what_a_child_says_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_childs_traceback_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.13 colours tracebacks, and `FORCE_COLOR`, which ipykernel sets, also in a file."""
     for name in ("FORCE_COLOR", "PYTHON_COLORS"):
         monkeypatch.setenv(name, "1")
@@ -37,10 +37,10 @@ def test_a_program_is_looked_for_in_absolute_folders(planted: PlantedModules) ->
     assert child_process.find_program("nvcc", [str(planted.folder)]) == str(planted.folder / "nvcc")
 
 
-def test_a_folder_that_cannot_be_looked_into_has_no_program(
+def test_a_folder_that_cannot_be_read_has_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which holds up none of the folders after it."""
+    """The folders after it are searched."""
     (tmp_path / "nvcc").write_text("#!/bin/sh\n")
     (tmp_path / "nvcc").chmod(0o755)
     look = os.stat

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     bar = "a part of the tests" if partial else f"the lines' bar is {LEAST:g} %"
     print(
         f"{reached['lines']:.1f} % of the lines and {reached['branches']:.1f} % of the branches "
-        f"are reached, as {files} processes say; {bar}"
+        f"are reached, measured in {files} processes; {bar}"
     )
     if tests:
         print("some tests failed under the tracer; 'make test' tells whether they do without it")

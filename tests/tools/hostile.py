@@ -1,4 +1,4 @@
-"""Run pytest where nothing is as at home: ``python -m tests.tools.hostile [--without …] PATHS``.
+"""Run pytest in an unusual environment: ``python -m tests.tools.hostile [--without …] PATHS``.
 
 Another locale and time zone, a narrow and dumb terminal, a home whose IPython, Jupyter and
 matplotlib are configured otherwise, variables that hide the GPUs, no ``python`` on the PATH; where
@@ -61,7 +61,7 @@ _VARIABLES = {
 
 @dataclass
 class Run:
-    """A run of pytest to come: its environment, and what is put before the command."""
+    """A run of pytest: its environment, and the commands in front of it."""
 
     folder: Path
     environment: dict[str, str]
@@ -93,7 +93,7 @@ def _locale(run: Run) -> None:
 
 
 def _path(run: Run) -> None:
-    """Every program that there was, apart from ``python``, ``python3`` and the like."""
+    """A ``PATH`` with all programs but ``python``, ``pip`` and the like."""
     folder = run.folder / "bin"
     folder.mkdir()
     for place in run.environment.get("PATH", os.defpath).split(os.pathsep):

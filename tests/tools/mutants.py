@@ -1,4 +1,4 @@
-"""Do the tests notice? Seeded defects, each in a copy of the tree, and the tests that should fail.
+"""Check that tests fail for seeded defects, each put into a copy of the tree.
 
 ``python -m tests.tools.mutants [WORD…]``: all of them, or those whose file or text has one of the
 words. Prints killed or survived, and fails if one survived. A defect whose text is not in its file
@@ -196,7 +196,7 @@ MUTANTS = (
 
 
 def stale(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
-    """What is wrong with the list: texts not in their files exactly once, missing tests."""
+    """Return the errors in the list: texts not in their files exactly once, missing tests."""
     found = []
     for mutant in mutants:
         file = root / mutant.file
@@ -214,7 +214,7 @@ def _exists(root: Path, test: str) -> bool:
 
 
 def copy(root: Path = ROOT, folder: Path = FOLDER) -> Path:
-    """A fresh copy of the tree, without what was built."""
+    """Copy the tree, without what was built, and return the copy's folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name in _COPIED:
@@ -227,7 +227,7 @@ def copy(root: Path = ROOT, folder: Path = FOLDER) -> Path:
 
 
 def passes(folder: Path, tests: Sequence[str]) -> bool:
-    """Whether the tests pass in a copy.
+    """Return whether the tests pass in a copy.
 
     Raises:
         RuntimeError: they could not be run at all; with what pytest said.
@@ -250,7 +250,7 @@ def passes(folder: Path, tests: Sequence[str]) -> bool:
 
 
 def run(mutants: Sequence[Mutant], folder: Path) -> Iterator[tuple[Mutant, bool]]:
-    """Each mutant, and whether its tests noticed it; the file is put back after each."""
+    """Yield each mutant, and whether its tests fail; the file is restored after each."""
     for mutant in mutants:
         file = folder / mutant.file
         sound = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom on any machine, and are kept without outputs."""
+"""The notebooks run from top to bottom on any machine, and are committed without outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_notebook_is_known() -> None:
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
-def test_kept_without_outputs(path: Path) -> None:
+def test_committed_without_outputs(path: Path) -> None:
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)

@@ -1,4 +1,4 @@
-"""README.md says what the code does."""
+"""README.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def child_environment(libraries_folder: Path) -> Callable[..., dict[str, str]]:
             "CUDA_VISIBLE_DEVICES": None,
             **(env or {}),
         }
-        whole = {**os.environ, **changes}
-        return python_environment({k: v for k, v in whole.items() if v is not None})
+        variables = {**os.environ, **changes}
+        return python_environment({k: v for k, v in variables.items() if v is not None})
 
     return make
 

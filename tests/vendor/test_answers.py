@@ -1,4 +1,4 @@
-"""What NVIDIA's own libraries answer where there is no device: the ground of the virtual GPU."""
+"""What NVIDIA's own libraries answer where there is no device: the base of the virtual GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_nvml_misses_the_kernel_module(ask: Ask) -> None:
     assert ask("nvml") == questions.ANSWERS["nvml"]
 
 
-def test_the_runtime_remembers_that_it_failed(ask: Ask) -> None:
+def test_the_runtime_stays_failed(ask: Ask) -> None:
     """As does a runtime for a newer CUDA than the driver's, which does not ask the driver."""
     library = questions.runtime_library()
     answers = ask("runtime", str(library))

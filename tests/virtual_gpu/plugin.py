@@ -64,7 +64,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the calls that nobody implemented."""
+    """Name the calls that are not implemented."""
     calls = unimplemented_calls() + _from_workers
     if calls:
         terminalreporter.section(_CALLS, red=True)

@@ -82,7 +82,7 @@ class Scenario:
     or (code, after n calls). `slow`: seconds added to a call. `lost`: GPUs that fell off the bus.
     `cuda_order`: nvidia-smi's index of each CUDA ordinal where CUDA_DEVICE_ORDER is unset (the
     fastest first). `host_pids`: NVML reports pids of another namespace. `queue_depth`: launches
-    that a stream holds before the host waits for room. `launch_cost`: seconds that a launch keeps
+    that a stream holds before the host waits. `launch_cost`: seconds that a launch keeps
     the host at work at least; `launch_latency`: until the kernel then begins on an idle device.
     `container`: this process is in one. `files`: what else lies below /dev, /proc and so on, or
     something else than is there by default; None takes a file away.
@@ -271,7 +271,7 @@ def set_fields(state: shared.GPUState, **fields: Any) -> None:
 
 
 def fill_external(state: shared.ExternalState, process: ExternalProcess) -> None:
-    """Stores a process of somebody else."""
+    """Store another user's process."""
     state.gpu = process.device_index
     state.pid = process.pid
     state.mig = -1

@@ -47,9 +47,9 @@ DRIVER = textwrap.dedent(
 
 def variables(scenario: Scenario | Mapping[str, str], **env: str) -> dict[str, str]:
     base = environment(scenario) if isinstance(scenario, Scenario) else scenario
-    # The masks of whoever runs the tests are none of ours.
-    whole = {k: v for k, v in base.items() if not k.startswith(("CUDA_", "PYTORCH_"))}
-    return python_environment({**whole, **env})
+    # Masks in the environment of the caller do not apply.
+    variables = {k: v for k, v in base.items() if not k.startswith(("CUDA_", "PYTORCH_"))}
+    return python_environment({**variables, **env})
 
 
 def start(scenario: Scenario | Mapping[str, str], code: str, **env: str) -> subprocess.Popen[str]:
@@ -399,7 +399,7 @@ def test_exec_gives_back_what_the_old_image_held() -> None:
 
 
 def test_a_lost_device_is_an_error_of_cuda_too() -> None:
-    """Work on a GPU that fell off the bus is an unknown error; its neighbour lives on."""
+    """Work on a GPU that fell off the bus is an unknown error; the other GPU works."""
     found = run(
         Scenario(devices=2, lost=[1]),
         """

@@ -91,7 +91,7 @@ def test_synchronize_waits_for_its_own_device_only() -> None:
 
 
 def test_a_full_queue_makes_the_host_wait() -> None:
-    """A stream holds 1024 launches; one more waits until there is room, as on hardware."""
+    """A stream holds 1024 launches; one more waits until one has ended, as on hardware."""
     cuda.synchronize()
     sleep(0.05)
     begin = time.perf_counter()
@@ -129,7 +129,7 @@ def test_allocating_more_than_there_is_raises_torchs_own_error() -> None:
 
 
 def test_others_processes_leave_less(virtual_gpu: World) -> None:
-    """What somebody else holds cannot be had, until they end."""
+    """Memory of other processes is not available until they end."""
     cuda.empty_cache()
     virtual_gpu.add_process(0, 4242, 77 * GIB)
     with pytest.raises(torch.OutOfMemoryError):

@@ -20,9 +20,8 @@ SOURCES = ROOT / "demo_notebooks"
 RESULTS = ROOT / "build" / "demo"
 
 VIRTUAL_DEVICES = 4
-#: A machine that is shared with others, as most are.
-#: Per GPU: what others hold there in GiB, utilisation in percent, °C, watts.
-_NEIGHBOURS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33, 60))
+#: Of each GPU, shared with other users: their GiB, utilisation in percent, °C, watts.
+_OTHER_USERS = ((61, 97, 71, 341), (0, 0, 34, 62), (22, 48, 55, 187), (0, 0, 33, 60))
 
 _VIRTUAL_NOTE = (
     "> Executed on a **virtual GPU**, since this machine has none: torch, its memory allocator, "
@@ -40,9 +39,9 @@ if torch.cuda.is_available():
 
 @dataclass(frozen=True)
 class Machine:
-    """What the notebooks are executed on."""
+    """The machine that the notebooks are executed on."""
 
-    #: For people: ``"NVIDIA A100, NVIDIA A100"`` or ``"a virtual machine with 4 GPUs"``.
+    #: Shown: ``"NVIDIA A100, NVIDIA A100"`` or ``"a virtual machine with 4 GPUs"``.
     name: str
     environment: Mapping[str, str]
     virtual: bool
@@ -67,7 +66,7 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
     """A machine with virtual GPUs (built with the C compiler that is there)."""
     from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
-    neighbours = _NEIGHBOURS[:devices] if devices > 1 else _NEIGHBOURS[-1:]
+    others = _OTHER_USERS[:devices] if devices > 1 else _OTHER_USERS[-1:]
     scenario = Scenario(
         devices=[
             GPU(
@@ -78,12 +77,12 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
                 power=power,
                 power_limit=400,
             )
-            for _, utilization, temperature, power in neighbours
+            for _, utilization, temperature, power in others
         ],
-        # Pids above what Linux gives out: nobody's.
+        # Pids above Linux's maximum: of no process here.
         processes=[
             ExternalProcess(index, 2**22 + index, gib * 2**30)
-            for index, (gib, *_) in enumerate(neighbours)
+            for index, (gib, *_) in enumerate(others)
             if gib
         ],
     )
@@ -115,7 +114,7 @@ def execute(
     timeout: float = 300,
     client_class: type[NotebookClient] | None = None,
 ) -> nbformat.NotebookNode:
-    """The notebook with its outputs; a note on top says if the GPU was virtual.
+    """Execute a notebook and return it with its outputs, and a note if the GPU was virtual.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed that is not meant to.
@@ -139,7 +138,7 @@ def execute(
 
 
 def as_html(notebook: nbformat.NotebookNode, name: str, *, theme: str = "light") -> str:
-    """The notebook as one page."""
+    """Return the notebook as one page."""
     from nbconvert import HTMLExporter
 
     exporter = HTMLExporter(theme=theme)

@@ -1,4 +1,4 @@
-"""Write README.md's reference anew, or check that it is as the code has it."""
+"""Write the reference in README.md, or check that it is up to date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main() -> int:
     options.add_argument(
         "--check", action="store_true", help="change nothing; fail on a difference"
     )
-    options.add_argument("--pictures", action="store_true", help="take the pictures anew")
+    options.add_argument("--pictures", action="store_true", help="take the pictures too")
     given = options.parse_args()
     if given.pictures:
         from tests.tools.docs.pictures import take
@@ -38,7 +38,7 @@ def main() -> int:
         )
         return 1
     README.write_text(new, encoding="utf-8")
-    print("README.md: the reference was written anew")
+    print("README.md: the reference was written")
     return 0
 
 

@@ -57,13 +57,13 @@ def take() -> list[Path]:
 
 
 def _excerpt(name: str, chosen: tuple[tuple[str, int], ...]) -> nbformat.NotebookNode:
-    """The chosen cells as a notebook."""
-    whole = nbformat.read(RESULTS / f"{name}.ipynb", as_version=4)
-    whole.cells = [
-        [cell for cell in whole.cells if f"{cell.source}\n".startswith(beginning)][place]
+    """Return the chosen cells as a notebook."""
+    notebook = nbformat.read(RESULTS / f"{name}.ipynb", as_version=4)
+    notebook.cells = [
+        [cell for cell in notebook.cells if f"{cell.source}\n".startswith(beginning)][place]
         for beginning, place in chosen
     ]
-    return whole
+    return notebook
 
 
 def _photograph(browser: str, notebook: nbformat.NotebookNode, target: Path, theme: str) -> Path:

@@ -1,4 +1,4 @@
-"""The reference of every option in README.md, from the magics' own help."""
+"""Generate the reference of every option in README.md from the magics' help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _END = "<!-- end of the reference -->\n"
 
 
 def reference() -> str:
-    """The help of every magic, as ``%gpu?`` shows it, in Markdown."""
+    """Return the help of every magic, as ``%gpu?`` shows it, in Markdown."""
     helps = {name: import_module(f"gpumagic.magics.{name}.command").help_text() for name in MAGICS}
     return "\n".join(
         f"### `%{name}`\n\n```text\n{text.strip()}\n```\n" for name, text in helps.items()
@@ -21,7 +21,7 @@ def reference() -> str:
 
 
 def updated(readme: str) -> str:
-    """The README with its reference as the code has it now.
+    """Return the README with the current reference.
 
     Raises:
         ValueError: the two markers are not there, each once.

@@ -1,4 +1,4 @@
-"""What it costs to know who initialised CUDA, against a cell that imports torch.
+"""The cost of tracing who initialised CUDA, against a cell that imports torch.
 
 A cell's time varies by far more than 1 % from run to run, so the hooks' own time is added up: the
 time that noting an import and a look at the driver take, times how often ``import torch`` makes
@@ -53,10 +53,10 @@ module = per_call(package, locks, "torch.cuda") - per_call(package, plain, "torc
 # The dearer of the two: while the driver's library is not loaded, the loader looks for it.
 library, driver._library = driver._library, None
 known, driver.LIBRARY = driver.LIBRARY, "libcuda-not-loaded.so.1"
-whole = per_call(package, locks, "torch", loops=500) - per_call(package, plain, "torch", loops=500)
+top = per_call(package, locks, "torch", loops=500) - per_call(package, plain, "torch", loops=500)
 driver._library, driver.LIBRARY = library, known
 assert counts["imports"] > 500 and counts["packages"] > 10, counts
-cost = (counts["imports"] - counts["packages"]) * module + counts["packages"] * whole
+cost = (counts["imports"] - counts["packages"]) * module + counts["packages"] * top
 print(json.dumps({"cell": cell, "cost": cost}))
 """
 )
