@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu import cluster
+from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
@@ -90,6 +91,13 @@ def parser() -> Parser:
         default=[],
         help="with --lines, the lines of this function too; may be repeated",
     )
+    made.add_argument(
+        "--fit",
+        metavar="NAME=LOW:HIGH",
+        type=fit.value_range,
+        help="the largest value of this variable with which the cell fits into memory: run it with "
+        "a few, extrapolate, confirm; at most 12 runs (batch=1:4096)",
+    )
     cluster.add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
     add_result_options(made)
     return made
@@ -143,6 +151,10 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return scope.shown if options.output else value
 
     tracer = None
+    if options.fit is not None:
+        if options.lines or options.functions:
+            raise SpecError("--fit runs the cell several times: leave --lines out")
+        return fit.run(magics, options, compiled)
     if options.lines:
         lines = import_module("gpumagic.magics.gpumem.lines")
         tracer = lines.tracer(compiled, options.functions)
