@@ -45,8 +45,8 @@ def memory(
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    if options.lines or options.functions:
-        name = "--lines" if options.lines else "-f"
+    if options.lines or options.functions or options.fit:
+        name = "--lines" if options.lines else "-f" if options.functions else "--fit"
         raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
     return _measure(
         execution.measured, magics, options, _plan("gpumem", parser, options, cell, rest)

@@ -20,6 +20,7 @@ VERBS = {
     **dict.fromkeys(("on", "off", "log", "plot"), "gpumem.per_cell"),
     **dict.fromkeys(("record", "snapshot", "cells"), "gpumem.history"),
     **dict.fromkeys(("vars", "free", "explain"), "gpumem.holders"),
+    "limit": "gpumem.limit",
 }
 
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result
+
 
 @dataclass(frozen=True)
 class FitRun:
@@ -17,3 +21,55 @@ class FitRun:
     def fits(self) -> bool:
         """Whether the cell ran to its end."""
         return self.peak is not None
+
+
+@dataclass(frozen=True)
+class Fit(Result):
+    """What ``%%gpumem --fit NAME=LOW:HIGH`` found."""
+
+    #: The variable.
+    name: str
+    #: The largest value with which the cell ran; None where it did not run with any.
+    largest: int | None
+    #: In the order in which they ran.
+    runs: tuple[FitRun, ...]
+    #: Whether the next larger value is known not to fit, or was not asked for.
+    exact: bool
+    #: Bytes per unit, and bytes at 0, of the line through the largest two runs; None without two.
+    per_unit: float | None = None
+    at_zero: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def needed(self, value: int) -> int | None:
+        """Return the bytes that the line says for a value; None without a line."""
+        if self.per_unit is None or self.at_zero is None:
+            return None
+        return round(self.at_zero + self.per_unit * value)
+
+    def _blocks(self) -> list[Block]:
+        rows = [
+            (Cell(f"{run.value:,}"), Cell(bytes_(run.peak)) if run.fits else Cell("out of memory"))
+            for run in sorted(self.runs, key=lambda run: run.value)
+        ]
+        columns = (Column(self.name, "right"), Column("Peak", "right"))
+        return [Line.of(self._verdict()), Grid(columns, rows), *dim_lines(self._lines())]
+
+    def _verdict(self) -> str:
+        if self.largest is None:
+            return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
+        known = "" if self.exact else " or more"
+        return f"{self.name} = {self.largest:,}{known} is the largest value that fits."
+
+    def _lines(self) -> list[str]:
+        lines = []
+        if self.per_unit is not None:
+            lines.append(f"{bytes_(round(self.per_unit))} per unit of {self.name}")
+        if self.largest:
+            power = 1 << self.largest.bit_length()
+            needed = self.needed(power)
+            if needed is not None:
+                lines.append(f"{self.name} = {power:,} would need {bytes_(needed)}")
+        return [*lines, *self.notes]
+
+    def __repr__(self) -> str:
+        return f"<Fit: {self.name} = {self.largest}>"

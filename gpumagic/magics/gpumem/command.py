@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu import cluster
+from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
@@ -87,6 +88,13 @@ def parser() -> Parser:
         default=[],
         help="with --lines, the lines of this function too; may be repeated",
     )
+    made.add_argument(
+        "--fit",
+        metavar="NAME=LOW:HIGH",
+        type=fit.value_range,
+        help="the largest value of this variable with which the cell fits into memory: run it with "
+        "a few, extrapolate, confirm; at most 12 runs (batch=1:4096)",
+    )
     cluster.add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
     add_result_options(made)
     return made
@@ -137,6 +145,10 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 
+    if options.fit is not None:
+        if options.lines or options.functions:
+            raise SpecError("--fit runs the cell several times: leave --lines out")
+        return fit.run(magics, options, compiled)
     measured: Measurement | LineMeasurement
     if options.lines:
         from gpumagic.cells.line_sources import selected_sources

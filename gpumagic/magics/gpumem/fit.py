@@ -1,0 +1,161 @@
+"""``%%gpumem --fit NAME=LOW:HIGH``: the largest value with which the cell fits into memory."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import re
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gpumagic.cells.compile import CompiledCell
+from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cuda import torch_cuda
+from gpumagic.errors import DeviceError
+from gpumagic.magics.output import hand_over
+from gpumagic.memory.fit import FitSearch, fitted
+from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.report import memory_report
+from gpumagic.results.fit import Fit
+
+_RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
+_RAN_SEVERAL_TIMES = (
+    "the cell ran {} times, with its names in a namespace of their own; what it changed in objects "
+    "of yours (a training step) was changed each time"
+)
+
+
+class Range(NamedTuple):
+    """``--fit batch=1:4096``."""
+
+    name: str
+    low: int
+    high: int
+
+
+def value_range(text: str) -> Range:
+    """Return the variable and its range.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no such range.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None or not match[1].isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range; write batch=1:4096")
+    found = Range(match[1], int(match[2]), int(match[3]))
+    if found.low > found.high:
+        raise argparse.ArgumentTypeError(f"{text!r} runs backwards; write the smaller number first")
+    return found
+
+
+def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
+    """Run the cell with several values and hand over the `Fit`.
+
+    Raises:
+        DeviceError: this process has no GPU memory to fit into.
+    """
+    __tracebackhide__ = True
+    if not torch_cuda.contexts():
+        raise DeviceError(
+            f"--fit: {torch_cuda_state()}: put something on the GPU first, for example the model"
+        )
+    fit = options.fit
+    search = FitSearch(fit.low, fit.high, _room())
+    namespace = magics.shell.user_ns
+    absent = object()
+    before = namespace.get(fit.name, absent)
+
+    async def search_largest() -> Any:
+        __tracebackhide__ = True
+        try:
+            while (value := search.next()) is not None:
+                namespace[fit.name] = value
+                search.add(value, await _peak(cell, fit.name, value))
+        finally:
+            if search.largest is not None:
+                namespace[fit.name] = search.largest
+            elif before is absent:
+                namespace.pop(fit.name, None)
+            else:
+                namespace[fit.name] = before
+        return hand_over(magics.shell, _result(fit.name, search), options)
+
+    return run_or_await(search_largest, is_async=cell.is_async)
+
+
+def torch_cuda_state() -> str:
+    """Return why there is no GPU memory in use."""
+    if torch_cuda.loaded() is None:
+        return "torch is not imported"
+    return "CUDA is not in use in this process"
+
+
+def _room() -> int:
+    """Return the bytes that the code may take more, on the device that has the least of them."""
+    rooms = []
+    for memory in memory_report().devices.values():
+        if memory.context and memory.free is not None:
+            cached = (memory.reserved or 0) - (memory.allocated or 0)
+            rooms.append(memory.free + cached)
+    for ordinal in torch_cuda.contexts():
+        limit = torch_cuda.memory_limit(ordinal)
+        allocated = torch_cuda.memory_stats(ordinal)["allocated_bytes"]["all"]["current"]
+        if limit is not None:
+            rooms.append(limit - allocated)
+    return max(min(rooms, default=0), 1)
+
+
+async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
+    """Run the cell with a value; return its peak, or None if memory ran out. Leaves nothing."""
+    __tracebackhide__ = True
+    torch: Any = torch_cuda.loaded()
+    # In a copy of the namespace, so that what a run makes ends with it.
+    namespace = {**cell.globals, name: value}
+    separate = cell.locals is not cell.globals
+    local = {**cell.locals, name: value} if separate else namespace
+    once = replace(cell, globals=namespace, locals=local)
+    measurement = Measurement()
+    failed = False
+    try:
+        await once.run(measurement)
+    except torch.cuda.OutOfMemoryError as error:
+        failed = True
+        _forget(error)
+    finally:
+        namespace.clear()
+        local.clear()
+        gc.collect()
+        torch_cuda.empty_cache()
+    if failed:
+        return None
+    return max((delta.peak for delta in measurement.result.devices.values()), default=0)
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of the frames of an exception, which hold what the failed run had allocated."""
+    step = error.__traceback__
+    while step is not None:
+        with suppress(RuntimeError):  # it is still running
+            step.tb_frame.clear()
+        step = step.tb_next
+    error.__traceback__ = None
+    if sys.exc_info()[1] is error:
+        error.__context__ = None
+
+
+def _result(name: str, search: FitSearch) -> Fit:
+    line = fitted(search.runs)
+    notes = [_RAN_SEVERAL_TIMES.format(len(search.runs))]
+    if search.largest is not None and not search.is_exact:
+        notes.append(f"the search ended after {len(search.runs)} runs; larger values may fit")
+    return Fit(
+        name,
+        search.largest,
+        tuple(search.runs),
+        search.is_exact,
+        None if line is None else line[1],
+        None if line is None else line[0],
+        tuple(notes),
+    )

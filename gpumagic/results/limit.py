@@ -1,0 +1,34 @@
+"""The limit of torch's allocator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpumagic.render.blocks import Block, Line
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result
+
+
+@dataclass(frozen=True)
+class LimitState(Result):
+    """Whether torch's allocator is bounded as if the devices were smaller."""
+
+    #: Bytes of each device, CUDA context and libraries included; None for no limit.
+    size: int | None = None
+
+    def _blocks(self) -> list[Block]:
+        if self.size is None:
+            return [
+                Line.of("No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one.")
+            ]
+        return [
+            Line.of(f"This process may use {bytes_(self.size)} of each GPU."),
+            Line.of(
+                "The CUDA context and libraries count; beyond it torch raises its out-of-memory "
+                "error. '%gpumem limit off' lifts it.",
+                "dim",
+            ),
+        ]
+
+    def __repr__(self) -> str:
+        return f"<LimitState: {'no limit' if self.size is None else bytes_(self.size)}>"

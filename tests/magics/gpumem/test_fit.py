@@ -1,0 +1,118 @@
+"""``%%gpumem --fit`` and ``limit``: what torch's allocator lets through, found in few runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic.memory.limit import LIMIT
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.fixture
+def torch(ip: Any, virtual_gpu: Any) -> Iterator[Any]:
+    import torch
+
+    torch.empty(1, device="cuda:0")
+    torch.cuda.empty_cache()
+    ip.user_ns["torch"] = torch
+    yield torch
+    LIMIT.lift()
+    torch.cuda.empty_cache()
+
+
+def allocated(torch: Any) -> int:
+    return int(torch.cuda.memory_allocated(0))
+
+
+def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("%gpumem limit 2GiB")
+    before = allocated(torch)
+    ran = run_cell(
+        "%%gpumem --fit batch=1:4096 -v found\n"
+        "x = torch.empty(batch, 2**20, dtype=torch.int8, device='cuda:0')\n"
+        "y = torch.empty_like(x)"
+    )
+    found = ip.user_ns["found"]
+    assert found.exact
+    assert len(found.runs) <= 8
+    assert f"batch = {found.largest:,} is the largest value that fits." in ran.text
+    assert "2.00 MiB per unit of batch" in ran.text
+    # it is true: that one fits, the next does not
+    assert ip.user_ns["batch"] == found.largest
+    torch.cuda.empty_cache()
+    torch.empty(2 * found.largest * MIB, dtype=torch.int8, device="cuda:0")
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(2 * (found.largest + 2) * MIB, dtype=torch.int8, device="cuda:0")
+    # nothing is left of the runs, also of those that failed
+    assert not {"x", "y"} & ip.user_ns.keys()
+    assert allocated(torch) == before
+
+
+def test_everything_fits(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("%%gpumem --fit n=1:8 -q -v found\nx = torch.empty(n * 2**20, device='cuda:0')")
+    assert (ip.user_ns["found"].largest, ip.user_ns["found"].exact) == (8, True)
+
+
+def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
+    """The variable is as it was."""
+    ip.user_ns["n"] = 3
+    ran = run_cell("%%gpumem --fit n=1:8 -v found\nx = torch.empty(n * 2**40, device='cuda:0')")
+    assert ip.user_ns["found"].largest is None
+    assert "n = 1 does not fit: memory ran out." in ran.text
+    assert ip.user_ns["n"] == 3
+    run_cell("del n")
+    run_cell("%%gpumem --fit n=1:8 -q\nx = torch.empty(n * 2**40, device='cuda:0')")
+    assert "n" not in ip.user_ns
+
+
+def test_functions_of_the_notebook_see_the_value(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("def step():\n    return torch.empty(n * 2**28, dtype=torch.int8, device='cuda:0')")
+    run_cell("%gpumem limit 4GiB\n")
+    run_cell("%%gpumem --fit n=1:100 -q -v found\nx = step()")
+    assert 10 < ip.user_ns["found"].largest < 16
+
+
+def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> None:
+    ran = run_cell("%%gpumem --fit n=1:8\n1 / 0", raising=False)
+    assert type(ran.error) is ZeroDivisionError
+    assert "n" not in ip.user_ns
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--fit batch", "is not a range; write batch=1:4096"),
+        ("--fit batch=8:1", "runs backwards"),
+        ("--fit 3=1:2", "is not a range"),
+        ("--fit n=1:2 --lines", "leave --lines out"),
+    ],
+)
+def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        run_cell(f"%%gpumem {options}\n1")
+
+
+def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
+    assert "No limit" in run_cell("%gpumem limit").text
+    assert "may use 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    assert "No limit" in run_cell("%gpumem limit off").text
+    torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    for wrong in ("x", "0", "3GiB 4GiB"):
+        with pytest.raises(UsageError, match="limit"):
+            run_cell(f"%gpumem limit {wrong}")
+
+
+def test_unloading_lifts_the_limit(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("%gpumem limit 4GiB")
+    ip.run_line_magic("unload_ext", "gpumagic")
+    torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
+    ip.run_line_magic("load_ext", "gpumagic")
