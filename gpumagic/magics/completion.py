@@ -185,6 +185,8 @@ def _words(
         yield from (Offer(word, what) for word, what in fit.items())
         if magic == "gpu":
             yield from _devices(fragment, session)
+        elif fragment.isidentifier():  # IPython does not look behind a magic
+            yield from _variables(session)
     elif magic == "gpumem" and verb == "free":
         yield from _variables(session)
     elif magic == "gpumem" and verb in ("record", "explain"):

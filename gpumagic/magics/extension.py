@@ -16,7 +16,6 @@ from traitlets import Bool, Unicode
 
 from gpumagic.cells.hooks import CellHooks
 from gpumagic.cuda import init_trace, nvml_check
-from gpumagic.magics import completion
 
 if TYPE_CHECKING:
     from gpumagic.cells.compile import MagicCode
@@ -99,8 +98,11 @@ class Extension:
 
     # --- loading ---------------------------------------------------------------------------------
 
-    def load(self, transformer: MagicCode) -> None:
-        """Register with the shell; ``transformer`` compiles the statements of magics."""
+    def load(self, transformer: MagicCode, matcher: Any) -> None:
+        """Register with the shell.
+
+        ``transformer`` compiles the statements of magics; ``matcher`` answers Tab, or is None.
+        """
         shell = self.shell
         self._replaced = {
             kind: {name: shell.magics_manager.magics[kind].get(name) for name in _MAGICS}
@@ -112,9 +114,9 @@ class Extension:
         shell.display_formatter.mimebundle_formatter.for_type_by_name(*_RESULT, self.format_result)
         nvml_check.set_variable()
         init_trace.attach(shell, self.hooks)
-        self._matcher = completion.matcher(shell, lambda: self.named_timings)
-        if self._matcher is not None:
-            shell.Completer.custom_matchers.append(self._matcher)
+        if matcher is not None:
+            self._matcher = matcher
+            shell.Completer.custom_matchers.append(matcher)
 
     def own_variables(self) -> set[str]:
         """The environment variables that were set by loading."""

@@ -11,6 +11,7 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
+from gpumagic.magics import completion
 from gpumagic.magics.extension import Extension, Settings, find
 
 
@@ -114,7 +115,8 @@ def load(shell: Any) -> None:
     from gpumagic.cells.compile import MagicCode
 
     extension = GpuMagic(shell).extension
-    extension.load(MagicCode(shell, _statement))
+    matcher = completion.matcher(shell, lambda: extension.named_timings)
+    extension.load(MagicCode(shell, _statement), matcher)
     # In a process that has replaced another one `restart.loader` takes it from here.
     loader = sys.modules.get("gpumagic.restart.loader")
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):

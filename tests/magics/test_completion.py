@@ -102,7 +102,7 @@ def test_through_ipython(ip: Any, virtual_gpu: Any) -> None:
     before = virtual_gpu.all_calls()
     assert completed(ip, "%gpu au") == ["auto"]
     assert completed(ip, "%gpumem free mo") == ["model"]
-    assert "model" in completed(ip, "%cudatime mod")
+    assert completed(ip, "%cudatime mod") == ["model"]
     assert virtual_gpu.all_calls() == before
     ip.run_line_magic("unload_ext", "gpumagic")
     assert completed(ip, "%gpu au") != ["auto"]

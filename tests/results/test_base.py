@@ -70,8 +70,9 @@ def test_every_module_is_tested_in_its_place() -> None:
     """A new result is one file, and a test of it."""
     tested = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
     modules = {module.name for module in pkgutil.iter_modules(results.__path__)}
-    # The quality of repeats is shown with their times.
-    assert modules - {"quality"} <= tested
+    # The quality of repeats is shown with their times; a compilation with the work; what
+    # json_file writes is what stored reads.
+    assert modules - {"quality", "compilation", "json_file"} <= tested
 
 
 def test_a_data_frame() -> None:

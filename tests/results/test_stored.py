@@ -13,7 +13,7 @@ import pytest
 import gpumagic
 from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
-from gpumagic.results.conditions import Conditions, differences
+from gpumagic.results.conditions import Conditions
 from gpumagic.results.quality import Quality
 
 CONDITIONS = Conditions(
@@ -118,16 +118,3 @@ def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         MEMORY.save(path)
     assert path.read_bytes() == before
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_differences_of_conditions() -> None:
-    other = Conditions(devices={0: "NVIDIA A100"}, driver="570.12", torch="2.10.0", cuda="12.8")
-    assert differences(other, CONDITIONS) == (
-        "device NVIDIA A100 instead of NVIDIA H200",
-        "torch 2.10.0 instead of 2.9.0",
-    )
-    assert differences(CONDITIONS, CONDITIONS) == ()
-    assert differences(Conditions(), CONDITIONS) == (), "what is not known is not compared"
-    assert differences(None, CONDITIONS) == ()
-    # the same cards, whatever their ordinals in the process
-    assert differences(Conditions(devices={3: "NVIDIA H200"}), CONDITIONS) == ()

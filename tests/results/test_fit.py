@@ -1,0 +1,34 @@
+"""The result of a search for the largest value, as it is shown."""
+
+from __future__ import annotations
+
+from gpumagic.results.fit import Fit, FitRun
+
+MIB = 2**20
+RUNS = (FitRun(1, 3 * MIB), FitRun(2, 4 * MIB), FitRun(60, 62 * MIB), FitRun(61, None))
+
+
+def test_the_table_the_line_and_the_next_power_of_two() -> None:
+    fit = Fit("batch", 60, RUNS, True, MIB, 2 * MIB, ("the cell ran 4 times",))
+    lines = str(fit).splitlines()
+    assert lines[0] == "batch = 60 is the largest value that fits."
+    assert [line.split() for line in lines[3:7]] == [
+        ["1", "3.00", "MiB"],
+        ["2", "4.00", "MiB"],
+        ["60", "62.0", "MiB"],
+        ["61", "out", "of", "memory"],
+    ]
+    assert lines[7:] == [
+        "1.00 MiB per unit of batch",
+        "batch = 64 would need 66.0 MiB",
+        "the cell ran 4 times",
+    ]
+    assert fit.needed(64) == 66 * MIB
+
+
+def test_what_is_not_exact_and_what_does_not_fit() -> None:
+    assert "batch = 60 or more is the largest" in str(Fit("batch", 60, RUNS[:3], False))
+    nothing = Fit("n", None, (FitRun(1, None),), False)
+    assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
+    assert nothing.needed(2) is None
+    assert repr(nothing) == "<Fit: n = None>"

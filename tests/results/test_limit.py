@@ -1,0 +1,15 @@
+"""The limit as it is shown."""
+
+from __future__ import annotations
+
+from gpumagic.results.limit import LimitState
+
+
+def test_with_and_without() -> None:
+    assert str(LimitState()) == (
+        "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
+    )
+    lines = str(LimitState(16 * 2**30)).splitlines()
+    assert lines[0] == "This process may use 16.0 GiB of each GPU."
+    assert "%gpumem limit off" in " ".join(lines)
+    assert repr(LimitState(2**30)) == "<LimitState: 1.00 GiB>"

@@ -1,0 +1,37 @@
+"""The lines about operations, energy and compilations."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.results.compilation import Compilation
+from gpumagic.results.work import compilation_lines, work_lines
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        ((None, 1.0, None, None, None), []),
+        ((524_288, None, None, None, None), ["524 kFLOP per loop"]),
+        (
+            (2 * 10**12, 0.004, 0.505, None, None),
+            ["2 TFLOP per loop · 500 TFLOP/s · 50.5 % of the card's dense peak"],
+        ),
+        ((0, 0.5, None, None, None), ["0 FLOP per loop · 0 FLOP/s"]),
+        ((None, None, None, 0.0321, 310.5), ["32.1 mJ per loop · 310.5 W"]),
+        ((None, None, None, None, 310.5), ["310.5 W"]),
+    ],
+)
+def test_what_is_known_is_written(given: tuple[float | None, ...], lines: list[str]) -> None:
+    assert work_lines(*given) == lines  # type: ignore[arg-type]
+
+
+def test_compilations() -> None:
+    assert compilation_lines([]) == []
+    once = Compilation("step", "a.py", 3, 0.5, "size mismatch", 2, None)
+    assert compilation_lines([once, Compilation(failure="no")]) == [
+        "torch.compile compiled 2 times in 0.5 s",
+        "recompiled step (a.py:3): size mismatch",
+        "2 graph breaks in step (a.py:3)",
+        "not compiled: ? (?:?): no",
+    ]
