@@ -45,9 +45,15 @@ def memory(
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    if options.lines or options.functions or options.fit:
-        name = "--lines" if options.lines else "-f" if options.functions else "--fit"
-        raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
+    for name, given in (
+        ("--lines", options.lines),
+        ("-f", options.functions),
+        ("--fit", options.fit),
+        ("--save", options.save),
+        ("--against", options.against),
+    ):
+        if given:
+            raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
     return _measure(
         execution.measured, magics, options, _plan("gpumem", parser, options, cell, rest)
     )

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.measured_block import Measured, Scopes, decorated
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import machine, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
@@ -74,7 +74,9 @@ def memory_delta(
         return MemoryDelta(partial=partial, error=changed)
     if not changed:
         return MemoryDelta(partial=partial, error=_not_in_use())
-    return MemoryDelta(changed, partial=partial, notes=allocator_notes())
+    return MemoryDelta(
+        changed, partial=partial, notes=allocator_notes(), conditions=machine.conditions(changed)
+    )
 
 
 def unreadable(error: BaseException) -> str:

@@ -6,16 +6,16 @@ from gpumagic.errors import RegressionError, SpecError
 from gpumagic.render.units import bytes_
 from gpumagic.results import MemoryDelta
 from gpumagic.results.conditions import differences
+from gpumagic.results.memory_comparison import MemoryComparison
 
 
 def against(
     now: MemoryDelta,
     before: MemoryDelta,
-    *,
     fail_above: float | None = None,
     strict: bool = False,
-) -> list[str]:
-    """Compare a cell's peaks with stored ones; return a line for each device, and notes.
+) -> MemoryComparison:
+    """Compare a cell's peaks with stored ones; say in the notes where conditions were others.
 
     With ``fail_above`` (0.1: 10 % more) no device's peak may be beyond that. Under other conditions
     (device, driver, torch, CUDA) that is not checked, unless ``strict``: another torch allocates
@@ -23,31 +23,33 @@ def against(
 
     Raises:
         RegressionError: a peak is beyond what is allowed.
-        SpecError: one of the results has no figures, or both are of different devices; ``strict``,
-            and the conditions are others.
+        SpecError: one of the results has no figures; ``strict``, and the conditions are others.
     """
     for name, each in (("this cell", now), ("the stored result", before)):
         if each.error is not None or each.partial:
-            raise SpecError(f"nothing to compare: {name} has {each.error or 'not run to its end'}")
-    lines = []
-    others = differences(now.conditions, before.conditions)
-    if others:
-        if strict:
             raise SpecError(
-                f"--strict: {'; '.join(others)}; store a result of these conditions with --save"
+                f"nothing to compare: {name}: {each.error or 'it did not run to its end'}"
             )
-        lines.append(f"measured under other conditions: {'; '.join(others)}")
-    beyond = []
-    for ordinal in sorted({*now.devices, *before.devices}):
-        peak, stored = (
-            each.devices[ordinal].peak if ordinal in each.devices else 0 for each in (now, before)
+    others = differences(now.conditions, before.conditions)
+    if others and strict:
+        raise SpecError(
+            f"--strict: {'; '.join(others)}; store a result of these conditions with --save"
         )
-        line = f"cuda:{ordinal}: peak {bytes_(peak)}, stored {bytes_(stored)}"
-        if stored:
-            line += f" ({(peak - stored) / stored:+.1%})"
-        lines.append(line)
-        if fail_above is not None and peak > stored * (1 + fail_above):
-            beyond.append(line)
-    if beyond and (strict or not others):
-        raise RegressionError(f"{'; '.join(beyond)}; allowed: {fail_above:+.0%}")
-    return lines
+    peaks = {
+        ordinal: (_peak(now, ordinal), _peak(before, ordinal))
+        for ordinal in sorted({*now.devices, *before.devices})
+    }
+    if fail_above is not None and not others:
+        beyond = [
+            f"cuda:{ordinal}: peak {bytes_(peak)}, stored {bytes_(stored)}"
+            for ordinal, (peak, stored) in peaks.items()
+            if peak > stored * (1 + fail_above)
+        ]
+        if beyond:
+            raise RegressionError(f"{'; '.join(beyond)}; allowed: {fail_above:.0%} more")
+    notes = (f"measured under other conditions: {'; '.join(others)}",) if others else ()
+    return MemoryComparison(peaks, notes)
+
+
+def _peak(delta: MemoryDelta, ordinal: int) -> int:
+    return delta.devices[ordinal].peak if ordinal in delta.devices else 0

@@ -14,7 +14,6 @@ BEFORE, NOW = "stored", "now"
 def against(
     now: CudaTiming,
     before: CudaTiming,
-    *,
     fail_above: float | None = None,
     strict: bool = False,
 ) -> Comparison:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.memory import regression as memory_regression
-from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
+from gpumagic.results import CudaTiming, Sample
 from gpumagic.results.conditions import Conditions
 from gpumagic.timing.regression import against
 
@@ -57,24 +56,3 @@ def test_too_few_repeats_cannot_tell() -> None:
     assert against(few, timing(1.0))["now"].verdict is None
     with pytest.raises(SpecError, match="too few repeats"):
         against(few, timing(1.0), fail_above=0.1)
-
-
-def peak(size: int, conditions: Conditions = HERE, device: int = 0) -> MemoryDelta:
-    return MemoryDelta({device: DeviceMemoryDelta(0, 0, size)}, conditions=conditions)
-
-
-def test_peaks_are_exact() -> None:
-    check = memory_regression.against
-    assert check(peak(1100), peak(1000), fail_above=0.1) == [
-        "cuda:0: peak 1.07 KiB, stored 1000 B (+10.0%)"
-    ]
-    with pytest.raises(RegressionError, match=r"peak 1.08 KiB, stored 1000 B .*allowed: \+10%"):
-        check(peak(1101), peak(1000), fail_above=0.1)
-    assert check(peak(5000), peak(1000))  # compared, and nothing asked
-    assert "A100" in check(peak(5000, ELSEWHERE), peak(1000), fail_above=0.1)[0]
-    with pytest.raises(SpecError, match="--strict"):
-        check(peak(1), peak(1000, ELSEWHERE), strict=True)
-    with pytest.raises(RegressionError, match=r"cuda:1: peak 1.00 KiB, stored 0 B"):
-        check(peak(1024, device=1), peak(1000), fail_above=0.1)
-    with pytest.raises(SpecError, match="this cell has not run to its end"):
-        check(replace(peak(1), partial=True), peak(1))

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
+from gpumagic.magics import baseline
 from gpumagic.magics.cudatime import (
-    baseline,
     execution,
     named_results,
     per_cell,
@@ -77,7 +77,7 @@ def parser() -> Parser:
     profiling.add_options(made)
     work.add_options(made)
     named_results.add_options(made)
-    baseline.add_options(made)
+    baseline.add_options(made, "it takes that much longer, beyond the noise")
     group = made.add_argument_group("many processes")
     cluster.add_targets(group)
     group.add_argument(

@@ -8,14 +8,16 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
+from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.cudatime import work
-from gpumagic.magics.cudatime.baseline import Baseline
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import OnceMore, nvtx_range
 from gpumagic.magics.progress import Progress
+from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.plan import Plan
+from gpumagic.timing.regression import against
 from gpumagic.timing.run import Stopwatch, summarize
 
 
@@ -39,7 +41,7 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     once_more = OnceMore(delivery)
-    baseline = Baseline(delivery.options)
+    baseline = Baseline(delivery.options, CudaTiming, against)
     scope = _SingleRun(delivery, cell.compile_time)
 
     async def run() -> Any:
@@ -47,7 +49,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
         value = await cell.run(scope)
         value = await once_more.run(cell.run, value)
         value = await work.count_flops(delivery, cell.run, value)
-        baseline.finish(delivery)
+        baseline.finish(delivery.shell, delivery.result)
         if not delivery.options.output:
             return value
         if value is not None:
@@ -62,7 +64,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     __tracebackhide__ = True
     once_more = OnceMore(delivery)
-    baseline = Baseline(delivery.options)
+    baseline = Baseline(delivery.options, CudaTiming, against)
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
     benchmark = Benchmark(loop, plan, progress.update)
     nvtx = nvtx_range(delivery.options)
@@ -82,7 +84,7 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         await once_more.run(lambda profiler: loop.run(1, profiler), None)
         await work.count_flops(delivery, lambda counter: loop.run(1, counter), None)
         await work.measure_energy(delivery, loop)
-        baseline.finish(delivery)
+        baseline.finish(delivery.shell, delivery.result)
         return delivery.returned
 
     return run_or_await(run, is_async=loop.is_async)

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import compile_cell
 from gpumagic.errors import SpecError
+from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.regression import against
 from gpumagic.memory.report import memory_report
+from gpumagic.results import MemoryDelta
 from gpumagic.system import text
 
 if TYPE_CHECKING:
@@ -95,6 +98,7 @@ def parser() -> Parser:
         help="the largest value of this variable with which the cell fits into memory: run it with "
         "a few, extrapolate, confirm; at most 12 runs (batch=1:4096)",
     )
+    baseline.add_options(made, "a device's peak is that much higher")
     cluster.add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
     add_result_options(made)
     return made
@@ -132,6 +136,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if cell is None and not statement:
         if options.cluster:
             raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
+        if baseline.is_wanted(options) or options.fit is not None:
+            raise SpecError("--save, --against and --fit need a statement or a cell")
         return _report(magics, options, silent)
     if cell is not None and statement:
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
@@ -145,6 +151,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
 
+    if baseline.is_wanted(options) and (options.lines or options.fit):
+        raise SpecError("--save and --against are for a cell as a whole: leave --lines, --fit out")
     if options.fit is not None:
         if options.lines or options.functions:
             raise SpecError("--fit runs the cell several times: leave --lines out")
@@ -160,7 +168,12 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     else:
         measured = Measurement()
 
+    stored = baseline.Baseline(options, MemoryDelta, against)
+
     def finish(value: Any) -> Any:
+        __tracebackhide__ = True
+        if isinstance(measured.result, MemoryDelta):
+            stored.finish(magics.shell, measured.result)
         return measured.result if options.output else value
 
     return compiled.run_within(_Reporter(magics, options, measured), finish)

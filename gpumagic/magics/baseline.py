@@ -1,0 +1,89 @@
+"""``--save FILE`` and ``--against FILE``: results in files, compared with new ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from gpumagic.errors import SpecError
+from gpumagic.magics.argument_types import excess
+from gpumagic.magics.output import show
+from gpumagic.magics.parsing import Parser
+from gpumagic.results import CudaTiming, MemoryDelta
+from gpumagic.results.base import Result
+from gpumagic.results.stored import load
+from gpumagic.system.paths import output_path
+
+
+def add_options(parser: Parser, fails: str) -> None:
+    """Add ``--save``, ``--against``, ``--fail-above`` and ``--strict``; ``fails`` says at what."""
+    group = parser.add_argument_group("results in files")
+    group.add_argument("--save", metavar="FILE", help="write the result to FILE, as JSON")
+    group.add_argument(
+        "--against", metavar="FILE", help="compare with the result that --save wrote to FILE"
+    )
+    group.add_argument(
+        "--fail-above",
+        metavar="PERCENT",
+        type=excess,
+        help=f"with --against: fail the cell with a RegressionError if {fails} (10%%); not where "
+        "device, driver or torch are others than in FILE",
+    )
+    group.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --against: fail also where device, driver or torch are others",
+    )
+
+
+def is_wanted(options: argparse.Namespace) -> bool:
+    """Whether one of the options is given."""
+    given = (options.save, options.against, options.fail_above)
+    return options.strict or any(value is not None for value in given)
+
+
+class Baseline:
+    """The files of one cell: read before it runs, written after it.
+
+    ``compare(result, stored, fail_above, strict)`` returns what is shown.
+
+    Raises:
+        SpecError: a file that cannot be read or written, or options that do not fit together.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        kind: type[CudaTiming] | type[MemoryDelta],
+        compare: Callable[[Any, Any, float | None, bool], Result],
+    ) -> None:
+        self._options = options
+        self._compare = compare
+        self._target = None if options.save is None else output_path(options.save)
+        self._before: CudaTiming | MemoryDelta | None = None
+        if options.against is not None:
+            self._before = load(options.against)
+            if not isinstance(self._before, kind):
+                found = "GPU memory" if isinstance(self._before, MemoryDelta) else "times"
+                raise SpecError(f"--against: {options.against} holds another result: {found}")
+        elif options.fail_above is not None or options.strict:
+            raise SpecError("--fail-above and --strict go with --against FILE")
+
+    def finish(self, shell: Any, result: CudaTiming | MemoryDelta | None) -> None:
+        """Write and compare the result, if there is a complete one.
+
+        Raises:
+            RegressionError: it is worse than allowed.
+            SpecError: nothing can be said of it.
+        """
+        __tracebackhide__ = True
+        if result is None or result.partial:
+            return
+        if self._target is not None:
+            result.save(self._target)
+        if self._before is not None:
+            options = self._options
+            compared = self._compare(result, self._before, options.fail_above, options.strict)
+            if not options.quiet:
+                show(shell, compared)

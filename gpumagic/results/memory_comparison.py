@@ -1,0 +1,31 @@
+"""The peaks of a cell beside those of a stored result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpumagic.render.blocks import Block, Cell, Column, Grid, dim_lines
+from gpumagic.render.units import bytes_
+from gpumagic.results.base import Result
+
+
+@dataclass(frozen=True)
+class MemoryComparison(Result):
+    """Peaks above the start in bytes, by CUDA ordinal: now and stored."""
+
+    peaks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        columns = (Column(""), *(Column(c, "right") for c in ("Peak", "Stored", "Change")))
+        rows = [
+            (
+                Cell(f"cuda:{ordinal}"),
+                Cell(bytes_(now)),
+                Cell(bytes_(stored)),
+                Cell(f"{(now - stored) / stored:+.1%}".replace("%", " %") if stored else "–"),
+            )
+            for ordinal, (now, stored) in self.peaks.items()
+        ]
+        return [Grid(columns, rows), *dim_lines(self.notes)]

@@ -1,0 +1,64 @@
+"""``%%gpumem --save`` and ``--against``: a notebook that guards its peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+import gpumagic
+from gpumagic.results import MemoryDelta
+from tests.support.shells import Ran
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def measured(ip: Any, run_cell: Run, virtual_gpu: Any, tmp_path: Path, monkeypatch: Any) -> Run:
+    """``measured(options, mebibytes)``: a cell of known peak, in a folder of its own."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.empty(1, device="cuda:0")
+    ip.user_ns["torch"] = torch
+
+    def run(options: str, mebibytes: int, **more: Any) -> Ran:
+        code = f"torch.empty({mebibytes} * 2**20, dtype=torch.int8, device='cuda:0')"
+        return run_cell(f"%%gpumem {options}\ndel_me = {code}; del del_me", **more)
+
+    return run
+
+
+def test_a_higher_peak_fails(measured: Run) -> None:
+    measured("--save peak.json", 40)
+    stored = gpumagic.load("peak.json")
+    assert isinstance(stored, MemoryDelta)
+    assert stored.devices[0].peak == 40 * 2**20
+    assert stored.conditions is not None
+    assert "+0.0 %" in measured("--against peak.json --fail-above 0", 40).text
+    assert measured("--against peak.json --fail-above 10%", 44).error is None
+    failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
+    assert type(failed.error) is gpumagic.RegressionError
+    assert str(failed.error) == "cuda:0: peak 46.0 MiB, stored 40.0 MiB; allowed: 10% more"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--against nothing.json", "cannot read nothing.json"),
+        ("--fail-above 10%", "go with --against FILE"),
+        ("--lines --save x.json", "for a cell as a whole"),
+        ("--fit n=1:2 --save x.json", "for a cell as a whole"),
+    ],
+)
+def test_bad_input(measured: Run, options: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        measured(options, 1)
+
+
+def test_a_report_is_not_saved(run_cell: Run) -> None:
+    with pytest.raises(UsageError, match="need a statement or a cell"):
+        run_cell("%gpumem --save x.json")

@@ -1,0 +1,47 @@
+"""Peaks are exact: more than allowed above the stored one fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpumagic.errors import RegressionError, SpecError
+from gpumagic.memory.regression import against
+from gpumagic.results import DeviceMemoryDelta, MemoryDelta
+from gpumagic.results.conditions import Conditions
+
+HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
+ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
+
+
+def peak(size: int, conditions: Conditions = HERE, device: int = 0) -> MemoryDelta:
+    return MemoryDelta({device: DeviceMemoryDelta(0, 0, size)}, conditions=conditions)
+
+
+def test_up_to_what_is_allowed() -> None:
+    compared = against(peak(1100), peak(1000), 0.1)
+    assert compared.peaks == {0: (1100, 1000)}
+    lines = [line.split() for line in str(compared).splitlines()]
+    assert lines[-1] == ["cuda:0", "1.07", "KiB", "1000", "B", "+10.0", "%"]
+    with pytest.raises(RegressionError, match=r"peak 1.08 KiB, stored 1000 B; allowed: 10% more"):
+        against(peak(1101), peak(1000), 0.1)
+    assert against(peak(5000), peak(1000)).peaks == {0: (5000, 1000)}, "nothing is asked"
+    with pytest.raises(RegressionError, match=r"cuda:1: peak 1.00 KiB, stored 0 B"):
+        against(peak(1024, device=1), peak(1000), 0.1)
+
+
+def test_other_conditions() -> None:
+    compared = against(peak(5000, ELSEWHERE), peak(1000), 0.1)
+    assert compared.notes == (
+        "measured under other conditions: device NVIDIA A100 instead of NVIDIA H200",
+    )
+    with pytest.raises(SpecError, match="--strict: device NVIDIA H200 instead of NVIDIA A100"):
+        against(peak(1), peak(1000, ELSEWHERE), strict=True)
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(SpecError, match="this cell: it did not run to its end"):
+        against(replace(peak(1), partial=True), peak(1))
+    with pytest.raises(SpecError, match="the stored result: no GPU"):
+        against(peak(1), MemoryDelta(error="no GPU"))
