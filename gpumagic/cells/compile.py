@@ -41,6 +41,12 @@ _MAY_BE_SILENT = re.compile(
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+def cell_of(shell: Any, filename: str) -> int | None:
+    """Return the number of the cell that a code's file name stands for, or None."""
+    number = getattr(shell.compile, "_filename_map", {}).get(filename)
+    return number if isinstance(number, int) else None
+
+
 @dataclass(frozen=True)
 class CompiledCell:
     """A compiled cell, which can be run any number of times."""

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from gpumagic.cells import tracebacks as frames
+from gpumagic.cells.compile import cell_of
 from gpumagic.memory.object_graph import Root
 from gpumagic.system import introspection
 
@@ -68,9 +69,7 @@ class NotebookReferences:
 
     def cell_of(self, filename: str) -> int | None:
         """Return the number of the cell that a code's file name stands for, or None."""
-        cells = getattr(self.shell.compile, "_filename_map", {})
-        number = cells.get(filename)
-        return number if isinstance(number, int) else None
+        return cell_of(self.shell, filename)
 
     def excluded(self) -> list[Any]:
         """Return the objects that a walk must not enter, since they lead to all others."""

@@ -271,7 +271,14 @@ def _device_names(result: CudaTiming) -> list[str]:
 
 def _work(result: CudaTiming) -> list[Block]:
     gpu = None if result.gpu is None else result.gpu.median
-    lines = work_lines(result.flops, gpu, result.peak_share, result.energy, result.power)
+    lines = work_lines(
+        result.flops,
+        gpu,
+        result.peak_share,
+        result.energy,
+        result.power,
+        at_most=result.gpu_at_most,
+    )
     return [*map(Line.of, lines), *dim_lines(compilation_lines(result.compiled))]
 
 

@@ -14,19 +14,23 @@ def work_lines(
     peak_share: float | None,
     energy: float | None,
     power: float | None,
+    *,
+    at_most: bool = False,
 ) -> list[str]:
     """Return a line for the operations and one for the energy of a loop, of what is known.
 
-    ``seconds`` are the GPU time of a loop.
+    ``seconds`` are the GPU time of a loop; ``at_most``: they are an upper bound, so that what is
+    per second is a lower one.
     """
     lines = []
     if flops is not None:
         line = f"{_scaled(flops, 'FLOP')} per loop"
         if seconds:
-            line += f" · {_scaled(flops / seconds, 'FLOP/s')}"
-        if peak_share is not None:
-            line += f" · {peak_share:.1%} of the card's dense peak"
-        lines.append(line.replace("%", " %") if peak_share is not None else line)
+            bound = "≥ " if at_most else ""
+            line += f" · {bound}{_scaled(flops / seconds, 'FLOP/s')}"
+            if peak_share is not None:
+                line += f" · {bound}{peak_share * 100:.3g} % of the card's dense peak"
+        lines.append(line)
     if power is not None:
         each = "" if energy is None else f"{_scaled(energy, 'J')} per loop · "
         lines.append(f"{each}{power:.4g} W")

@@ -26,6 +26,11 @@ def test_what_is_known_is_written(given: tuple[float | None, ...], lines: list[s
     assert work_lines(*given) == lines  # type: ignore[arg-type]
 
 
+def test_an_upper_bound_of_the_time_is_a_lower_one_of_the_rate() -> None:
+    (line,) = work_lines(10**9, 0.001, 0.001, None, None, at_most=True)
+    assert line == "1 GFLOP per loop · ≥ 1 TFLOP/s · ≥ 0.1 % of the card's dense peak"
+
+
 def test_compilations() -> None:
     assert compilation_lines([]) == []
     once = Compilation("step", "a.py", 3, 0.5, "size mismatch", 2, None)

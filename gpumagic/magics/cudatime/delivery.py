@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from gpumagic.cells.compile import cell_of
 from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.output import hand_over
 from gpumagic.results import CudaTiming
+from gpumagic.results.compilation import Compilation
 from gpumagic.system import text
 
 
@@ -31,7 +33,7 @@ class Delivery:
 
     def deliver(self, result: CudaTiming) -> None:
         """Show ``result``, and store it where the options say."""
-        self.result = result
+        self.result = result = replace(result, compiled=self._in_cells(result.compiled))
         named_results.store(self.magics, self.options.name, result)
         hand_over(self.shell, result, self.options)
 
@@ -41,6 +43,14 @@ class Delivery:
             self.deliver(result)
         elif not self.options.quiet:
             print("%cudatime: stopped before the first repeat was complete")
+
+    def _in_cells(self, compiled: Sequence[Compilation]) -> tuple[Compilation, ...]:
+        """Return what was compiled, with cells called ``In[5]``, not by their files."""
+        found = []
+        for each in compiled:
+            cell = None if each.file is None else cell_of(self.shell, each.file)
+            found.append(each if cell is None else replace(each, file=f"In[{cell}]"))
+        return tuple(found)
 
     def add(self, **fields: Any) -> None:
         """Replace fields of the result wherever it is stored. Shows nothing."""

@@ -67,7 +67,11 @@ def _add_flops(delivery: Delivery, found: Flops) -> None:
     if gpu and len(devices) == 1 and not found.unseen:
         share = share_of_peak(found, gpu, *devices.values())
     delivery.add(flops=found.count, peak_share=share, notes=notes)
-    _show(delivery, work_lines(found.count, gpu, share, None, None), notes[len(result.notes) :])
+    _show(
+        delivery,
+        work_lines(found.count, gpu, share, None, None, at_most=result.gpu_at_most),
+        notes[len(result.notes) :],
+    )
 
 
 async def measure_energy(delivery: Delivery, loop: Loop) -> None:
