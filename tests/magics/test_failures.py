@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpumagic.magics import failures
+from gpumagic.magics.extension import of
 from gpumagic.memory import oom, start_counters
 
 
@@ -57,7 +57,6 @@ def test_counters_that_cannot_be_read_are_none(monkeypatch: pytest.MonkeyPatch) 
     assert failures.counters() is None
 
 
-def test_out_of_memory_is_not_explained_where_that_is_switched_off() -> None:
-    magics = SimpleNamespace(explain_oom=False)
-    shell = SimpleNamespace(_gpumagic=SimpleNamespace(magics=magics))
-    assert failures._out_of_memory(shell, MemoryError(), None) is None
+def test_out_of_memory_is_not_explained_where_that_is_switched_off(ip: Any) -> None:
+    of(ip).magics.explain_oom = False
+    assert failures._out_of_memory(ip, MemoryError(), None) is None

@@ -67,7 +67,7 @@ def test_kept_variables_tried_in_a_child(
     home = {"seven": 7, "tensor": torch.zeros(3), "mine": mine.Mine()}
     chosen = variables.plan(home, home, home)
     assert chosen.failures == {}
-    files = variables.save(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+    files = variables.write(chosen, lambda folder: tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
     trial = variables.Trial(files[0], dict(os.environ))
     try:
         assert trial.failures(lambda: None) == {}

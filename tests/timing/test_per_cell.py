@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpumagic.cells.hooks import CellHooks
 from gpumagic.results import CellTiming
 from gpumagic.timing.per_cell import CellTimer
 
 
 def test_cells_are_logged_and_only_long_ones_shown(ip: Any, run_cell: Any, clock: None) -> None:
     shown: list[tuple[CellTiming, str]] = []
-    timer = CellTimer(ip, lambda *cell: shown.append(cell), lambda source: "skip" not in source)
+    hooks = CellHooks(ip)
+    timer = CellTimer(hooks, lambda *cell: shown.append(cell), lambda source: "skip" not in source)
     before = {event: [*hooks] for event, hooks in ip.events.callbacks.items()}
     timer.on(above=0.1)
     timer.on(above=0.2)  # on already: only the threshold changes
@@ -22,6 +24,7 @@ def test_cells_are_logged_and_only_long_ones_shown(ip: Any, run_cell: Any, clock
     finally:
         timer.off()
     run_cell("x = 1")
+    hooks.clear()
     assert {event: [*hooks] for event, hooks in ip.events.callbacks.items()} == before
     log = timer.log()
     assert [cell.source for cell in log] == [
