@@ -82,7 +82,7 @@ def test_with_torch(fresh: Kernel) -> None:
     assert measured == "GPU memory: not measured, torch has not used a GPU in this process"
     report = fresh.run("%gpu doctor").text
     assert verdict(report) in CAUSES
-    assert "CUDA is not initialised; the choice of GPUs is still open" in report
+    assert "CUDA is not initialised; the GPUs can still be selected" in report
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
     assert failed.error is not None
     assert failed.text == f"gpumagic: {NO_GPU}. %gpu doctor shows more."
@@ -99,7 +99,7 @@ def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
     fresh.run("%gpu off")
     fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()", timeout=150)
     assert fresh.run("%gpu on").text.startswith("applied: this kernel sees no GPU")
-    assert fresh.value("__import__('gpumagic').driver.state().initialized") is False
+    assert fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False
 
 
 def test_the_torch_is_the_one_meant() -> None:
