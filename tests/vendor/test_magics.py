@@ -99,7 +99,9 @@ def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
     fresh.run("%gpu off")
     fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()", timeout=150)
     assert fresh.run("%gpu on").text.startswith("applied: this kernel sees no GPU")
-    assert fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False
+    assert (
+        fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False
+    )
 
 
 def test_the_torch_is_the_one_meant() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cells.compile import compile_cell
+from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
@@ -133,41 +133,55 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return run_verb(magics, verb[0], f"{written} {verb[1]}", silent=silent)
     if cell is None and "--" not in written.split() and not options.cluster:
         check_name("%gpumem", statement, VERBS, magics.shell.user_ns, local_ns or {})
+    _check(options, cell, statement)
     if cell is None and not statement:
-        if options.cluster:
-            raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
-        if baseline.is_wanted(options) or options.fit is not None:
-            raise SpecError("--save, --against and --fit need a statement or a cell")
         return _report(magics, options, silent)
-    if cell is not None and statement:
-        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     source = statement + ";" * silent if cell is None else cell
     if options.cluster:
         from gpumagic.magics import engines
 
         return engines.memory(magics, parser(), options, cell, source if cell is None else "")
-    if options.targets is not None:
-        raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
+    if options.fit is not None:
+        return fit.run(magics, options, compiled)
+    return _measure(magics, options, compiled)
 
+
+def _check(options: argparse.Namespace, cell: str | None, statement: str) -> None:
+    """Refuse options that do not fit together.
+
+    Raises:
+        SpecError: they do not.
+    """
+    if cell is None and not statement:
+        if options.cluster:
+            raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
+        if baseline.is_wanted(options) or options.fit is not None:
+            raise SpecError("--save, --against and --fit need a statement or a cell")
+    if cell is not None and statement:
+        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
+    if options.targets is not None and not options.cluster:
+        raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     if baseline.is_wanted(options) and (options.lines or options.fit):
         raise SpecError("--save and --against are for a cell as a whole: leave --lines, --fit out")
-    if options.fit is not None:
-        if options.lines or options.functions:
-            raise SpecError("--fit runs the cell several times: leave --lines out")
-        return fit.run(magics, options, compiled)
+    if options.fit is not None and (options.lines or options.functions):
+        raise SpecError("--fit runs the cell several times: leave --lines out")
+    if options.functions and not options.lines:
+        raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
+
+
+def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -> Any:
+    """Run the code once, measured as a whole or by line."""
+    __tracebackhide__ = True
     measured: Measurement | LineMeasurement
     if options.lines:
         from gpumagic.cells.line_sources import selected_sources
         from gpumagic.memory.line_profiler import LineMeasurement
 
         measured = LineMeasurement(selected_sources(compiled, options.functions))
-    elif options.functions:
-        raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
     else:
         measured = Measurement()
-
     stored = baseline.Baseline(options, MemoryDelta, against)
 
     def finish(value: Any) -> Any:
