@@ -26,8 +26,9 @@ from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta
 from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.process_group import ProcessGroup
 from gpumagic.results.processes import Process
+from gpumagic.results.sample import Sample
 from gpumagic.results.selection import Selection, Status
-from gpumagic.results.timing import Bound, CudaTiming, Sample
+from gpumagic.results.timing import Bound, CudaTiming
 
 __all__ = [
     "Bound",

@@ -19,7 +19,8 @@ from gpumagic.results.cluster_engines import (
     highest,
 )
 from gpumagic.results.kernels import KernelReport
-from gpumagic.results.timing import CudaTiming, Sample
+from gpumagic.results.sample import Sample
+from gpumagic.results.timing import CudaTiming
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:

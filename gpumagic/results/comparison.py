@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Style, dim_lines
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Result, data_frame
-from gpumagic.results.timing import CudaTiming, Sample, time_unit
+from gpumagic.results.sample import Sample
+from gpumagic.results.timing import CudaTiming, time_unit
 from gpumagic.system.text import harmless
 
 if TYPE_CHECKING:

@@ -15,7 +15,5 @@ class Compilation:
     seconds: float | None = None
     #: Why it was compiled once more, in torch's words; None for the first time.
     reason: str | None = None
-    #: Places at which the function was broken into several graphs.
-    graph_breaks: int | None = None
     #: Why it could not be compiled, in torch's words.
     failure: str | None = None

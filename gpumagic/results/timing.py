@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from gpumagic.results.compilation import Compilation
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.quality import Quality
+from gpumagic.results.sample import Sample
 from gpumagic.results.work import compilation_lines, work_lines
 from gpumagic.system.text import plural
 
@@ -30,56 +30,6 @@ Bound = Literal["gpu", "host"]
 #: Seconds from which the time to compile is shown, as in ``%time``.
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Times of one quantity in seconds: one value a repeat, the mean over that repeat's loops."""
-
-    all: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.all:
-            raise ValueError("a Sample needs at least one value")
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.all)
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.all)
-
-    @property
-    def stdev(self) -> float:
-        """Population standard deviation, as IPython's ``TimeitResult`` computes it."""
-        mean = self.mean
-        return math.sqrt(statistics.fmean((x - mean) ** 2 for x in self.all))
-
-    @property
-    def best(self) -> float:
-        return min(self.all)
-
-    @property
-    def worst(self) -> float:
-        return max(self.all)
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """The first and the third quartile, interpolated linearly."""
-        if len(self.all) == 1:  # refused by Python before 3.13
-            return self.all[0], self.all[0]
-        first, _, third = statistics.quantiles(self.all, n=4, method="inclusive")
-        return first, third
-
-    @property
-    def iqr(self) -> float:
-        """Interquartile range."""
-        first, third = self.quartiles
-        return third - first
-
-    def __repr__(self) -> str:
-        return f"<Sample: median {self.median:.6g} s of {len(self.all)}>"
 
 
 @dataclass(frozen=True)
@@ -129,6 +79,8 @@ class CudaTiming(Result):
     notes: tuple[str, ...] = ()
     #: What torch.compile compiled meanwhile, by its own record.
     compiled: tuple[Compilation, ...] = ()
+    #: How often torch.compile broke a graph into two, by torch's reason.
+    graph_breaks: Mapping[str, int] = field(default_factory=dict)
     #: Floating-point operations of a loop by torch's counter, and their share of the card's dense
     #: peak, where the card, and the one dtype, are known; None without ``--flops``.
     flops: int | None = None
@@ -279,7 +231,10 @@ def _work(result: CudaTiming) -> list[Block]:
         result.power,
         at_most=result.gpu_at_most,
     )
-    return [*map(Line.of, lines), *dim_lines(compilation_lines(result.compiled))]
+    return [
+        *map(Line.of, lines),
+        *dim_lines(compilation_lines(result.compiled, result.graph_breaks)),
+    ]
 
 
 def _single(result: CudaTiming) -> list[Block]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gpumagic.results.compilation import Compilation
 from gpumagic.system.text import plural
@@ -46,9 +47,11 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
-def compilation_lines(compiled: Sequence[Compilation]) -> list[str]:
+def compilation_lines(
+    compiled: Sequence[Compilation], graph_breaks: Mapping[str, int] = MappingProxyType({})
+) -> list[str]:
     """Return what torch.compile compiled: a line in all, and one for each reason."""
-    if not compiled:
+    if not compiled and not graph_breaks:
         return []
     known = [each.seconds for each in compiled if each.seconds is not None]
     took = f" in {sum(known):.3g} s" if known else ""
@@ -57,8 +60,8 @@ def compilation_lines(compiled: Sequence[Compilation]) -> list[str]:
         what = f"{each.function or '?'} ({each.file or '?'}:{each.line or '?'})"
         if each.reason:
             lines.append(f"recompiled {what}: {each.reason}")
-        if each.graph_breaks:
-            lines.append(f"{plural(each.graph_breaks, 'graph break')} in {what}")
         if each.failure:
             lines.append(f"not compiled: {what}: {each.failure}")
+    for reason, count in graph_breaks.items():
+        lines.append(f"{plural(count, 'graph break')}: {reason}")
     return lines

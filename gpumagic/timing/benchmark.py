@@ -360,7 +360,7 @@ class Benchmark:
             sampling=self._sampling,
             quality=quality,
             compilations=self.compilations,
-            compiled=self._compiled.since(),
+            compiled=self._compiled,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,16 @@ class CompilationRecord:
 
     def __init__(self) -> None:
         self._before = {id(entry): entry for entry in _entries()}
+        self._breaks_before = _graph_breaks()
+
+    def graph_breaks(self) -> dict[str, int]:
+        """Return how often graphs were broken since this object was made, by torch's reason."""
+        new = _graph_breaks() - self._breaks_before
+        found: dict[str, int] = {}
+        for reason, count in new.items():
+            short = _shortened(reason)
+            found[short] = found.get(short, 0) + count
+        return found
 
     def since(self) -> tuple[Compilation, ...]:
         """Return the compilations since this object was made, the first one first."""
@@ -29,6 +41,20 @@ class CompilationRecord:
 def _entries() -> Sequence[Any]:
     record = getattr(sys.modules.get("torch._dynamo.utils"), _RECORD, None)
     return list(record()) if callable(record) else ()
+
+
+def _graph_breaks() -> Counter[str]:
+    """Return torch's counter of graph breaks by reason (``torch._dynamo.utils.counters``)."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    found = counters.get("graph_break") if isinstance(counters, dict) else None
+    return Counter({str(k): v for k, v in found.items()}) if isinstance(found, dict) else Counter()
+
+
+def _shortened(reason: str) -> str:
+    """Return the title and the explanation of a reason, without hints and debug context."""
+    title, _, rest = reason.partition("\n")
+    explanation = re.search(r"Explanation: (.*)", rest)
+    return harmless(title if explanation is None else f"{title}: {explanation[1]}", _LONG)
 
 
 def _read(entry: Any) -> Compilation:
@@ -46,6 +72,5 @@ def _read(entry: Any) -> Compilation:
         line=number("co_firstlineno"),
         seconds=number("entire_frame_compile_time_s"),
         reason=text("recompile_reason"),
-        graph_breaks=number("num_graph_breaks"),
         failure=text("fail_reason"),
     )

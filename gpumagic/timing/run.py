@@ -10,10 +10,10 @@ from typing import Any
 
 from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
-from gpumagic.results.compilation import Compilation
 from gpumagic.results.quality import Quality
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
+from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.event_timer import EventTimer, Reading
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 
@@ -121,7 +121,7 @@ def summarize(
     sampling: QueuedSampling | None = None,
     quality: Quality | None = None,
     compilations: Sequence[float] = (),
-    compiled: Sequence[Compilation] = (),
+    compiled: CompilationRecord | None = None,
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`."""
 
@@ -152,7 +152,8 @@ def summarize(
         **_queued(sampling),
         quality=quality,
         compilations=tuple(compilations),
-        compiled=tuple(compiled),
+        compiled=() if compiled is None else compiled.since(),
+        graph_breaks={} if compiled is None else compiled.graph_breaks(),
         conditions=machine.conditions(gpu.devices),
     )
 

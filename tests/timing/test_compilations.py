@@ -26,7 +26,6 @@ def test_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
         co_firstlineno=3,
         entire_frame_compile_time_s=0.5,
         recompile_reason="tensor 'x' size mismatch\nat index 0",
-        num_graph_breaks=2,
         fail_reason=None,
         something_new=object(),
     )
@@ -38,13 +37,25 @@ def test_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = compilation_lines([found])
     assert lines[0] == "torch.compile compiled 1 time in 0.5 s"
     assert lines[1].startswith("recompiled step (a.py:3): tensor 'x' size mismatch")
-    assert lines[2] == "2 graph breaks in step (a.py:3)"
+    assert len(lines) == 2
     record.clear()
     assert before.since() == ()
+
+
+def test_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks = {"old": 3}
+    utils = SimpleNamespace(counters={"graph_break": breaks})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    record = CompilationRecord()
+    assert record.graph_breaks() == {}
+    breaks["old"] = 4
+    breaks["Failed to trace\n  Explanation: print is not known\n  Hint: do not"] = 1
+    assert record.graph_breaks() == {"old": 1, "Failed to trace: print is not known": 1}
 
 
 def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())  # type: ignore[arg-type]
     assert CompilationRecord().since() == ()
+    assert CompilationRecord().graph_breaks() == {}
     assert compilation_lines([]) == []
     assert compilation_lines([Compilation(failure="no")])[1] == "not compiled: ? (?:?): no"

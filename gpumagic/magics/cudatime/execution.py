@@ -125,7 +125,7 @@ class _SingleRun(AbstractContextManager[None]):
                     [run],
                     compile_time=self._compile_time,
                     partial=partial,
-                    compiled=self._compiled.since(),
+                    compiled=self._compiled,
                 )
                 self._delivery.deliver(result)
         finally:

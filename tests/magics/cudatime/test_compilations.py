@@ -22,3 +22,14 @@ def test_a_recompilation_names_its_reason_and_cell(kernel: Callable[..., Kernel]
     assert "size mismatch" in again
     assert k.value("timing.compiled[0].function") == "double"
     assert "compiled" not in k.run("%%cudatime\ndouble(large)").shown
+
+
+def test_a_graph_break_says_why(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(
+        "import torch\n@torch.compile(backend='eager')\n"
+        "def f(x):\n    print('in')\n    return x * 2"
+    )
+    shown = k.run("%%cudatime\nf(torch.ones(3, device='cuda'))").shown
+    assert "1 graph break: " in shown
+    assert "print" in shown.split("1 graph break: ")[1]
