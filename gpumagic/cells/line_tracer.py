@@ -2,19 +2,18 @@
 
 Only the code objects asked for are traced line by line, in the calling thread; every other function
 that a line calls counts to the line. A comprehension counts to the lines on which it is written,
-whoever runs it. A trace function that was there before (a debugger's, a coverage tool's) goes on
-working, and is put back.
+whoever runs it.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from gpumagic.cells.line_events import events
 from gpumagic.cells.line_sources import Inline, Source, with_inline
 from gpumagic.system import text
 
@@ -49,7 +48,7 @@ class LineCounter(Protocol[_Record]):
         """Begin a statement, whose lines may run several times, also after an ``await``."""
         ...
 
-    def begin_line(self, call: _Record) -> None:
+    def begin_line(self, call: _Record, line: Line) -> None:
         """Begin a line at the last reading."""
         ...
 
@@ -102,20 +101,20 @@ class LineTracer(Generic[_Record]):
     def __init__(self, sources: Sequence[Source], counter: LineCounter[_Record]) -> None:
         self._counter = counter
         self._statements = [source.statements for source in sources]
-        #: By the id of a code object, which source it is of, and how it is run.
-        self._traced = {
-            id(code): (i, inline)
+        inside = [
+            (code, i, inline)
             for i, source in enumerate(sources)
             for whole in source.codes
             for code, inline in with_inline(whole)
-        }
+        ]
+        #: By the id of a code object, which source it is of, and how it is run.
+        self._traced = {id(code): (i, inline) for code, i, inline in inside}
+        self._events = events({id(code): code for code, _, _ in inside}, self)
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
         #: By the id of a frame, which is not kept: it would keep what the frame holds.
         self._paused: dict[int, _Paused[_Record]] = {}
         self._tracing = False
-        #: The trace function that was there before.
-        self._previous: Any = None
         #: The sources of which any line ran.
         self.ran: set[int] = set()
         #: Why lines may be missing, if they may: one line each.
@@ -124,16 +123,13 @@ class LineTracer(Generic[_Record]):
     def start(self) -> None:
         """Begin to trace."""
         self._tracing = True
-        self._previous = sys.gettrace()
-        sys.settrace(self._begin_frame)
+        self._events.start()
 
     def stop(self) -> None:
-        """Stop, and put back the trace function that was there before."""
-        # Not `is`: every mention of a method makes it anew.
-        if sys.gettrace() == self._begin_frame:
-            sys.settrace(self._previous)
-        else:
-            self._note("the trace function was replaced while the cell ran: lines are missing")
+        """Stop tracing."""
+        note = self._events.stop()
+        if note is not None:
+            self._note(note)
         self._tracing = False
         self._calls.clear()
 
@@ -141,42 +137,22 @@ class LineTracer(Generic[_Record]):
         if note not in self.notes:
             self.notes.append(note)
 
-    # --- the trace functions -----------------------------------------------------------------
+    # --- the events --------------------------------------------------------------------------
 
-    def _begin_frame(self, frame: FrameType, event: str, arg: Any) -> Any:
-        other = self._previous
-        if other is not None:
-            other = other(frame, event, arg)
-            self._remain()
-        traced = self._traced.get(id(frame.f_code))
-        if traced is None or not self._tracing:
-            return other
-        self._guarded(self._enter, frame, *traced)
-        # A coverage tool switches the lines off where it wants none.
-        wanted, frame.f_trace_lines = frame.f_trace_lines, True
+    def enter(self, frame: FrameType) -> None:
+        """Begin a call of traced code, or go on with it."""
+        if self._tracing:
+            self._guarded(self._enter, frame, *self._traced[id(frame.f_code)])
 
-        def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal other
-            if other is not None and (wanted or event != "line"):
-                # A trace function that returns None keeps its place.
-                other = other(frame, event, arg) or other
-                self._remain()
-            if self._tracing:
-                if event == "line":
-                    self._guarded(self._to_line, frame)
-                elif event == "return":
-                    self._guarded(self._leave, frame)
-            return trace_lines
+    def to_line(self, frame: FrameType, line: int) -> None:
+        """Begin a line."""
+        if self._tracing:
+            self._guarded(self._to_line, frame, line)
 
-        return trace_lines
-
-    def _remain(self) -> None:
-        """Remain the thread's trace function, whatever the previous one has just set."""
-        current = sys.gettrace()
-        if current != self._begin_frame:
-            # Itself (coverage does that), another, or None: it wants no more.
-            self._previous = current
-            sys.settrace(self._begin_frame)
+    def leave(self, frame: FrameType) -> None:
+        """End a call, or leave it by ``await`` or ``yield``."""
+        if self._tracing:
+            self._guarded(self._leave, frame)
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
         """Trace no more lines after an error of ours, which must not reach the user's code."""
@@ -206,10 +182,10 @@ class LineTracer(Generic[_Record]):
         self._calls.append(call)
         self._begin_line(call)
 
-    def _to_line(self, frame: FrameType) -> None:
+    def _to_line(self, frame: FrameType, line: int) -> None:
         call = self._unwind_to(frame)
         if call is not None:
-            self._go_to(call, frame.f_lineno, frame)
+            self._go_to(call, line, frame)
 
     def _leave(self, frame: FrameType) -> None:
         call = self._unwind_to(frame)
@@ -270,8 +246,9 @@ class LineTracer(Generic[_Record]):
         self._counter.read(self._calls[-1].record if self._calls else None)
 
     def _begin_line(self, call: _Call[_Record]) -> None:
-        self._active[Line(call.source, call.line)] += 1
-        self._counter.begin_line(call.record)
+        line = Line(call.source, call.line)
+        self._active[line] += 1
+        self._counter.begin_line(call.record, line)
 
     def _end_line(self, call: _Call[_Record]) -> None:
         line = Line(call.source, call.line)

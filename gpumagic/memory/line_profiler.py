@@ -100,7 +100,7 @@ class _MemoryCounter:
     def begin_statement(self, call: _CallMemory) -> None:
         call.carried = {}
 
-    def begin_line(self, call: _CallMemory) -> None:
+    def begin_line(self, call: _CallMemory, line: Line) -> None:
         call.start = dict(self.now)
         call.peak = {ordinal: reading.allocated for ordinal, reading in self.now.items()}
 

@@ -1,0 +1,170 @@
+"""Events of traced code in one thread: calls that begin or go on, lines, calls that end or pause.
+
+By ``sys.monitoring`` from Python 3.12 on, which costs other code nothing and leaves the trace
+function of a debugger or a coverage tool alone; by ``sys.settrace`` before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from types import CodeType, FrameType
+from typing import Any, Protocol
+
+
+class Receiver(Protocol):
+    """What is told of the events. Raises nothing."""
+
+    def enter(self, frame: FrameType) -> None:
+        """Begin a call of traced code, or go on with it."""
+        ...
+
+    def to_line(self, frame: FrameType, line: int) -> None:
+        """Begin a line."""
+        ...
+
+    def leave(self, frame: FrameType) -> None:
+        """End a call, by whatever, or leave it by ``await`` or ``yield``."""
+        ...
+
+
+class Events(Protocol):
+    """A source of events; ``stop`` returns why some may be missing."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> str | None: ...
+
+
+def events(codes: Mapping[int, CodeType], receiver: Receiver) -> Events:
+    """Return the source of events of these code objects, by their ids, for this Python."""
+    if hasattr(sys, "monitoring"):
+        tool = _free_tool()
+        if tool is not None:
+            return MonitoringEvents(codes, receiver, tool)
+    return TraceEvents(codes, receiver)
+
+
+class TraceEvents:
+    """Events by ``sys.settrace``. A trace function that was there before goes on working."""
+
+    def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver) -> None:
+        self._codes = codes
+        self._receiver = receiver
+        self._is_tracing = False
+        #: The trace function that was there before.
+        self._previous: Any = None
+
+    def start(self) -> None:
+        """Begin to trace."""
+        self._is_tracing = True
+        self._previous = sys.gettrace()
+        sys.settrace(self._begin_frame)
+
+    def stop(self) -> str | None:
+        """Stop, and put back the trace function that was there before."""
+        self._is_tracing = False
+        # Not `is`: every mention of a method makes it anew.
+        if sys.gettrace() == self._begin_frame:
+            sys.settrace(self._previous)
+            return None
+        return "the trace function was replaced while the cell ran: lines are missing"
+
+    def _begin_frame(self, frame: FrameType, event: str, arg: Any) -> Any:
+        other = self._previous
+        if other is not None:
+            other = other(frame, event, arg)
+            self._remain()
+        if id(frame.f_code) not in self._codes or not self._is_tracing:
+            return other
+        self._receiver.enter(frame)
+        # A coverage tool switches the lines off where it wants none.
+        wanted, frame.f_trace_lines = frame.f_trace_lines, True
+
+        def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal other
+            if other is not None and (wanted or event != "line"):
+                # A trace function that returns None keeps its place.
+                other = other(frame, event, arg) or other
+                self._remain()
+            if self._is_tracing:
+                if event == "line":
+                    self._receiver.to_line(frame, frame.f_lineno)
+                elif event == "return":
+                    self._receiver.leave(frame)
+            return trace_lines
+
+        return trace_lines
+
+    def _remain(self) -> None:
+        """Remain the thread's trace function, whatever the previous one has just set."""
+        current = sys.gettrace()
+        if current != self._begin_frame:
+            # Itself (coverage does that), another, or None: it wants no more.
+            self._previous = current
+            sys.settrace(self._begin_frame)
+
+
+def _free_tool() -> int | None:
+    """Return the number of a tool that is not in use, and not meant for debuggers and the like."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    return next((each for each in (3, 4) if monitoring.get_tool(each) is None), None)
+
+
+class MonitoringEvents:
+    """Events by ``sys.monitoring``."""
+
+    def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver, tool: int) -> None:
+        self._codes = codes
+        self._receiver = receiver
+        self._tool = tool
+        self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+        self._thread = 0
+
+    def start(self) -> None:
+        """Begin to trace the code objects."""
+        monitoring, kinds = self._monitoring, self._monitoring.events
+        self._thread = threading.get_ident()
+        monitoring.use_tool_id(self._tool, "gpumagic")
+        callbacks = {
+            kinds.PY_START: self._enter,
+            kinds.PY_RESUME: self._enter,
+            kinds.PY_THROW: self._enter,
+            kinds.LINE: self._line,
+            kinds.PY_RETURN: self._leave,
+            kinds.PY_YIELD: self._leave,
+            kinds.PY_UNWIND: self._leave,
+        }
+        for kind, callback in callbacks.items():
+            monitoring.register_callback(self._tool, kind, callback)
+        local = kinds.PY_START | kinds.PY_RESUME | kinds.LINE | kinds.PY_RETURN | kinds.PY_YIELD
+        for code in self._codes.values():
+            monitoring.set_local_events(self._tool, code, local)
+        # These two are told of all code or none.
+        monitoring.set_events(self._tool, kinds.PY_THROW | kinds.PY_UNWIND)
+
+    def stop(self) -> str | None:
+        """Stop, and give the tool back."""
+        monitoring = self._monitoring
+        if monitoring.get_tool(self._tool) != "gpumagic":
+            return "the monitoring was ended while the cell ran: lines are missing"
+        monitoring.set_events(self._tool, 0)
+        for code in self._codes.values():
+            monitoring.set_local_events(self._tool, code, 0)
+        for kind in range(len(bin(monitoring.events.PY_THROW | monitoring.events.PY_UNWIND))):
+            monitoring.register_callback(self._tool, 1 << kind, None)
+        monitoring.free_tool_id(self._tool)
+        return None
+
+    def _enter(self, code: CodeType, *_: Any) -> None:
+        if id(code) in self._codes and threading.get_ident() == self._thread:
+            self._receiver.enter(sys._getframe(1))
+
+    def _line(self, code: CodeType, line: int) -> None:
+        if threading.get_ident() == self._thread:
+            self._receiver.to_line(sys._getframe(1), line)
+
+    def _leave(self, code: CodeType, *_: Any) -> None:
+        if id(code) in self._codes and threading.get_ident() == self._thread:
+            self._receiver.leave(sys._getframe(1))

@@ -1,0 +1,117 @@
+"""Events of traced code, from each source of them that this Python has."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from gpumagic.cells import line_events
+
+SOURCES = ["trace", *(["monitoring"] if hasattr(sys, "monitoring") else [])]
+
+
+class Record:
+    """The events by the name of the code, as text."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def enter(self, frame: FrameType) -> None:
+        self.events.append(f"enter {frame.f_code.co_name}")
+
+    def to_line(self, frame: FrameType, line: int) -> None:
+        self.events.append(f"{line - frame.f_code.co_firstlineno}")
+
+    def leave(self, frame: FrameType) -> None:
+        self.events.append(f"leave {frame.f_code.co_name}")
+
+
+@pytest.fixture(params=SOURCES)
+def record(request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """``record(call, *functions)``: the events while it is called, of these functions."""
+
+    def run(call: Callable[[], Any], *functions: Any) -> list[str]:
+        codes = {id(function.__code__): function.__code__ for function in functions}
+        found, made = Record(), None
+        if request.param == "trace":
+            made = line_events.TraceEvents(codes, found)
+        else:
+            tool = line_events._free_tool()
+            assert tool is not None
+            made = line_events.MonitoringEvents(codes, found, tool)
+        before = sys.gettrace()
+        made.start()
+        try:
+            with contextlib.suppress(ValueError):
+                call()
+        finally:
+            assert made.stop() is None
+        assert sys.gettrace() == before
+        call_again = [*found.events]
+        with contextlib.suppress(ValueError):
+            call()
+        assert found.events == call_again  # stopped
+        return found.events
+
+    return run
+
+
+def test_lines_calls_and_what_is_not_asked_for(record: Any) -> None:
+    def other() -> None:
+        return None
+
+    def function() -> None:
+        other()
+        other()
+
+    assert record(function, function) == ["enter function", "1", "2", "leave function"]
+    assert record(other, function) == []
+
+
+def test_a_generator_is_left_and_entered(record: Any) -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        yield 2
+
+    events = record(lambda: [*numbers()], numbers)
+    once = ["enter numbers", "leave numbers"]
+    assert [event for event in events if not event.isdecimal()] == once * 3
+    assert [event for event in events if event.isdecimal()] == ["1", "2"]
+
+
+def test_an_exception_leaves(record: Any) -> None:
+    def fails() -> None:
+        raise ValueError
+
+    assert record(fails, fails) == ["enter fails", "1", "leave fails"]
+
+
+def test_another_thread_is_left_out(record: Any) -> None:
+    def function() -> None:
+        return None
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+    assert record(elsewhere, function) == []
+
+
+@pytest.mark.skipif("monitoring" not in SOURCES, reason="sys.monitoring is of Python 3.12 on")
+def test_where_all_tools_are_in_use_the_trace_function_serves() -> None:
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    assert isinstance(line_events.events({}, Record()), line_events.MonitoringEvents)
+    for tool in (3, 4):
+        monitoring.use_tool_id(tool, "another")
+    try:
+        assert isinstance(line_events.events({}, Record()), line_events.TraceEvents)
+    finally:
+        for tool in (3, 4):
+            monitoring.free_tool_id(tool)
