@@ -18,6 +18,16 @@ from gpumagic.cuda import driver, torch_cuda
 _RELAXED = 2
 
 
+def _driver_function(name: str) -> Any:
+    """Return a function of the driver; None where it is not loaded.
+
+    A call does not release the GIL, which would take longer than the call.
+    """
+    library = driver.loaded_library()
+    quick = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
+    return getattr(quick, name, None)
+
+
 class CaptureQuery:
     """A query whether one of some streams is capturing a graph; allowed at any time."""
 
@@ -29,10 +39,7 @@ class CaptureQuery:
             [ctypes.c_void_p(handle) for handle in handles],
             [ctypes.byref(self._states, 4 * place) for place in range(len(handles))],
         )
-        library = driver.loaded_library()
-        # Without releasing the GIL, which would take longer than the call.
-        quick = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
-        self._ask = getattr(quick, "cuStreamIsCapturing", None)
+        self._ask = _driver_function("cuStreamIsCapturing")
 
     def __call__(self) -> bool:
         if self._ask is None:
@@ -65,17 +72,16 @@ class RelaxedMode:
 
     def __init__(self) -> None:
         self._mode = ctypes.c_int()
+        self._pointer = ctypes.byref(self._mode)
         self._exchange: Any = None
 
     def __enter__(self) -> None:
         if self._exchange is None:  # the driver may have been loaded meanwhile
-            self._exchange = getattr(
-                driver.loaded_library(), "cuThreadExchangeStreamCaptureMode", None
-            )
+            self._exchange = _driver_function("cuThreadExchangeStreamCaptureMode")
         self._mode.value = _RELAXED
         if self._exchange is not None:
-            self._exchange(ctypes.byref(self._mode))
+            self._exchange(self._pointer)
 
     def __exit__(self, *error: object) -> None:
         if self._exchange is not None:
-            self._exchange(ctypes.byref(self._mode))
+            self._exchange(self._pointer)
