@@ -15,6 +15,7 @@ from gpumagic.results.base import Result, data_frame
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.kernels import KernelReport
+from gpumagic.results.line_timing import LineTimings
 from gpumagic.results.quality import Quality
 from gpumagic.results.sample import Sample
 from gpumagic.results.work import compilation_lines, work_lines
@@ -74,8 +75,9 @@ class CudaTiming(Result):
     gpu_at_most: bool = False
     #: Why there is no GPU time, or a remark on it; one line.
     gpu_note: str | None = None
-    #: The kernels of one more run under the profiler; None without ``--kernels``.
+    #: The kernels of one more run under the profiler, and the lines; None without their options.
     kernels: KernelReport | None = None
+    lines: LineTimings | None = None
     notes: tuple[str, ...] = ()
     #: What torch.compile compiled meanwhile, by its own record.
     compiled: tuple[Compilation, ...] = ()
@@ -98,6 +100,7 @@ class CudaTiming(Result):
         stopped = self.partial and self.quality is not None
         repeated = self.repeat > 1 or self.loops > 1 or ended_by_itself or stopped
         return [
+            *(self.lines._blocks() if self.lines is not None else []),
             *(_statistics(self) if repeated else _single(self)),
             *_work(self),
             *dim_lines(_notes(self)),

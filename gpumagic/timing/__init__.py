@@ -1,4 +1,4 @@
-"""GPU time: of one run, of repeated runs, of every cell.
+"""GPU time: of one run, of repeated runs, of lines, of every cell.
 
 One run
     `event_timer` (events on every busy stream), `context_event` (and behind streams that are not
@@ -8,6 +8,10 @@ One run
 Repeated runs
     `plan` (what is asked for), `conditions` (cold cache, clocks, compilations), `stopping_rule`
     (when to stop), `benchmark` (the runs).
+Line by line
+    `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
+    `synchronizations` (calls that wait), `line_verdict` (what limits the cell), `line_profiler`
+    (all of these for one run).
 What is offered
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
     (``--compare``, ``--on``), `kernel_trace` and `profiler` (``--kernels``, ``--trace``).

@@ -12,6 +12,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.cudatime import (
     execution,
+    lines,
     named_results,
     per_cell,
     profiling,
@@ -30,6 +31,7 @@ Time code on the GPU, on the wall and on the CPU.
 
   %cudatime STATEMENT     run the statement once, like %time
   %%cudatime              run the cell once, like %%time
+  %%cudatime --lines      once, line by line: GPU and host time, waits for the GPU and for input
   %%cudatime -n 10 -r 5   run it many times, like %%timeit: 5 repeats of 10 loops
   %cudatime --compare     the results named by --name, side by side
   %cudatime on            from now on a line with the times of every cell that used the GPU, or
@@ -39,6 +41,7 @@ GPU time is measured by CUDA events on every device in use, and includes side st
 threads: from the start of the code until the device has finished its last work. A time with ≤ is
 an upper bound: the GPU finished no later than the code, so it may have been idle in between.
 Wall time ends when everything, GPU work included, has finished; host time when the code returns.
+The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one.
 
 A single run assigns the code's variables and returns its value. With an option of "repeated runs"
 the code becomes the body of a function, assigns nothing in the namespace, the garbage collector is
@@ -59,6 +62,10 @@ examples:
   loss = model(x).sum()
   loss.backward()
 
+  %%cudatime --lines -f train_step
+  for batch in loader:
+      train_step(batch)
+
   %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
   x @ x
 
@@ -74,6 +81,7 @@ def parser() -> Parser:
     """Return the parser of the options of ``%cudatime``."""
     made = Parser("%cudatime", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
     repeat_options.add_options(made)
+    lines.add_options(made)
     profiling.add_options(made)
     work.add_options(made)
     named_results.add_options(made)
@@ -139,6 +147,7 @@ def read_request(
         raise SpecError(
             f"%%cudatime: {statement!r} belongs below, in the cell; with --repeat it is setup"
         )
+    lines.check(options)
     if options.cluster:
         return Request("engines", statement if words else "")
     if options.targets is not None:
@@ -157,7 +166,8 @@ def _is_of_a_run(options: argparse.Namespace) -> bool:
     """Whether an option is given that a verb does not have."""
     given = (options.name, options.trace, options.nvtx, options.kernels, options.compare)
     more = (options.flops, options.save, options.against, options.strict)
-    return any((*given, *more)) or options.fail_above is not None
+    by_line = (options.lines, options.functions)
+    return any((*given, *more, *by_line)) or options.fail_above is not None
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:

@@ -9,13 +9,14 @@ from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.magics.baseline import Baseline
-from gpumagic.magics.cudatime import work
+from gpumagic.magics.cudatime import lines, work
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import OnceMore, nvtx_range
 from gpumagic.magics.progress import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
+from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.regression import against
 from gpumagic.timing.run import Stopwatch, summarize
@@ -42,7 +43,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     once_more = OnceMore(delivery)
     baseline = Baseline(delivery.options, CudaTiming, against)
-    scope = _SingleRun(delivery, cell.compile_time)
+    scope = _SingleRun(delivery, cell.compile_time, lines.profiler(delivery.options, cell))
 
     async def run() -> Any:
         __tracebackhide__ = True
@@ -93,9 +94,10 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
 class _SingleRun(AbstractContextManager[None]):
     """Times a block and delivers the result at its end, also after an exception."""
 
-    def __init__(self, delivery: Delivery, compile_time: float) -> None:
+    def __init__(self, delivery: Delivery, compile_time: float, lines: LineProfiler | None) -> None:
         self._delivery = delivery
         self._compile_time = compile_time
+        self._lines = lines
         self._range = nvtx_range(delivery.options)
         self._stopwatch = Stopwatch()
         self._compiled = CompilationRecord()
@@ -104,22 +106,36 @@ class _SingleRun(AbstractContextManager[None]):
         __tracebackhide__ = True
         self._range.__enter__()
         try:
+            if self._lines is not None:
+                self._lines.prepare()
             self._stopwatch.start()
+            if self._lines is not None:
+                self._lines.start()
         except KeyboardInterrupt as interrupt:
+            if self._lines is not None:
+                self._lines.stop()
+                self._lines.close()
             self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
                 print("%cudatime: interrupted while waiting for earlier GPU work; nothing was run")
             raise interrupt.with_traceback(None) from None
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         __tracebackhide__ = True
         interrupt: KeyboardInterrupt | None = None
         try:
             with print_failure():
+                if self._lines is not None:
+                    self._lines.stop()
                 try:
                     run = self._stopwatch.stop()
-                except KeyboardInterrupt as error:
-                    interrupt, run = error, self._stopwatch.give_up()
+                except KeyboardInterrupt as again:
+                    interrupt, run = again, self._stopwatch.give_up()
+                finally:
+                    if self._lines is not None:
+                        self._lines.close(error)
                 partial = kind is not None or interrupt is not None
                 result = summarize(
                     [run],
@@ -127,8 +143,12 @@ class _SingleRun(AbstractContextManager[None]):
                     partial=partial,
                     compiled=self._compiled,
                 )
+                if self._lines is not None:
+                    result = self._lines.result(result)
                 self._delivery.deliver(result)
         finally:
+            if self._lines is not None:  # also after a second interrupt
+                self._lines.close(error)
             self._range.__exit__(None, None, None)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # where we waited says nothing of the cell

@@ -157,11 +157,13 @@ def _transformers(ip: InteractiveShell) -> Iterator[None]:
         ip.input_transformers_post.remove(_upper)
 
 
-def outcomes(name: str, ip: InteractiveShell) -> tuple[Outcome, Outcome, Outcome]:
+def outcomes(
+    name: str, ip: InteractiveShell, magic: str = "cudatime"
+) -> tuple[Outcome, Outcome, Outcome]:
     """What a case should do, and what it does under ``%%time`` and under ``%%cudatime``."""
     with _transformers(ip):
         # Not format(): the cells have braces of their own.
-        theirs, ours = (_outcome(ip, CASES[name].replace("{magic}", m)) for m in MAGICS)
+        theirs, ours = (_outcome(ip, CASES[name].replace("{magic}", m)) for m in ("time", magic))
     error = RAISES.get(name.partition(": ")[2])
     if error is None or theirs.error is not None:
         return theirs, theirs, ours

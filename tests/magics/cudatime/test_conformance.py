@@ -11,9 +11,10 @@ import pytest
 from tests.magics.cudatime.conformance import BETTER, CASES, CHECKS, MAGICS, RAISES, outcomes
 
 
+@pytest.mark.parametrize("magic", ["cudatime", "cudatime --lines"])
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, ip: Any) -> None:
-    expected, _, ours = outcomes(name, ip)
+def test_case(name: str, magic: str, ip: Any) -> None:
+    expected, _, ours = outcomes(name, ip, magic)
     if (error := RAISES.get(name.partition(": ")[2])) is not None:
         assert (ours.error, ours.timed) == (error, True)
         expected = replace(expected, timed=True)  # not so every IPython's own, if interrupted
@@ -29,7 +30,7 @@ def test_check(name: str, magic: str, ip: Any) -> None:
 # Better than %%time.
 
 
-@pytest.mark.parametrize("magic", ["cudatime", "cudatime -n 1 -r 1 -w 0"])
+@pytest.mark.parametrize("magic", ["cudatime", "cudatime --lines", "cudatime -n 1 -r 1 -w 0"])
 @pytest.mark.parametrize("name", BETTER)
 def test_better(name: str, magic: str, ip: Any) -> None:
     BETTER[name](magic, ip)

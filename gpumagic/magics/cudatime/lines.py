@@ -1,0 +1,61 @@
+"""``%%cudatime --lines [-f FUNC]``: the times of the lines of a single run."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpumagic.cells.compile import CompiledCell
+from gpumagic.cells.line_sources import selected_sources
+from gpumagic.errors import SpecError
+from gpumagic.magics.cudatime import repeat_options
+from gpumagic.magics.parsing import Parser
+from gpumagic.timing.line_profiler import LineProfiler
+
+
+def add_options(parser: Parser) -> None:
+    """Add ``--lines`` and ``-f``."""
+    group = parser.add_argument_group("line by line")
+    group.add_argument(
+        "--lines",
+        action="store_true",
+        help="GPU and host time of each line, the calls in which it waits for the GPU or for "
+        "input, and what limits the cell",
+    )
+    group.add_argument(
+        "-f",
+        dest="functions",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="with --lines, the lines of this function too; may be repeated",
+    )
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check that the options go together.
+
+    Raises:
+        SpecError: they do not.
+    """
+    if options.functions and not options.lines:
+        raise SpecError("-f names a function for --lines: %%cudatime --lines -f FUNC")
+    if not options.lines:
+        return
+    if options.cluster:
+        raise SpecError(
+            "--lines measures this process, not engines; leave --cluster out, or write "
+            "%%cudatime --lines in the engines' own code"
+        )
+    if repeat_options.is_wanted(options):
+        raise SpecError("--lines measures a single run; leave out the options of repeated runs")
+
+
+def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | None:
+    """Return what measures the cell's lines; None without ``--lines``.
+
+    Raises:
+        SpecError: there is no such function.
+    """
+    if not options.lines:
+        return None
+    return LineProfiler(selected_sources(cell, options.functions), cell.tree)

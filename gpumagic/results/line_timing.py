@@ -1,0 +1,230 @@
+"""How long each line of a cell took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.units import seconds
+from gpumagic.results.base import Series, data_frame
+from gpumagic.system.text import plural
+
+if TYPE_CHECKING:
+    import pandas
+
+#: A line with less than this part of the time of all lines took nothing worth a row.
+_NOTHING = 1e-3
+#: Of more than so many such lines in a row, the first and last few are shown.
+_FOLDED, _EDGE = 8, 2
+#: A line with at least this part of the time is one of the hottest.
+_HOT = 0.2
+#: A ``for`` line's wait is named from this part of the time of all lines on.
+_WAIT = 0.01
+BETWEEN = "(between the lines)"
+
+
+@dataclass(frozen=True)
+class Synchronization:
+    """A call in which the host waited for the GPU; all its runs in one line."""
+
+    #: ``.item()``, ``torch.cuda.synchronize()``…
+    call: str
+    count: int
+    #: Seconds that the calls took.
+    time: float
+
+
+@dataclass(frozen=True)
+class LineTiming:
+    """How long a line took: all its runs, and the functions that it called. Seconds."""
+
+    #: Counted as in tracebacks: the magic's own line is 1.
+    line: int
+    source: str
+    hits: int
+    #: From the end of all GPU work queued before the line to the end of all work queued by its end;
+    #: None where not known. Work that ran beside that of an earlier line counts to that one.
+    gpu: float | None
+    #: Python's time in the line.
+    host: float
+    #: How often the host waited for the GPU, and how long; the calls are in ``synchronizations``.
+    syncs: int
+    sync_time: float
+    #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.
+    at_most: bool
+    #: By CUDA ordinal, as ``gpu`` of that device alone.
+    per_device: Mapping[int, float] = field(default_factory=dict)
+    synchronizations: tuple[Synchronization, ...] = ()
+    #: The part of ``host`` that a ``for`` line waited for its next value; None for other lines.
+    input_wait: float | None = None
+    #: Every how many-th run was measured on the GPU in the end; the others are estimated.
+    interval: int = 1
+
+
+@dataclass(frozen=True)
+class SourceTimings:
+    """The times of the lines of the cell, or of a function."""
+
+    #: ``cell`` or the function's name.
+    name: str
+    #: The number of the first of ``text``.
+    first: int
+    text: tuple[str, ...]
+    #: The lines that ran.
+    lines: tuple[LineTiming, ...] = ()
+    #: Whether there is nothing in it to run.
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class LineTimings(Series[LineTiming]):
+    """How long the lines of a cell took: a sequence of those that ran.
+
+    The GPU times of the lines and of ``between`` add up to the cell's. The lines of functions are
+    in ``functions``: their times are part of those of the lines that call them.
+    """
+
+    cell: SourceTimings
+    functions: tuple[SourceTimings, ...] = ()
+    #: What belongs to no line: other tasks while the cell awaited, the measuring itself, work on
+    #: streams that are not torch's. Its ``line`` is 0.
+    between: LineTiming | None = None
+    #: What limits the cell, in one line with the evidence; None where the figures do not show it.
+    verdict: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def _items(self) -> tuple[LineTiming, ...]:
+        return self.cell.lines
+
+    def __repr__(self) -> str:
+        return f"<LineTimings: {plural(len(self), 'line')}>"
+
+    def _blocks(self) -> list[Block]:
+        blocks: list[Block] = []
+        if self.verdict is not None:
+            blocks.append(Line.of(self.verdict, "strong"))
+        for source in (self.cell, *self.functions):
+            if source is not self.cell:
+                blocks.append(Line.of(source.name, "strong"))
+            if source.lines:
+                between = self.between if source is self.cell else None
+                blocks += [_grid(source, between), *_explanations(source)]
+            else:
+                why = "nothing to run" if source.empty else "did not run in this cell's thread"
+                blocks.append(Line.of(f"{source.name}: {why}", "dim"))
+        return [*blocks, *dim_lines(self.notes)]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row for each line that ran (needs pandas). Seconds."""
+        named = [(s.name, line) for s in (self.cell, *self.functions) for line in s.lines]
+        devices = sorted({i for _, line in named for i in line.per_device})
+        if self.between is not None:
+            named.append(("cell", self.between))
+        names = ["hits", "gpu", "host", "syncs", "sync_time", "at_most", "input_wait"]
+        rows = [
+            (
+                *(name, line.line, line.source.strip()),
+                *(getattr(line, each) for each in names),
+                *(line.per_device.get(i) for i in devices),
+            )
+            for name, line in named
+        ]
+        by_device = [f"cuda:{i}" for i in devices]
+        types = dict.fromkeys(("gpu", "input_wait", *by_device), float)
+        columns = ["function", "line", "source", *names, *by_device]
+        return data_frame(rows, columns, index=["function", "line"], types=types)
+
+
+def _cost(line: LineTiming, with_gpu: bool) -> float:
+    return (line.gpu or 0.0) if with_gpu else line.host
+
+
+def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
+    devices = sorted({i for line in source.lines for i in line.per_device})
+    devices = devices if len(devices) > 1 else []
+    has_gpu = any(line.gpu is not None for line in source.lines)
+    rows_of = [*source.lines, *([] if between is None else [between])]
+    longest = max(_cost(line, has_gpu) for line in rows_of) or 1.0
+    whole = sum(_cost(line, has_gpu) for line in rows_of) or 1.0
+    columns = [
+        Column("Line", "right"),
+        Column("Hits", "right", rank=2),
+        *([Column("GPU", "right")] if has_gpu else []),
+        *(Column(f"cuda:{i}", "right", rank=3) for i in devices),
+        Column("Host", "right"),
+        Column("Syncs", "right", rank=1),
+        Column("Waited", "right", rank=1),
+        Column("Source", least=20),
+    ]
+    by_number = {line.line: line for line in source.lines}
+
+    def figures(line: LineTiming) -> list[Cell]:
+        part = _cost(line, has_gpu) / whole
+        style: Style = "strong" if part >= _HOT else "dim" if part < _NOTHING else ""
+        bar = _cost(line, has_gpu) / longest
+        gpu = "≤ " * line.at_most + seconds(line.gpu)
+        return [
+            Cell(f"{line.hits:,}" if line.hits else ""),
+            *([Cell(gpu, style, bar)] if has_gpu else []),
+            *(Cell(seconds(line.per_device.get(i))) for i in devices),
+            Cell(seconds(line.host)) if has_gpu else Cell(seconds(line.host), style, bar),
+            Cell(f"{line.syncs:,}" if line.syncs else ""),
+            Cell(seconds(line.sync_time) if line.syncs else ""),
+        ]
+
+    rows = []
+    for number in _shown(source, whole, has_gpu):
+        if number is None:
+            rows.append([*[Cell("")] * (len(columns) - 1), Cell("⋯", "dim")])
+            continue
+        text = Cell(source.text[number - source.first].expandtabs(4), "code")
+        line = by_number.get(number)
+        cells = [Cell("")] * (len(columns) - 2) if line is None else figures(line)
+        rows.append([Cell(str(number), "dim"), *cells, text])
+    if between is not None:
+        rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
+    return Grid(columns, rows)
+
+
+def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | None]:
+    """Return the numbers of the lines to show; None where some that took nothing are left out."""
+    hosts = sum(line.host for line in source.lines) or 1.0
+    took = {
+        line.line
+        for line in source.lines
+        if line.syncs or _cost(line, has_gpu) >= _NOTHING * whole or line.host >= _NOTHING * hosts
+    }
+    shown: list[int | None] = []
+    left_out: list[int] = []
+    for number in [*range(source.first, source.first + len(source.text)), None]:
+        if number is not None and number not in took:
+            left_out.append(number)
+            continue
+        if len(left_out) > _FOLDED:
+            shown += [*left_out[:_EDGE], None, *left_out[-_EDGE:]]
+        else:
+            shown += left_out
+        left_out = []
+        if number is not None:
+            shown.append(number)
+    return shown
+
+
+def _explanations(source: SourceTimings) -> list[Block]:
+    """Return the calls that waited, and the waits for input, line by line."""
+    prefix = "" if source.name == "cell" else f"{source.name}, "
+    whole = sum(line.host for line in source.lines)
+    texts = []
+    for line in source.lines:
+        if line.synchronizations:
+            calls = ", ".join(
+                f"{each.call} {each.count:,}×, {seconds(each.time)}"
+                for each in line.synchronizations
+            )
+            texts.append(f"{prefix}line {line.line} waits for the GPU: {calls}")
+        if line.input_wait and line.input_wait >= _WAIT * whole:
+            waited = seconds(line.input_wait)
+            texts.append(f"{prefix}line {line.line} waits for the next input: {waited}")
+    return dim_lines(texts)

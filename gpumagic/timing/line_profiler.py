@@ -1,0 +1,193 @@
+"""The lines of a cell while it is timed: traced, marked, and put together as a result."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import fsum
+
+from gpumagic.cells.line_sources import Source
+from gpumagic.cells.line_tracer import Line, LineTracer
+from gpumagic.results import CudaTiming
+from gpumagic.results.line_timing import (
+    BETWEEN,
+    LineTiming,
+    LineTimings,
+    SourceTimings,
+    Synchronization,
+)
+from gpumagic.system import text
+from gpumagic.timing.line_timer import LineTime, LineTimer
+from gpumagic.timing.line_verdict import verdict
+
+#: The part of the wall time that measuring may take before it is said.
+_COST = 0.02
+
+
+class LineProfiler:
+    """Measures the lines of ``sources``, the first of which is the cell's.
+
+    ``prepare``, ``start``, the cell, ``stop``, ``close``, ``result``.
+    """
+
+    def __init__(self, sources: Sequence[Source], tree: ast.Module | None) -> None:
+        self._sources = sources
+        self._loops = {} if tree is None else _loops(tree)
+        self._timer = LineTimer()
+        self._tracer = LineTracer(sources, self._timer)
+        self._is_tracing = False
+        #: Why there are no lines.
+        self.note: str | None = None
+
+    def prepare(self) -> None:
+        """Do what takes time, before the clocks of the cell start."""
+        if sys.gettrace() is not None:
+            self.note = "no times of lines: a debugger or another tracer traces this thread"
+            return
+        with self._noting():
+            self._timer.prepare()
+
+    def start(self) -> None:
+        """Begin to trace, when the clocks have started."""
+        if self.note is None:
+            with self._noting():
+                self._timer.start()
+                self._tracer.start()
+                self._is_tracing = True
+
+    def stop(self) -> None:
+        """Stop tracing, before the clocks stop."""
+        if self._is_tracing:
+            self._is_tracing = False
+            with self._noting():
+                try:
+                    self._tracer.stop()
+                finally:
+                    self._timer.stop()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Put back what was there before; ``error`` is what the cell raised."""
+        with self._noting():
+            self._timer.close(error)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """A scope whose errors leave the cell without lines: its value or exception must pass."""
+        try:
+            yield
+        except Exception as error:
+            self.note = f"no times of lines ({text.named(error)})"
+
+    def result(self, timing: CudaTiming) -> CudaTiming:
+        """Return ``timing`` with its ``lines``, or with a note why there are none.
+
+        When the GPU has finished.
+        """
+        if self.note is None:
+            with self._noting():
+                return replace(timing, lines=self._lines(timing))
+        return replace(timing, notes=(*timing.notes, str(self.note)))
+
+    def _lines(self, timing: CudaTiming) -> LineTimings:
+        self._timer.finish()
+        times = self._timer.times()
+        cell, *functions = (
+            self._source_timings(i, source, times) for i, source in enumerate(self._sources)
+        )
+        return LineTimings(
+            cell=replace(cell, lines=_on_devices(cell.lines, timing.per_device)),
+            functions=tuple(
+                replace(each, lines=_on_devices(each.lines, timing.per_device))
+                for each in functions
+            ),
+            between=_between(cell.lines, timing),
+            verdict=verdict(cell.lines, timing),
+            notes=self._notes([cell, *functions], timing),
+        )
+
+    def _source_timings(
+        self, place: int, source: Source, times: Mapping[Line, LineTime]
+    ) -> SourceTimings:
+        lines = tuple(
+            self._line_timing(place, source, line.number, time)
+            for line, time in sorted(times.items())
+            if line.source == place and 0 <= line.number - source.first < len(source.lines)
+        )
+        return SourceTimings(source.name, source.first, source.lines, lines, empty=not source.codes)
+
+    def _line_timing(self, place: int, source: Source, number: int, time: LineTime) -> LineTiming:
+        calls: dict[str, list[float]] = {}
+        for call, passed in time.synchronizations:
+            calls.setdefault(call, []).append(passed)
+        synchronizations = [Synchronization(c, len(all_), fsum(all_)) for c, all_ in calls.items()]
+        waited = fsum(each.time for each in synchronizations)
+        is_loop = place == 0 and number in self._loops
+        return LineTiming(
+            line=number,
+            source=source.lines[number - source.first],
+            hits=time.hits,
+            gpu=time.gpu,
+            host=time.host,
+            syncs=len(time.synchronizations),
+            sync_time=waited,
+            at_most=time.at_most,
+            per_device=time.per_device,
+            synchronizations=tuple(sorted(synchronizations, key=lambda each: -each.time)),
+            input_wait=max(time.host - waited, 0.0) if is_loop else None,
+            interval=time.interval,
+        )
+
+    def _notes(self, sources: Iterable[SourceTimings], timing: CudaTiming) -> tuple[str, ...]:
+        notes = [*self._tracer.notes, *filter(None, [self._timer.note])]
+        sampled = [line for source in sources for line in source.lines if line.interval > 1]
+        if sampled and timing.gpu is not None:
+            numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:5])
+            more = f" and {len(sampled) - 5} more" if len(sampled) > 5 else ""
+            some = text.plural(len(sampled), "line").removeprefix(f"{len(sampled)} ")
+            notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
+        part = self._timer.own / timing.wall.median
+        if part > _COST:
+            notes.append(f"measuring the lines took {100 * part:.0f} % of the wall time")
+        return tuple(notes)
+
+
+def _loops(tree: ast.Module) -> set[int]:
+    """Return the lines at which a ``for`` statement waits for its next value."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.AsyncFor))
+        for line in range(node.lineno, (node.iter.end_lineno or node.lineno) + 1)
+    }
+
+
+def _on_devices(
+    lines: tuple[LineTiming, ...], devices: Mapping[int, object]
+) -> tuple[LineTiming, ...]:
+    """Return the lines with the times of the devices that the cell used."""
+    return tuple(
+        replace(line, per_device={i: s for i, s in line.per_device.items() if i in devices})
+        for line in lines
+    )
+
+
+def _between(lines: Iterable[LineTiming], timing: CudaTiming) -> LineTiming:
+    """Return what is left of the cell's times for none of its lines."""
+    lines = list(lines)
+    host = timing.wall.median if timing.host is None else timing.host.median
+    gpu = None
+    if timing.gpu is not None:
+        gpu = max(timing.gpu.median - fsum(line.gpu or 0.0 for line in lines), 0.0)
+    return LineTiming(
+        line=0,
+        source=BETWEEN,
+        hits=0,
+        gpu=gpu,
+        host=max(host - fsum(line.host for line in lines), 0.0),
+        syncs=0,
+        sync_time=0.0,
+        at_most=gpu is not None and timing.gpu_at_most,
+    )

@@ -1,0 +1,358 @@
+"""GPU and host time of each line: marks where one line ends and the next begins.
+
+The time of a line is that between two marks: from the end of all GPU work queued before the line to
+the end of all work queued by its end. The times of successive lines add up to the time of the cell,
+and nothing is counted twice. A short line that runs often is not marked at each run: where lines
+ran without a mark between them, the measured time is divided as their marked runs have it.
+
+Where the GPU had reached the last mark before the next one was recorded, it may have been idle in
+between: for as long as the host took at most. A time with much of that is an upper bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+from gpumagic.cells.line_tracer import Line
+from gpumagic.system import text
+from gpumagic.timing.stream_marks import Mark, StreamMarks
+from gpumagic.timing.synchronizations import SynchronizationWatch
+
+_T = TypeVar("_T")
+
+#: All runs of a line are marked up to this number; and those of lines that take so long, always.
+_ALL_MARKED, _LONG = 256, 300e-6
+#: Runs without a mark are estimated by about so many latest ones with marks: times may change.
+_LATEST = 4
+#: So many marks wait to be read, before some are read at each boundary.
+_WAITING = 256
+#: The part of a GPU time that the GPU may have been idle for, from which it is an upper bound.
+_IDLE = 0.02
+
+
+class _Boundary:
+    """The moment between two lines; its GPU times are known once a mark at it or later is read."""
+
+    __slots__ = (
+        "devices", "ended", "entered", "gpu", "idle", "left", "own", "running", "synchronized",
+        "taken",
+    )  # fmt: skip
+
+    def __init__(self, entered: float, synchronized: int, running: _Total | None) -> None:
+        #: The host's time when the last line ended, and when the next one began.
+        self.entered = self.left = entered
+        #: Seconds that this boundary took itself, and with it all before.
+        self.taken = self.own = 0.0
+        #: How many synchronisations there were before.
+        self.synchronized = synchronized
+        #: The innermost line that ran until here.
+        self.running = running
+        #: The lines that end here, with their beginnings.
+        self.ended: list[tuple[_Total, _Boundary]] = []
+        #: Seconds from the start until the GPU work before was done; None where not known.
+        self.gpu: float | None = None
+        #: The part of them in which the GPU may have been idle.
+        self.idle = 0.0
+        #: Seconds by device in use.
+        self.devices: tuple[float, ...] = ()
+
+
+class _Total:
+    """The sums over the runs of a line."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.host = self.gpu = self.idle = 0.0
+        #: Runs whose GPU time is known, and those whose is not.
+        self.known = self.unknown = 0
+        self.devices: list[float] = []
+        self.synchronizations: list[tuple[str, float]] = []
+        #: Runs that lay alone between two marks, and the mean of the latest ones' GPU time.
+        self.marked = 0
+        self.latest = 0.0
+
+    @property
+    def interval(self) -> int:
+        """Every how many-th run is marked now."""
+        if self.hits <= _ALL_MARKED or self.host > _LONG * self.hits:
+            return 1
+        return 1 << (self.hits // _ALL_MARKED).bit_length()
+
+    def add_marked(self, seconds: float) -> None:
+        """Add a run by which those without marks are estimated."""
+        self.marked += 1
+        self.latest += (seconds - self.latest) / min(self.marked, _LATEST)
+
+    def add(self, begin: _Boundary, end: _Boundary) -> None:
+        """Add the GPU time of a run."""
+        if begin.gpu is None or end.gpu is None or len(begin.devices) != len(end.devices):
+            self.unknown += 1
+            return
+        self.known += 1
+        self.gpu += end.gpu - begin.gpu
+        self.idle += end.idle - begin.idle
+        self.devices += [0.0] * (len(end.devices) - len(self.devices))
+        for i, (start, stop) in enumerate(zip(begin.devices, end.devices, strict=True)):
+            self.devices[i] += stop - start
+
+    def result(self, ordinals: Sequence[int]) -> LineTime:
+        """Return the times; ``ordinals`` are of the devices in use."""
+        is_known = self.known > 0 and not self.unknown
+        return LineTime(
+            hits=self.hits,
+            host=max(self.host, 0.0),
+            gpu=self.gpu if is_known else None,
+            at_most=is_known and self.idle > _IDLE * self.gpu,
+            per_device=dict(zip(ordinals, self.devices, strict=False)) if is_known else {},
+            synchronizations=tuple(self.synchronizations),
+            interval=self.interval,
+        )
+
+
+class LineTime(NamedTuple):
+    """The times of all runs of a line, in seconds."""
+
+    hits: int
+    host: float
+    #: None where not known.
+    gpu: float | None
+    at_most: bool
+    per_device: dict[int, float]
+    #: The call that waited, and the seconds.
+    synchronizations: tuple[tuple[str, float], ...]
+    #: Every how many-th run was measured in the end.
+    interval: int
+
+
+class _Call:
+    """A call of traced code, and the run of a line in it."""
+
+    __slots__ = ("begin", "entry", "is_marked", "is_new", "is_paused", "total")
+
+    begin: _Boundary
+    total: _Total
+
+    def __init__(self) -> None:
+        self.is_new = True
+        self.is_paused = self.is_marked = False
+        #: The end of the line at which the call began: where a line of its own follows, nothing
+        #: has run on it.
+        self.entry: _Boundary | None = None
+
+
+class LineTimer:
+    """Measures the lines that a `LineTracer` traces. Raises nothing because of a device.
+
+    ``prepare``, ``start``, the lines, ``stop``, ``close``, and ``finish`` after waiting for the
+    devices.
+    """
+
+    def __init__(self) -> None:
+        self._marks = StreamMarks()
+        self._watch = SynchronizationWatch()
+        self._totals: dict[Line, _Total] = {}
+        #: Marks that are not read yet, each with the boundaries since the last one, and whether the
+        #: GPU may have been idle since.
+        self._waiting: deque[tuple[Mark, list[_Boundary], bool]] = deque()
+        self._unmarked: list[_Boundary] = []
+        self._boundary = self._last_read = _Boundary(0.0, 0, None)
+        #: Seconds that the boundaries took themselves.
+        self.own = 0.0
+        #: Why GPU times are missing.
+        self.note: str | None = None
+
+    def prepare(self) -> None:
+        """Do what takes time."""
+        self._watch.start()
+        self._guarded(self._marks.start)
+
+    def start(self) -> None:
+        """Record the first mark, on devices that are idle."""
+        self._guarded(self._marks.begin)
+        self._boundary = self._new_boundary(None)
+        self._record()
+        self._leave()
+
+    def stop(self) -> None:
+        """Record the last mark."""
+        self.read(None)
+        self._record()
+        self._leave()
+
+    def close(self, error: BaseException | None) -> None:
+        """Put torch's functions back; ``error`` is what the cell raised."""
+        self._marks.stop()
+        self._watch.stop()
+        self._watch.hide(error)
+
+    def finish(self) -> None:
+        """Read the marks."""
+        self._read_marks(len(self._waiting))
+        for _, boundaries, _ in self._waiting:
+            self._unmarked = boundaries + self._unmarked
+        if self._unmarked:
+            self._forget()
+        self._waiting.clear()
+
+    def times(self) -> dict[Line, LineTime]:
+        """Return the times of the lines that ran."""
+        ordinals = self._marks.ordinals
+        return {line: total.result(ordinals) for line, total in self._totals.items() if total.hits}
+
+    # --- what the tracer calls ---------------------------------------------------------------
+
+    def new_record(self) -> _Call:
+        """Return the record of a call that begins."""
+        return _Call()
+
+    def read(self, running: _Call | None) -> None:
+        """Read the clock, and record a mark if the running line's run is to be marked."""
+        self._watch.update()
+        self._boundary = self._new_boundary(None if running is None else running.total)
+        if running is not None and running.is_marked:
+            self._record()
+
+    def begin_statement(self, call: _Call) -> None:
+        """Do nothing: the runs of lines are independent of one another."""
+
+    def begin_line(self, call: _Call, line: Line) -> None:
+        """Begin a run of a line, or go on with it."""
+        call.entry = None
+        total = self._totals.get(line)
+        if total is None:
+            total = self._totals[line] = _Total()
+        if not call.is_paused:
+            total.hits += 1
+            call.is_marked = total.hits % total.interval == 0
+        call.is_paused = False
+        call.begin, call.total = self._boundary, total
+        if call.is_marked and self._unmarked:
+            self._record()
+        self._leave()
+
+    def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
+        """End the run of a line."""
+        if call.is_new:
+            call.is_new = False
+            call.total.hits -= 1
+            call.entry = self._boundary
+        elif not recursive:
+            self._add(call, self._boundary)
+
+    def end_call(self, call: _Call, caller: _Call | None) -> None:
+        """End or leave a call."""
+        call.is_paused = True
+        if call.entry is not None:  # all of it is one line
+            call.total.hits += 1
+            self._add(call, call.entry)
+        self._leave()
+
+    # --- boundaries and marks ----------------------------------------------------------------
+
+    def _new_boundary(self, running: _Total | None) -> _Boundary:
+        entered = perf_counter()
+        boundary = _Boundary(entered, len(self._watch.log), running)
+        boundary.own = self.own
+        self._unmarked.append(boundary)
+        return boundary
+
+    def _leave(self) -> None:
+        boundary = self._boundary
+        boundary.left = perf_counter()
+        self.own += boundary.left - boundary.entered - boundary.taken
+        boundary.taken = boundary.left - boundary.entered
+        boundary.own = self.own
+
+    def _add(self, call: _Call, end: _Boundary) -> None:
+        total, begin = call.total, call.begin
+        end.ended.append((total, begin))
+        total.host += end.entered - begin.left - (end.own - begin.own)
+        if begin.synchronized != end.synchronized:
+            total.synchronizations += self._watch.log[begin.synchronized : end.synchronized]
+
+    def _record(self) -> None:
+        """Record a mark at the last boundary."""
+        recorded = None if self.note is not None else self._guarded(self._marks.record)
+        if recorded is None:
+            if self.note is not None or not self._marks.ordinals:
+                self._forget()
+            return
+        mark, idle = recorded
+        self._waiting.append((mark, self._unmarked, idle))
+        self._unmarked = []
+        if len(self._waiting) > _WAITING:
+            self._read_marks(2)
+
+    def _forget(self) -> None:
+        """Count the runs that ended since the last mark as unknown."""
+        for boundary in self._unmarked:
+            for total, _ in boundary.ended:
+                total.unknown += 1
+        if not self._waiting:
+            self._last_read = self._unmarked[-1]
+        self._unmarked = []
+
+    def _guarded(self, step: Callable[..., _T], *arguments: Any) -> _T | None:
+        try:
+            return step(*arguments)
+        except RuntimeError as error:
+            self.note = f"no GPU time of lines: the GPU cannot be asked ({text.reason(error)})"
+            return None
+
+    def _read_marks(self, most: int) -> None:
+        """Read marks that are reached, in their order."""
+        for _ in range(most):
+            mark, boundaries, idle = self._waiting[0]
+            if self.note is not None or not self._guarded(self._marks.is_reached, mark):
+                return
+            seconds = self._guarded(self._marks.read, mark)
+            if seconds is None:
+                return
+            self._waiting.popleft()
+            self._divide(seconds, boundaries, idle)
+
+    def _divide(self, devices: tuple[float, ...], boundaries: list[_Boundary], idle: bool) -> None:
+        """Divide the time since the last mark among the boundaries, the last one at the mark."""
+        before, last = self._last_read, boundaries[-1]
+        last.gpu, last.devices = max(devices), devices
+        if before.gpu is not None:
+            passed = last.gpu - before.gpu
+            idle_for = min(passed, last.entered - before.left) if idle else 0.0
+            last.idle = before.idle + idle_for
+            if len(boundaries) == 1:
+                if last.running is not None:
+                    last.running.add_marked(max(passed - idle * before.taken, 0.0))
+            else:
+                parts = _parts(before, boundaries)
+                for boundary, part in zip(boundaries[:-1], parts, strict=True):
+                    boundary.gpu = before.gpu + part * passed
+                    boundary.idle = before.idle + part * idle_for
+                    known = zip(before.devices, devices, strict=False)
+                    boundary.devices = tuple(a + part * (b - a) for a, b in known)
+        for boundary in boundaries:
+            for total, begin in boundary.ended:
+                total.add(begin, boundary)
+            boundary.ended.clear()
+        self._last_read = last
+
+
+def _parts(before: _Boundary, boundaries: Sequence[_Boundary]) -> list[float]:
+    """Return for all boundaries but the last which part of the time lies before it."""
+    weights: list[float] = []
+    for boundary in boundaries:
+        running = boundary.running
+        if running is None or not running.marked:
+            # Between lines, or a line that was never measured: by the host's time instead.
+            weights.clear()
+            break
+        weights.append(running.latest)
+    total = sum(weights)
+    if not total:
+        begins = [before, *boundaries[:-1]]
+        weights = [end.entered - begin.left for begin, end in zip(begins, boundaries, strict=True)]
+        total = sum(weights) or 1.0
+    return [part / total for part in itertools.accumulate(weights[:-1])]

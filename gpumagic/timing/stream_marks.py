@@ -1,0 +1,213 @@
+"""Marks: events on all streams in use at one moment, and when all work before a mark had finished.
+
+A mark is recorded without waiting, on the current stream of every device in use and on each other
+stream that has been made current and is busy. A device's work before a mark has finished when the
+last of the mark's events is reached, or that of an earlier mark: so times of successive marks never
+decrease, and the difference of two is counted once, whatever ran side by side. Streams of torch's
+own C++ code become known by looking at all of them now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from gpumagic.cuda import graph_capture, torch_cuda
+
+#: Seconds between two looks at all streams of torch's, which take about 0.1 ms a device.
+_LOOK_INTERVAL = 20e-3
+#: Seconds after which times are counted from a later event: CUDA returns them with 24 bits.
+_REBASE = 1.0
+
+#: Events, by device in the order in which the devices came into use.
+Mark: TypeAlias = list[list[Any]]
+
+
+class _DeviceMarks:
+    """The streams in use on one device, and the time of the marks on it."""
+
+    def __init__(self, ordinal: int, began: float) -> None:
+        self.ordinal = ordinal
+        self._c = torch_cuda.c_functions()
+        self._streams = {stream.cuda_stream: stream for stream in torch_cuda.streams(ordinal)}
+        self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
+        #: Streams that have been current or busy, by handle; the default stream is everybody's.
+        self.known = {0: self._streams[0]}
+        self._capturing = graph_capture.CaptureQuery(())
+        self._free: list[Any] = []
+        current = self._current()
+        self._base = torch_cuda.timing_event(current)
+        self._base_seconds = began
+        self._base_is_reached = False
+        #: Seconds, from the timer's start to the end of all work before the last mark read.
+        self.seconds = began
+
+    def begin(self) -> None:
+        """Count the time from now on."""
+        self._base.record(self._current())
+
+    def _current(self) -> Any:
+        handle = self._c._cuda_getCurrentRawStream(self.ordinal)
+        stream = self.known.get(handle)
+        if stream is None:
+            stream = self._streams.get(handle) or torch_cuda.current_stream(self.ordinal)
+            self.add(handle, stream)
+        return stream
+
+    def add(self, handle: int, stream: Any = None) -> None:
+        """Record events on this stream, too, from now on."""
+        if handle not in self.known:
+            stream = stream or self._streams.get(handle)
+            if stream is not None:
+                self.known[handle] = stream
+                self._capturing = graph_capture.CaptureQuery(self.known.values())
+
+    def is_capturing(self) -> bool:
+        """Return whether a graph is captured on a stream in use: then none may be asked."""
+        self._current()
+        return len(self.known) > 1 and self._capturing()  # the default stream cannot be captured
+
+    def look(self) -> None:
+        """Add the streams that are busy."""
+        if not graph_capture.query(self.ordinal)():
+            for handle, stream in self._streams.items():
+                if handle not in self.known and not self._is_idle(stream):
+                    self.add(handle, stream)
+
+    def record(self) -> list[Any]:
+        """Return events behind all work that is queued now, on streams in use."""
+        current = self._current()
+        events = [self._event(current)]
+        for stream in [*self.known.values()]:  # another thread may add one
+            if stream is not current and not self._is_idle(stream):
+                events.append(self._event(stream))
+        return events
+
+    def _event(self, stream: Any) -> Any:
+        if not self._free:
+            return torch_cuda.timing_event(stream)
+        event = self._free.pop()
+        event.record(stream)
+        return event
+
+    def is_reached(self, events: list[Any]) -> bool:
+        """Return whether the events are reached, and the one from which time is counted."""
+        self._base_is_reached = self._base_is_reached or self._base.query()
+        return self._base_is_reached and all(event.query() for event in events)
+
+    def read(self, events: list[Any]) -> float:
+        """Return `seconds` for a mark whose events have been reached, and reuse them."""
+        passed = [self._base.elapsed_time(event) / 1e3 for event in events]
+        longest = max(passed)
+        self.seconds = max(self.seconds, self._base_seconds + longest)
+        if longest > _REBASE:
+            last = events.pop(passed.index(longest))
+            self._free.append(self._base)
+            self._base, self._base_seconds = last, self._base_seconds + longest
+        self._free += events
+        return self.seconds
+
+
+class StreamMarks:
+    """Records marks on all devices in use, and reads them in the order of recording."""
+
+    def __init__(self) -> None:
+        self._devices: list[_DeviceMarks] = []
+        self._relaxed = graph_capture.RelaxedMode()
+        self._set_stream: Any = None
+        self._last: Mark | None = None
+        #: The devices without a context, once CUDA is in use.
+        self._absent: list[int] = []
+        self._has_context: Callable[[int], bool] | None = None
+
+    def start(self) -> None:
+        """Do what takes time, for the devices that have a context; follow streams made current."""
+        self._add_devices(0.0)
+
+    def begin(self) -> None:
+        """Count the time from now on, on devices that are idle."""
+        self._began = self._looked = perf_counter()
+        for device in self._devices:
+            device.begin()
+
+    def stop(self) -> None:
+        """Follow the streams made current no longer."""
+        torch_c = torch_cuda.c_functions()
+        # Another wrapper may be around ours, which then only passes calls on.
+        if self._set_stream is not None and torch_c._cuda_setStream is self._set_stream:
+            torch_c._cuda_setStream = self._set_stream.__wrapped__
+        self._set_stream = None
+
+    def _watch_set_stream(self) -> None:
+        torch_c = torch_cuda.c_functions()
+        original = torch_c._cuda_setStream
+
+        def set_stream(*arguments: Any, **named: Any) -> Any:
+            done = original(*arguments, **named)
+            if self._set_stream is set_stream:
+                for device in self._devices:
+                    device.add(torch_c._cuda_getCurrentRawStream(device.ordinal))
+            return done
+
+        set_stream.__wrapped__ = original  # type: ignore[attr-defined]
+        self._set_stream = torch_c._cuda_setStream = set_stream
+
+    def _add_devices(self, began: float) -> None:
+        """Take up the devices that have come into use."""
+        if self._has_context is not None and not any(map(self._has_context, self._absent)):
+            return
+        in_use = torch_cuda.contexts()
+        if not in_use or graph_capture.under_way(in_use):
+            return
+        if self._set_stream is None:
+            self._watch_set_stream()
+        known = self.ordinals
+        self._devices += [_DeviceMarks(i, began) for i in in_use if i not in known]
+        torch_c = torch_cuda.c_functions()
+        self._has_context = torch_c._cuda_hasPrimaryContext
+        self._absent = [i for i in range(torch_c._cuda_getDeviceCount()) if i not in in_use]
+
+    @property
+    def ordinals(self) -> tuple[int, ...]:
+        """The devices in use, in the order in which they came into use."""
+        return tuple(device.ordinal for device in self._devices)
+
+    def record(self) -> tuple[Mark, bool] | None:
+        """Record a mark, and return whether the last one had been reached before.
+
+        None where there is no device in use, or a graph is being captured.
+
+        Raises:
+            RuntimeError: a device fails.
+        """
+        with self._relaxed:
+            now = perf_counter()
+            self._add_devices(now - self._began)
+            if not self._devices or any(device.is_capturing() for device in self._devices):
+                return None
+            if now - self._looked > _LOOK_INTERVAL:
+                self._looked = now
+                for device in self._devices:
+                    device.look()
+            idle = self._last is None or self._is_reached(self._last)
+            self._last = [device.record() for device in self._devices]
+            return self._last, idle
+
+    def is_reached(self, mark: Mark) -> bool:
+        """Return whether all work before the mark has finished."""
+        with self._relaxed:
+            return self._is_reached(mark)
+
+    def _is_reached(self, mark: Mark) -> bool:
+        devices = zip(self._devices, mark, strict=False)
+        return all(device.is_reached(events) for device, events in devices)
+
+    def read(self, mark: Mark) -> tuple[float, ...]:
+        """Return by device in use the seconds from the start to the end of all work before a mark.
+
+        Only for a mark that is reached, and in the order of recording.
+        """
+        with self._relaxed:
+            devices = zip(self._devices, mark, strict=False)
+            return tuple(device.read(events) for device, events in devices)

@@ -1,0 +1,293 @@
+"""Calls in which the host waits for the GPU, and how long: noticed by wrapping torch's functions.
+
+Only for the duration of a cell. torch's compiler keeps tables of torch's functions and compares
+them by identity: so while it is imported nothing is wrapped, and functions of the module ``torch``
+are wrapped only where it is not loaded. Methods it knows by their names.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from types import CodeType, MethodType
+from typing import Any
+
+from gpumagic.cuda import torch_cuda
+
+#: Says what a call waits for, by its arguments and its result; None if it does not wait.
+_Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
+
+PAGEABLE = "pageable copy with non_blocking=True"
+MASK = "boolean mask"
+_COMPILER = "torch._dynamo"
+
+#: Methods that wait for a tensor on a GPU, and how they are named.
+_METHODS = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "__bool__": "bool(tensor)",
+    "__int__": "int(tensor)",
+    "__float__": "float(tensor)",
+    "__complex__": "complex(tensor)",
+    "__index__": "tensor as an index",
+    "is_nonzero": ".is_nonzero()",
+    "cpu": ".cpu()",
+    "nonzero": ".nonzero()",
+    "argwhere": ".argwhere()",
+    "masked_select": ".masked_select()",
+    "unique": ".unique()",
+    "equal": ".equal()",
+    "allclose": ".allclose()",
+}
+_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero")
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """A function that is wrapped: where it was found, and what to put back."""
+
+    owner: Any
+    name: str
+    wrapper: Any
+    #: What the owner had itself; None where it had inherited the function.
+    original: Any
+
+
+class _Method:
+    """A wrapped method: called where an object has it, and the method itself in the class.
+
+    There torch asks for it to hand it to subclasses of tensors, which compare it by identity.
+    """
+
+    def __init__(self, method: Any, call: Callable[..., Any]) -> None:
+        self._method = method
+        self._call = call
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._method if instance is None else MethodType(self._call, instance)
+
+
+class SynchronizationWatch:
+    """Records the calls that wait, in the calling thread and in the backward passes it runs."""
+
+    def __init__(self) -> None:
+        #: The call, and the seconds that it took.
+        self.log: list[tuple[str, float]] = []
+        self._wrapped: list[_Wrapped] = []
+        self._inside = threading.local()
+        self._thread = 0
+        self._codes: set[CodeType] = set()
+        self._has_compiler = False
+        self._is_paused = False
+
+    def start(self) -> None:
+        """Wrap torch's functions, where torch is there and knows CUDA."""
+        if not torch_cuda.built_with_cuda():
+            return
+        torch: Any = torch_cuda.loaded()
+        self._thread = threading.get_ident()
+        self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
+        sys.meta_path.insert(0, self)
+        self._wrap_all()
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        """Unwrap everything before torch's compiler is imported; an entry of ``sys.meta_path``."""
+        if name == _COMPILER:
+            self._unwrap()
+            self._is_paused = True
+
+    def update(self) -> None:
+        """Go on after the compiler was imported."""
+        if self._is_paused or (self._wrapped and self._has_compiler != (_COMPILER in sys.modules)):
+            self._unwrap()
+            self._wrap_all()
+
+    def stop(self) -> None:
+        """Put torch's functions back."""
+        self._unwrap()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def hide(self, error: BaseException | None) -> None:
+        """Take the wrappers' frames out of the traceback of an exception of the cell's."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            traceback = error.__traceback__
+            while traceback is not None and traceback.tb_next is not None:
+                if traceback.tb_next.tb_frame.f_code in self._codes:
+                    traceback.tb_next = traceback.tb_next.tb_next
+                else:
+                    traceback = traceback.tb_next
+            error = error.__cause__ or error.__context__
+
+    def _wrap_all(self) -> None:
+        torch: Any = torch_cuda.loaded()
+        rules = _Rules(torch)
+        self._is_paused, self._has_compiler = False, _COMPILER in sys.modules
+        for owner, name, rule in rules.methods():
+            self._wrap(owner, name, rule)
+        if not self._has_compiler:
+            for name, rule in rules.functions():
+                self._wrap(torch, name, rule)
+
+    def _unwrap(self) -> None:
+        wrapped, self._wrapped = self._wrapped, []
+        for each in reversed(wrapped):
+            if vars(each.owner).get(each.name) is not each.wrapper:
+                continue  # the user has wrapped it meanwhile: ours then only passes calls on
+            if each.original is None:
+                delattr(each.owner, each.name)
+            else:
+                setattr(each.owner, each.name, each.original)
+
+    def _wrap(self, owner: Any, name: str, rule: _Rule) -> None:
+        function = getattr(owner, name, None)
+        if function is None:  # this torch has none
+            return
+        inside, log, clock = self._inside, self.log, perf_counter
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
+                return function(*arguments, **named)
+            inside.call = True
+            begun = clock()
+            try:
+                result = function(*arguments, **named)
+                passed = clock() - begun
+            finally:
+                inside.call = False
+            found = rule(arguments, named, result)
+            if found is not None:
+                log.append((found, passed))
+            return result
+
+        self._codes.add(call.__code__)
+        functools.update_wrapper(call, function)
+        original = vars(owner).get(name)
+        wrapper = _Method(function, call) if isinstance(owner, type) else call
+        setattr(owner, name, wrapper)
+        self._wrapped.append(_Wrapped(owner, name, wrapper, original))
+
+    def _is_watched(self) -> bool:
+        """Whether the cell waits for this thread: its own, or one of a backward pass."""
+        return threading.get_ident() == self._thread or self._graph_task() >= 0
+
+
+class _Rules:
+    """Which calls wait. Tensors of subclasses are left out: their own code must not run."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tensors = (torch.Tensor, torch.nn.Parameter)
+        self._is_cuda: Callable[[Any], bool] = torch._C.TensorBase.is_cuda.__get__
+        self._mask_types = (torch.bool, torch.uint8)
+
+    def methods(self) -> Iterator[tuple[Any, str, _Rule]]:
+        """Yield the class (or module), the method's name and the rule."""
+        torch = self._torch
+        for name, call in _METHODS.items():
+            yield torch.Tensor, name, self._of_cuda(call)
+        yield torch.Tensor, "__getitem__", self._mask_read
+        yield torch.Tensor, "__setitem__", self._mask_written
+        for name in ("to", "cuda"):
+            yield torch.Tensor, name, self._moved(name)
+        yield torch.Tensor, "copy_", self._copied
+        yield torch._C, "_cuda_synchronize", _always("torch.cuda.synchronize()")
+        yield torch.cuda.Stream, "synchronize", _always("Stream.synchronize()")
+        yield torch.cuda.Event, "synchronize", _always("Event.synchronize()")
+
+    def functions(self) -> Iterator[tuple[str, _Rule]]:
+        """Yield the name of a function of the module ``torch`` and the rule."""
+        for name in _FUNCTIONS:
+            yield name, self._of_cuda(f"torch.{name}()")
+        for name in ("tensor", "as_tensor"):
+            yield name, self._made(name)
+        yield "where", self._where
+
+    def _on_cuda(self, value: Any) -> bool:
+        """Whether it is a tensor on a GPU; a subclass's own code is not run, and so is none."""
+        return type(value) in self._tensors and self._is_cuda(value)
+
+    def _on_cpu(self, value: Any) -> bool:
+        return type(value) in self._tensors and not self._is_cuda(value)
+
+    def _of_cuda(self, call: str) -> _Rule:
+        def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+            return call if any(map(self._on_cuda, arguments[:2])) else None
+
+        return rule
+
+    def _where(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        alone = len(arguments) == 1 and not named and self._on_cuda(arguments[0])
+        return "torch.where(condition)" if alone else None
+
+    def _has_mask(self, index: Any) -> bool:
+        parts = index if isinstance(index, tuple) else (index,)
+        return any(self._on_cuda(part) and part.dtype in self._mask_types for part in parts)
+
+    def _mask_read(
+        self, arguments: Sequence[Any], named: dict[str, Any], result: Any
+    ) -> str | None:
+        tensor, index = arguments
+        if isinstance(index, (int, slice)) or not self._on_cuda(tensor):
+            return None
+        return MASK if self._has_mask(index) else None
+
+    def _mask_written(
+        self, arguments: Sequence[Any], named: dict[str, Any], result: Any
+    ) -> str | None:
+        tensor, index, value = arguments
+        if not self._on_cuda(tensor) or type(value) not in self._tensors:
+            return None
+        if self._on_cpu(value) and value.dim():
+            return "blocking copy by an assignment"
+        # One value is filled in without counting the mask.
+        return MASK if value.numel() != 1 and self._has_mask(index) else None
+
+    def _moved(self, name: str) -> _Rule:
+        def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+            tensor = arguments[0]
+            to_gpu = self._on_cpu(tensor) and self._on_cuda(result)
+            if not to_gpu and not (self._on_cuda(tensor) and self._on_cpu(result)):
+                return None
+            # The first flag of each form of the call; the result on the CPU is then pinned.
+            flags = [argument for argument in arguments[1:] if isinstance(argument, bool)]
+            if not named.get("non_blocking", flags[0] if flags else False):
+                return f"blocking copy by .{name}()" if to_gpu else f".{name}() of the CPU"
+            return PAGEABLE if to_gpu and not tensor.is_pinned() else None
+
+        return rule
+
+    def _copied(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        target = arguments[0]
+        source: Any = arguments[1] if len(arguments) > 1 else named.get("src")
+        if self._on_cuda(target) and self._on_cpu(source):
+            host = source
+        elif self._on_cpu(target) and self._on_cuda(source):
+            host = target
+        else:
+            return None
+        if not named.get("non_blocking", arguments[2] if len(arguments) > 2 else False):
+            return "blocking copy by .copy_()"
+        return None if host.is_pinned() else PAGEABLE
+
+    def _made(self, name: str) -> _Rule:
+        def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+            data = arguments[0] if arguments else named.get("data")
+            if not self._on_cuda(result) or self._on_cuda(data):
+                return None
+            return f"blocking copy by torch.{name}()"
+
+        return rule
+
+
+def _always(call: str) -> _Rule:
+    def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        return call
+
+    return rule

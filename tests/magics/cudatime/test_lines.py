@@ -1,0 +1,203 @@
+"""``%%cudatime --lines``: the lines of a cell as it is typed, and what may come up in one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic.results import CudaTiming
+from gpumagic.results.line_timing import LineTimings
+
+
+@pytest.fixture
+def lines(ip: Any, run_cell: Any, gpu_work: Any) -> Callable[..., LineTimings]:
+    """``lines(cell, options="", raising=True)``: those of its timing, which is named ``timing``."""
+    ip.user_ns.update(w=gpu_work, torch=gpu_work.torch)
+
+    def measure(cell: str, options: str = "", **how: Any) -> LineTimings:
+        run_cell(f"%%cudatime --lines -q -v timing {options}\n{cell}", **how)
+        timing = ip.user_ns["timing"]
+        assert isinstance(timing, CudaTiming)
+        assert timing.lines is not None, timing.notes
+        return timing.lines
+
+    return measure
+
+
+def test_lines_are_counted_as_in_tracebacks(lines: Any, ip: Any) -> None:
+    found = lines("w.sleep(.01)\n\nw.sleep(.03)\nx = 5")
+    assert [(line.line, line.source) for line in found] == [
+        (2, "w.sleep(.01)"),
+        (4, "w.sleep(.03)"),
+        (5, "x = 5"),
+    ]
+    assert found[1].gpu == pytest.approx(0.03, rel=0.02)
+    assert ip.user_ns["x"] == 5
+    total = sum(line.gpu for line in found) + found.between.gpu
+    assert total == pytest.approx(ip.user_ns["timing"].gpu.median, rel=0.02)
+
+
+def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
+    ip.user_ns.update(w=gpu_work)
+    shown = run_cell("%%cudatime --lines\nw.sleep(.03)\nx = 1").text.splitlines()
+    assert shown[0] == "GPU-bound: it is busy for 100 % of the wall time, most of it with line 2"
+    assert shown[1].split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
+    assert shown[-4].startswith("GPU ")
+    shown = run_cell("%cudatime --lines w.sleep(.03)").text
+    assert "  1     1  " in shown
+    timing = run_cell("%%cudatime --lines -o -q\nw.sleep(.03)").value
+    assert len(timing.lines) == 1
+
+
+def test_functions(lines: Any, run_cell: Any) -> None:
+    run_cell("def before():\n    w.sleep(.01)\nclass A:\n    def step(self):\n        before()")
+    found = lines("def here():\n    before()\nhere()\nA().step()", "-f here -f A.step -f before")
+    assert [source.name for source in found.functions] == ["here", "A.step", "before"]
+    here, step, before = (source.lines for source in found.functions)
+    assert [(line.line, line.hits) for line in here] == [(3, 1)]
+    assert step[0].gpu == pytest.approx(0.01, rel=0.02)
+    assert (before[0].hits, before[0].gpu) == (2, pytest.approx(0.02, rel=0.02))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-f step", "-f names a function for --lines"),
+        ("--lines -n 3", "--lines measures a single run"),
+        ("--lines --repeat", "--lines measures a single run"),
+        ("--lines -f nowhere", "there is no 'nowhere' here"),
+        ("--lines -f int", "is a class"),
+        ("--lines --cluster", "--lines measures this process, not engines"),
+    ],
+)
+def test_bad_input_runs_nothing(line: str, says: str, ip: Any, run_cell: Any) -> None:
+    with pytest.raises(UsageError, match=says):
+        run_cell(f"%%cudatime {line}\nran = True")
+    assert "ran" not in ip.user_ns
+
+
+def test_an_exception_passes(lines: Any, ip: Any, run_cell: Any) -> None:
+    found = lines("w.sleep(.02)\nraise KeyError('mine')", raising=False)
+    assert ip.user_ns["timing"].partial
+    assert found[0].gpu == pytest.approx(0.02, rel=0.02)
+    assert found.verdict is None
+    ran = run_cell("%%cudatime --lines\nraise KeyError('mine')", raising=False)
+    assert isinstance(ran.error, KeyError)
+    assert "gpumagic/" not in ran.stdout + ran.stderr
+
+
+def test_what_torch_raises_shows_only_the_users_lines(lines: Any, run_cell: Any) -> None:
+    cell = "%%cudatime --lines\nx = torch.zeros(2, device='cuda')\nx.item()"
+    lines("x = 1")  # names torch
+    ran = run_cell(cell, raising=False)
+    assert isinstance(ran.error, RuntimeError)
+    assert "gpumagic/" not in ran.stdout + ran.stderr
+
+
+def test_an_interrupt(lines: Any, ip: Any) -> None:
+    found = lines("w.sleep(.02)\nraise KeyboardInterrupt", raising=False)
+    assert ip.user_ns["timing"].partial
+    assert found[0].gpu == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_cell_that_awaits(lines: Any) -> None:
+    """What other tasks do meanwhile belongs to no line."""
+    found = lines(
+        "import asyncio\nasync def other():\n    w.sleep(.03)\n"
+        "task = asyncio.ensure_future(other())\nw.sleep(.01)\nawait asyncio.sleep(0)\nw.sleep(.02)"
+    )
+    by_number = {line.line: line for line in found}
+    assert by_number[6].gpu == pytest.approx(0.01, rel=0.02)
+    assert by_number[8].gpu == pytest.approx(0.02, rel=0.02)
+    assert by_number[7].hits == 1
+    assert found.between.gpu == pytest.approx(0.03, rel=0.02, abs=1e-4)
+
+
+def test_a_generator_that_yields(lines: Any) -> None:
+    found = lines(
+        "def many():\n    for i in range(3):\n        w.sleep(.01)\n        yield i\n"
+        "for i in many():\n    w.sleep(.02)",
+        "-f many",
+    )
+    assert {line.line: line.hits for line in found}[6] == 4
+    assert found[1].gpu == pytest.approx(0.03, rel=0.02)
+    assert found[2].gpu == pytest.approx(0.06, rel=0.02)
+    (many,) = found.functions
+    assert [(line.line, line.hits) for line in many.lines] == [(3, 4), (4, 3), (5, 3)]
+    assert many.lines[1].gpu == pytest.approx(0.03, rel=0.02)
+
+
+def test_code_without_a_source(lines: Any, run_cell: Any) -> None:
+    run_cell("made = {}\nexec('def f():\\n    w.sleep(.01)\\n', {'w': w}, made)\nf = made['f']")
+    found = lines("f()\nexec('w.sleep(.02)')", "-f f")
+    assert [line.gpu for line in found] == [
+        pytest.approx(0.01, rel=0.02),
+        pytest.approx(0.02, rel=0.02),
+    ]
+    assert found.functions[0].lines[0].gpu == pytest.approx(0.01, rel=0.02)
+
+
+def test_ten_thousand_lines(lines: Any, ip: Any) -> None:
+    found = lines("\n".join(["x = 1"] * 10_000 + ["w.sleep(.05)"]))
+    assert len(found) == 10_001
+    shown = str(ip.user_ns["timing"])
+    assert "10002" in shown
+    assert len(shown.splitlines()) < 100
+
+
+def test_magics_inside(lines: Any, ip: Any) -> None:
+    """Another cell magic of ours in a line of the cell: its own lines are not traced again."""
+    found = lines(
+        "%time w.sleep(.01)\nget_ipython().run_cell_magic('cudatime', '--lines -q', 'y = 3')"
+    )
+    assert found[0].gpu == pytest.approx(0.01, rel=0.02)
+    assert ip.user_ns["y"] == 3
+
+
+def test_without_a_gpu(kernel: Any) -> None:
+    """Host times all the same, and no verdict on what is not known."""
+    from tests.virtual_gpu import Scenario
+
+    one = kernel(Scenario(driver=False))
+    one.run("%%cudatime --lines -q -v before\nx = 1")  # torch is not imported
+    assert one.value("[line.gpu for line in before.lines]") == [None]
+    one.run("import torch, time")
+    one.run("%%cudatime --lines -q -v timing\ntime.sleep(.01)\ntorch.ones(3).sum().item()")
+    assert one.value("[(line.gpu, line.syncs) for line in timing.lines]") == [(None, 0)] * 2
+    assert one.value("timing.lines[0].host") >= 0.01
+    assert one.value("(timing.lines.verdict, timing.gpu_note is None)") == (None, False)
+    assert "GPU " not in one.value("str(timing.lines)")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is of Python 3.12 on")
+def test_no_tool_is_left(lines: Any) -> None:
+    lines("x = 1")
+    monitoring: Any = getattr(sys, "monitoring")  # noqa: B009
+    assert [monitoring.get_tool(each) for each in (3, 4)] == [None, None]
+
+
+def test_a_compiled_function_is_compiled_as_without(kernel: Any) -> None:
+    """In one graph, in the first cell with the compiler and later."""
+    one = kernel()
+    one.run(
+        "import torch\nx = torch.ones(4, device='cuda')\nunwrapped = torch.Tensor.item, torch.where"
+    )
+    one.run(
+        "%%cudatime --lines -q -v timing\ndef g(x):\n"
+        "    y = torch.where(x > 0, x, -x)[x.shape[0] - 1 :].to(torch.float64)\n"
+        "    return y.sum() + torch.tensor(2.0)\n"
+        "f = torch.compile(g, backend='eager', fullgraph=True)\nf(x)\nf(x)\nx[0].item()"
+    )
+    assert one.value("[s.call for line in timing.lines for s in line.synchronizations]") == [
+        ".item()"
+    ]
+    one.run("stats = torch._dynamo.utils.counters['stats']\nf(x)")
+    one.run("%%cudatime --lines -q\nf(x)\nf(x)")
+    assert one.value("stats['unique_graphs']") == 1
+    assert one.value("(torch.Tensor.item, torch.where) == unwrapped") is True
+    tables = "torch._dynamo.variables.tensor.all_tensor_attrs['item'] is torch.Tensor.item"
+    assert one.value(tables) is True

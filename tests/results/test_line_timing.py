@@ -1,0 +1,115 @@
+"""How the lines' times are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.results import CudaTiming, Sample
+from gpumagic.results.base import as_html, as_text
+from gpumagic.results.line_timing import (
+    BETWEEN,
+    LineTiming,
+    LineTimings,
+    SourceTimings,
+    Synchronization,
+)
+
+TEXT = (
+    "import torch",
+    "for x in loader:",
+    "    y = model(x)",
+    "    y.item()",
+    *["pass"] * 20,
+    "z = 1",
+)
+
+
+def line(number: int, gpu: float | None, host: float, **more: object) -> LineTiming:
+    values: dict[str, object] = {"hits": 3, "syncs": 0, "sync_time": 0.0, "at_most": False} | more
+    return LineTiming(
+        line=number,
+        source=TEXT[number - 2],
+        gpu=gpu,
+        host=host,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+WAITS = (Synchronization(".item()", 3, 0.25), Synchronization(".cpu()", 1, 0.001))
+LINES = (
+    line(3, 0.05, 0.1, at_most=True, input_wait=0.1, hits=4),
+    line(4, 0.5, 0.01),
+    line(5, 0.01, 0.3, syncs=4, sync_time=0.25, synchronizations=WAITS),
+    line(26, 0.0, 0.0, hits=1),
+)
+
+
+def timings(lines: tuple[LineTiming, ...] = LINES, **more: object) -> LineTimings:
+    between = LineTiming(0, BETWEEN, 0, 0.002, 0.003, 0, 0.0, at_most=True)
+    return LineTimings(
+        SourceTimings("cell", 2, TEXT, lines),
+        between=between,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_a_table() -> None:
+    shown = as_text(timings(verdict="GPU-bound: so it is", notes=("a note",)), width=100)
+    rows = shown.splitlines()
+    assert rows[0] == "GPU-bound: so it is"
+    assert rows[1].split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
+    assert rows[5].split(maxsplit=8)[:2] == ["4", "3"]
+    assert "████████ 500 ms" in rows[5]
+    assert rows[5].endswith("    y = model(x)")
+    assert "≤ 50.0 ms" in rows[4]
+    assert "(between the lines)" in shown
+    assert "line 5 waits for the GPU: .item() 3×, 250 ms, .cpu() 1×, 1.00 ms" in rows
+    assert "line 3 waits for the next input: 100 ms" in rows
+    assert rows[-1] == "a note"
+    assert shown.count("pass") == 3  # of twenty lines that took nothing, and the one below
+    assert "⋯" in shown
+    html = as_html(timings())
+    assert "y = model(x)" in html
+    assert "500 ms" in html
+
+
+def test_without_a_gpu_the_host_has_the_bar() -> None:
+    lines = (line(4, None, 0.01), line(5, None, 0.3))
+    shown = as_text(timings(lines), width=100)
+    assert "GPU" not in shown.splitlines()[0]
+    assert "████████ 300 ms" in shown
+
+
+def test_functions_and_what_did_not_run() -> None:
+    step = SourceTimings("step", 3, TEXT[1:4], (line(4, 0.5, 0.01),))
+    missing = SourceTimings("other", 1, ("def other(): ...",))
+    shown = as_text(timings(functions=(step, missing)), width=100)
+    assert "\nstep\n" in shown
+    assert "other: did not run in this cell's thread" in shown
+    empty = LineTimings(SourceTimings("cell", 2, (), (), empty=True))
+    assert as_text(empty) == "cell: nothing to run"
+
+
+def test_several_devices_have_columns() -> None:
+    lines = (line(4, 0.5, 0.01, per_device={0: 0.5, 1: 0.2}),)
+    assert "cuda:1" in as_text(timings(lines), width=120).splitlines()[0]
+
+
+def test_a_sequence_and_a_frame() -> None:
+    pytest.importorskip("pandas")
+    found = timings()
+    assert len(found) == 4
+    assert [each.line for each in found] == [3, 4, 5, 26]
+    assert found[1].gpu == 0.5
+    frame = found.to_pandas()
+    assert frame.loc[("cell", 5), "syncs"] == 4
+    assert frame.loc[("cell", 0), "source"] == BETWEEN
+    assert frame["gpu"].sum() == pytest.approx(0.562)
+
+
+def test_a_timing_shows_its_lines_first() -> None:
+    timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=timings(verdict="so"))
+    shown = as_text(timing, width=100)
+    assert shown.startswith("so\nLine")
+    assert "\nGPU " in shown
+    assert timing.to_dict()["lines"]["cell"]["lines"][1]["gpu"] == 0.5

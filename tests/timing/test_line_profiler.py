@@ -1,0 +1,300 @@
+"""Lines of known duration are reported with that duration, and add up to the cell."""
+
+from __future__ import annotations
+
+import sys
+import time
+from math import fsum
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import torch_cuda
+from gpumagic.results import CudaTiming
+from gpumagic.results.line_timing import LineTiming, LineTimings
+from tests.support.line_cells import measured
+
+#: What the marks at the boundaries of a line may add to its time.
+MARKS = 20e-6
+
+
+def lines_of(timing: CudaTiming) -> LineTimings:
+    assert timing.lines is not None, timing.notes
+    return timing.lines
+
+
+def by_number(timing: CudaTiming) -> dict[int, LineTiming]:
+    return {line.line: line for line in lines_of(timing)}
+
+
+def check_sum(timing: CudaTiming) -> None:
+    """The lines and what lies between them add up to the cell, on the GPU and on the host."""
+    lines = lines_of(timing)
+    assert timing.gpu is not None
+    assert timing.host is not None
+    assert lines.between is not None
+    of_lines = fsum(line.gpu or 0.0 for line in lines)
+    # Not `between`, which is what the lines leave: they must leave next to nothing.
+    assert of_lines == pytest.approx(timing.gpu.median, rel=0.02, abs=MARKS)
+    total = of_lines + (lines.between.gpu or 0.0)
+    assert total == pytest.approx(timing.gpu.median, rel=0.001, abs=1e-6)
+    host = fsum(line.host for line in (*lines, lines.between))
+    assert host == pytest.approx(timing.host.median, rel=0.001, abs=1e-6)
+    for ordinal, sample in timing.per_device.items():
+        of_device = fsum(line.per_device.get(ordinal, 0.0) for line in lines)
+        assert of_device == pytest.approx(sample.median, rel=0.02, abs=MARKS)
+
+
+CASES: dict[str, tuple[str, dict[int, float]]] = {
+    "one after the other": ("w.sleep(.05)\nw.sleep(.02)\nx = 1", {2: 0.05, 3: 0.02, 4: 0.0}),
+    "a loop adds up": (
+        "for i in range(10):\n    w.sleep(.01)\n    w.sleep(.002 * i)",
+        {3: 0.1, 4: 0.09},
+    ),
+    "a side stream": ("w.on_side(.05)\nw.sleep(.01)\nx = 1", {2: 0.05, 3: 0.0, 4: 0.0}),
+    "a side stream that outlasts the next line": (
+        "w.sleep(.01)\nw.on_side(.05)\nx = 1",
+        {2: 0.01, 3: 0.04, 4: 0.0},
+    ),
+    "a high priority": ("x = 1\nw.on_side(.05, priority=-1)", {2: 0.0, 3: 0.05}),
+    "a block of a stream": (
+        "with w.torch.cuda.stream(w.torch.cuda.Stream()):\n    w.sleep(.03)\n    w.sleep(.01)",
+        {3: 0.03, 4: 0.01},
+    ),
+    "another device": ("w.sleep(.03, 1)\nw.sleep(.01, 1)", {2: 0.03, 3: 0.01}),
+    "two devices side by side": ("w.sleep(.02)\nw.sleep(.05, 1)", {2: 0.02, 3: 0.03}),
+    "two devices, on side streams": (
+        "w.on_side(.05)\nw.on_side(.02, 1)\nx = 1",
+        {2: 0.05, 3: 0.0, 4: 0.0},
+    ),
+    "the GPU idles with the host": (
+        "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.01)",
+        {2: 0.01, 3: 0.0, 4: 0.05, 5: 0.01},
+    ),
+    "a comprehension": ("x = 1\nx = [w.sleep(.01) for i in range(3)]", {2: 0.0, 3: 0.03}),
+    "a line of many calls": ("w.sleep(.01); w.on_side(.005); w.sleep(.01)", {2: 0.02}),
+    "an exception": ("w.sleep(.02)\n1 / 0", {2: 0.02, 3: 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_duration(name: str, gpu_work: Any) -> None:
+    cell, true = CASES[name]
+    timing = measured(cell, w=gpu_work, time=time)
+    check_sum(timing)
+    found = by_number(timing)
+    for number, duration in true.items():
+        line = found[number]
+        hits = line.hits
+        assert line.gpu == pytest.approx(duration, rel=0.02, abs=MARKS * hits + 100e-6), number
+
+
+def test_another_threads_work_counts_to_the_line_that_runs(gpu_work: Any) -> None:
+    timing = measured("w.from_thread(.05)\nx = 1", w=gpu_work)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[2].gpu is not None
+    # The thread launches it some time after the line has begun, at most when the line ends.
+    assert 0.98 * 0.05 <= found[2].gpu <= 1.02 * 0.05 + found[2].host
+    assert found[3].gpu == pytest.approx(0.0, abs=100e-6)
+
+
+def test_at_most(gpu_work: Any) -> None:
+    """Only where the GPU may have been idle, for a part of the time that matters."""
+    cell = "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.01)\nx = 1"
+    found = by_number(measured(cell, w=gpu_work, time=time))
+    assert [found[i].at_most for i in range(2, 7)] == [False, True, True, False, False]
+
+
+def test_hits_and_host_time(gpu_work: Any) -> None:
+    cell = "for i in range(3):\n    time.sleep(.02)\nif i > 5:\n    x = 1\nf = lambda: i; f(); f()"
+    timing = measured(cell, w=gpu_work, time=time)
+    found = by_number(timing)
+    assert {i: line.hits for i, line in found.items()} == {2: 4, 3: 3, 4: 1, 6: 1}
+    assert found[3].host == pytest.approx(0.06, rel=0.02)
+    assert found[3].source == "    time.sleep(.02)"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [(5e-6, 50e-6), (20e-6, 20e-6), (1e-6, 200e-6)], ids=str
+)
+def test_many_passes_are_sampled(short: float, long: float, gpu_work: Any) -> None:
+    cell = "for i in range(5000):\n    w.sleep(short)\n    w.sleep(long)"
+    timing = measured(cell, w=gpu_work, short=short, long=long)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[3].gpu == pytest.approx(5000 * short, rel=0.05, abs=0.05 * 5000 * long * 0.01)
+    assert found[4].gpu == pytest.approx(5000 * long, rel=0.05)
+    assert found[3].interval > 1
+    assert any("sample" in note for note in lines_of(timing).notes)
+
+
+def test_passes_that_grow_are_sampled_evenly(gpu_work: Any) -> None:
+    """A line that takes longer and longer, beside one that does not."""
+    cell = "for i in range(4000):\n    w.sleep(30e-6 + i * 3e-8)\n    w.sleep(80e-6)"
+    timing = measured(cell, w=gpu_work)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[3].gpu == pytest.approx(4000 * (30e-6 + 2000 * 3e-8), rel=0.05)
+    assert found[4].gpu == pytest.approx(4000 * 80e-6, rel=0.05)
+
+
+def test_long_lines_are_measured_each_time(gpu_work: Any) -> None:
+    timing = measured("for i in range(600):\n    time.sleep(1e-3)", w=gpu_work, time=time)
+    assert by_number(timing)[3].interval == 1
+    assert not [note for note in lines_of(timing).notes if "measuring" in note]  # at most 2 %
+
+
+def test_the_cost_is_said(gpu_work: Any) -> None:
+    timing = measured("for i in range(1000):\n    x = i", w=gpu_work)
+    assert any("measuring the lines took" in note for note in lines_of(timing).notes)
+
+
+def test_functions_have_lines_of_their_own(gpu_work: Any) -> None:
+    """Their times are in the line that calls them, and again by themselves."""
+
+    def step(seconds: float) -> None:
+        gpu_work.sleep(seconds)
+        time.sleep(0.01)
+
+    timing = measured("step(.02)\nstep(.03)", (step,), step=step)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[2].gpu == pytest.approx(0.02, rel=0.02)
+    assert found[3].gpu == pytest.approx(0.03, rel=0.02)
+    (function,) = lines_of(timing).functions
+    assert function.name == "step"
+    assert [(line.hits, line.source.strip()) for line in function.lines] == [
+        (2, "gpu_work.sleep(seconds)"),
+        (2, "time.sleep(0.01)"),
+    ]
+    assert function.lines[0].gpu == pytest.approx(0.05, rel=0.02)
+    assert function.lines[1].host == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_recursion_counts_once(gpu_work: Any) -> None:
+    def down(n: int) -> None:
+        gpu_work.sleep(0.01)
+        if n:
+            down(n - 1)
+
+    timing = measured("down(3)", (down,), down=down)
+    (function,) = lines_of(timing).functions
+    first, test, call = function.lines
+    assert (first.hits, test.hits, call.hits) == (4, 4, 3)
+    assert call.gpu == pytest.approx(0.03, rel=0.02)
+
+
+def test_synchronizations_by_line(gpu_work: Any) -> None:
+    x = gpu_work.torch.zeros(4, device="cuda")
+    cell = "for i in range(3):\n    w.sleep(.01)\n    x.sum().item()\nx.cpu(); x[x > 1]"
+    timing = measured(cell, w=gpu_work, x=x)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[3].syncs == 0
+    assert [(s.call, s.count) for s in found[4].synchronizations] == [(".item()", 3)]
+    assert found[4].sync_time == pytest.approx(0.03, rel=0.02)
+    assert {s.call for s in found[5].synchronizations} == {".cpu()", "boolean mask"}
+    assert lines_of(timing).verdict is not None
+
+
+def test_those_of_a_backward_pass_count_to_its_line(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+
+    class Waits(torch.autograd.Function):  # type: ignore[misc,name-defined]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            gpu_work.sleep(0.02)
+            gradient.sum().item()
+            return gradient
+
+    x = torch.zeros(4, device="cuda", requires_grad=True)
+    found = by_number(measured("y = Waits.apply(x).sum()\ny.backward()", Waits=Waits, x=x))
+    assert found[2].syncs == 0
+    assert [(s.call, s.count) for s in found[3].synchronizations] == [(".item()", 1)]
+    assert found[3].sync_time == pytest.approx(0.02, rel=0.02)
+
+
+def test_input_waits(gpu_work: Any) -> None:
+    def loader() -> Any:
+        for i in range(5):
+            time.sleep(0.03)
+            yield i
+
+    timing = measured("for batch in loader():\n    w.sleep(.01)", w=gpu_work, loader=loader)
+    check_sum(timing)
+    found = by_number(timing)
+    assert found[2].input_wait == pytest.approx(0.15, rel=0.02)
+    assert found[3].input_wait is None
+    assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 93 % of the wall time")
+
+
+def test_where_a_device_is_first_used(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first use is in a line whose time is not known; those below have theirs."""
+    in_use = [(0,)]
+
+    def use() -> None:
+        in_use[:] = [(0, 1)]
+        gpu_work.sleep(0.01, 1)
+
+    monkeypatch.setattr(torch_cuda, "contexts", lambda: in_use[0])
+    timing = measured("w.sleep(.01)\nuse()\nw.sleep(.02)", w=gpu_work, use=use)
+    found = by_number(timing)
+    assert timing.gpu is None
+    assert found[2].gpu == pytest.approx(0.01, rel=0.02)
+    assert found[3].gpu is None
+    assert found[4].gpu == pytest.approx(0.02, rel=0.02)
+    assert lines_of(timing).between is not None
+    assert lines_of(timing).between.gpu is None
+
+
+def test_under_another_tracer(gpu_work: Any) -> None:
+    """A debugger's or a coverage tool's: the cell runs without, and that is said."""
+
+    def tracer(*_: Any) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        timing = measured("w.sleep(.01)", w=gpu_work)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert timing.lines is None
+    assert any("another tracer" in note for note in timing.notes)
+
+
+def test_nothing_stays_wrapped(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    before = {**vars(torch.Tensor)}, {**vars(torch)}, {**vars(torch._C)}, [*sys.meta_path]
+    measured("w.on_side(.01)\n1 / 0", w=gpu_work)
+    after = {**vars(torch.Tensor)}, {**vars(torch)}, {**vars(torch._C)}, [*sys.meta_path]
+    assert after == before
+    assert sys.gettrace() is None
+
+
+def test_a_capture_goes_on(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    cell = (
+        "g = t.cuda.CUDAGraph()\nx = t.zeros(8, device='cuda')\nwith t.cuda.graph(g):\n"
+        "    y = x + 1\n    z = y * 2\ng.replay()\nt.cuda.synchronize()\nw.sleep(.02)"
+    )
+    timing = measured(cell, w=gpu_work, t=torch)
+    assert not timing.partial
+    check_sum(timing)
+    assert by_number(timing)[9].gpu == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_device_that_fails(gpu_work: Any, virtual_gpu: Any) -> None:
+    """There are no GPU times of lines then, and that is said; those of the host are there."""
+    virtual_gpu.fault("cudaEventElapsedTime", 999)
+    timing = measured("w.sleep(.01)\ntime.sleep(.02)", time=time, w=gpu_work)
+    found = by_number(timing)
+    assert found[2].gpu is None
+    assert found[3].host == pytest.approx(0.02, rel=0.02)
+    assert any("no GPU time of lines" in note for note in lines_of(timing).notes)

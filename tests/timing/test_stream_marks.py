@@ -1,0 +1,86 @@
+"""Marks: when all work that was queued before them had finished, on every stream in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpumagic.timing import stream_marks
+from gpumagic.timing.stream_marks import StreamMarks
+
+
+@pytest.fixture
+def marks(gpu_work: Any) -> Iterator[StreamMarks]:
+    made = StreamMarks()
+    made.start()
+    made.begin()
+    yield made
+    made.stop()
+
+
+def mark(marks: StreamMarks) -> tuple[Any, bool]:
+    found = marks.record()
+    assert found is not None
+    return found
+
+
+def test_the_times_of_marks_never_decrease(marks: StreamMarks, gpu_work: Any) -> None:
+    recorded = []
+    for work in (
+        lambda: gpu_work.sleep(0.03),
+        lambda: gpu_work.on_side(0.05),
+        lambda: gpu_work.sleep(0.01),
+        lambda: gpu_work.sleep(0.08, 1),
+    ):
+        work()
+        recorded.append(mark(marks)[0])
+    assert not marks.is_reached(recorded[-1])
+    gpu_work.torch.cuda.synchronize(0)
+    gpu_work.torch.cuda.synchronize(1)
+    assert all(map(marks.is_reached, recorded))
+    assert marks.ordinals == (0, 1)
+    seconds = [marks.read(each) for each in recorded]
+    first = [pytest.approx(s, abs=3e-4) for s in (0.03, 0.05, 0.05, 0.05)]
+    assert [of_device[0] for of_device in seconds] == first
+    assert seconds[-1][1] == pytest.approx(0.08, abs=3e-4)
+
+
+def test_whether_the_last_mark_was_reached(marks: StreamMarks, gpu_work: Any) -> None:
+    mark(marks)
+    gpu_work.sleep(0.02)
+    assert mark(marks)[1]  # the GPU was idle before this work
+    gpu_work.sleep(0.02)
+    assert not mark(marks)[1]
+    gpu_work.torch.cuda.synchronize()
+    assert mark(marks)[1]
+
+
+def test_long_times_stay_precise(
+    marks: StreamMarks, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA returns milliseconds with 24 bits: of an hour they would be half a millisecond."""
+    monkeypatch.setattr(stream_marks, "_REBASE", 0.01)
+    before = 0.0
+    for _ in range(4):
+        gpu_work.sleep(0.05)
+        long = mark(marks)[0]
+        gpu_work.sleep(0.001)
+        short = mark(marks)[0]
+        gpu_work.torch.cuda.synchronize(0)
+        gpu_work.torch.cuda.synchronize(1)
+        longer, end = marks.read(long)[0], marks.read(short)[0]
+        assert longer - before == pytest.approx(0.05, abs=3e-4)
+        assert end - longer == pytest.approx(0.001, abs=1e-4)
+        before = end
+
+
+def test_streams_are_no_longer_followed_at_the_end(gpu_work: Any) -> None:
+    torch_c = gpu_work.torch._C
+    before = torch_c._cuda_setStream
+    marks = StreamMarks()
+    marks.start()
+    assert torch_c._cuda_setStream is not before
+    marks.stop()
+    assert torch_c._cuda_setStream is before

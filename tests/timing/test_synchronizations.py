@@ -1,0 +1,202 @@
+"""Calls that wait for the GPU are named, and timed; others are left alone."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpumagic.timing.synchronizations import MASK, PAGEABLE, SynchronizationWatch
+
+
+@pytest.fixture
+def watch(gpu_work: Any) -> Iterator[SynchronizationWatch]:
+    made = SynchronizationWatch()
+    made.start()
+    yield made
+    made.stop()
+
+
+WAITING: dict[str, Callable[[Any, Any], Any]] = {
+    ".item()": lambda t, x: x[0].item(),
+    ".tolist()": lambda t, x: x.tolist(),
+    "bool(tensor)": lambda t, x: bool(x[0]),
+    "int(tensor)": lambda t, x: int(x[0]),
+    "float(tensor)": lambda t, x: float(x[0]),
+    "tensor as an index": lambda t, x: [1, 2][x[0].long()],
+    ".is_nonzero()": lambda t, x: x[0].is_nonzero(),
+    ".cpu()": lambda t, x: x.cpu(),
+    ".to() of the CPU": lambda t, x: x.to("cpu"),
+    ".nonzero()": lambda t, x: x.nonzero(),
+    "torch.nonzero()": lambda t, x: t.nonzero(x),
+    ".masked_select()": lambda t, x: x.masked_select(x > 0),
+    "torch.where(condition)": lambda t, x: t.where(x > 0),
+    "blocking copy by .to()": lambda t, x: t.ones(4).to("cuda"),
+    "blocking copy by .cuda()": lambda t, x: t.ones(4).cuda(),
+    "blocking copy by .copy_()": lambda t, x: x.copy_(t.ones(4)),
+    "blocking copy by torch.tensor()": lambda t, x: t.tensor([1.0], device="cuda"),
+    "blocking copy by an assignment": lambda t, x: x.__setitem__(slice(0, 2), t.ones(2)),
+    "torch.cuda.synchronize()": lambda t, x: t.cuda.synchronize(),
+    "Stream.synchronize()": lambda t, x: t.cuda.current_stream().synchronize(),
+}
+
+
+@pytest.mark.parametrize("call", WAITING)
+def test_named(call: str, watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    if call.startswith(("torch.nonzero", "torch.where", "blocking copy by torch.")):
+        _without_compiler(watch)
+    x = torch.zeros(4, device="cuda")
+    torch.cuda.synchronize()
+    watch.log.clear()
+    gpu_work.sleep(0.02)
+    WAITING[call](torch, x)
+    (found,) = watch.log
+    assert found[0] == call
+    assert found[1] == pytest.approx(0.02, rel=0.02)
+
+
+def _without_compiler(watch: SynchronizationWatch) -> None:
+    """The functions of the module ``torch`` are wrapped only where its compiler is not loaded."""
+    watch.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, "torch._dynamo", raising=False)
+        watch.start()
+
+
+def test_masks(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    x = torch.zeros(4, device="cuda")
+    mask = torch.zeros(4, dtype=torch.bool, device="cuda")
+    for use in (
+        lambda: x[mask],
+        lambda: x[mask, ...],
+        # The virtual GPU counts none in the mask.
+        lambda: x.__setitem__(mask, torch.zeros(0, device="cuda")),
+    ):
+        watch.log.clear()
+        use()
+        assert [call for call, _ in watch.log] == [MASK]
+    watch.log.clear()
+    x[mask] = 0.0
+    assert watch.log == []
+
+
+def test_events_and_pageable_copies(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    x = torch.zeros(4, device="cuda")
+    event = torch.cuda.Event()
+    gpu_work.sleep(0.02)
+    event.record()
+    event.synchronize()
+    ((call, seconds),) = watch.log
+    assert (call, seconds) == ("Event.synchronize()", pytest.approx(0.02, rel=0.02))
+    pageable = torch.ones(4)
+    for use in (
+        lambda: pageable.to("cuda", non_blocking=True),
+        lambda: pageable.cuda(non_blocking=True),
+        lambda: x.copy_(pageable, non_blocking=True),
+        lambda: pageable.copy_(x, True),
+    ):
+        watch.log.clear()
+        use()
+        assert [call for call, _ in watch.log] == [PAGEABLE]
+
+
+def test_what_does_not_wait(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    x, on_cpu, pinned = torch.zeros(4, device="cuda"), torch.ones(4), torch.ones(4).pin_memory()
+    watch.log.clear()
+    assert on_cpu[0].item() == 1
+    assert bool(on_cpu[0])
+    assert on_cpu[on_cpu > 0].shape == (4,)
+    x[0], x[1:3], x[x.long()]
+    x[0] = 1.0
+    x.to("cuda"), x.to(torch.float64), on_cpu.to("cpu"), on_cpu.cpu()
+    x.cpu if False else x.to("cpu", non_blocking=True)
+    pinned.to("cuda", non_blocking=True)
+    x.copy_(pinned, non_blocking=True)
+    x.copy_(x + 1)
+    assert watch.log == []
+
+
+def test_only_the_cells_thread_waits(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    x = gpu_work.torch.zeros(4, device="cuda")
+    watch.log.clear()
+    thread = threading.Thread(target=x.cpu)
+    thread.start()
+    thread.join()
+    assert watch.log == []
+    x.cpu()
+    assert len(watch.log) == 1
+
+
+def test_a_subclass_runs_none_of_its_code(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    seen: list[Any] = []
+
+    class Mine(torch.Tensor):  # type: ignore[misc,name-defined]
+        @classmethod
+        def __torch_function__(cls, function: Any, *rest: Any, **named: Any) -> Any:
+            seen.append(function)
+            return super().__torch_function__(function, *rest, **named)
+
+    x = torch.zeros(1, device="cuda").as_subclass(Mine)
+    watch.stop()
+    seen.clear()
+    x.item()
+    without = [*seen]
+    watch.start()
+    seen.clear()
+    x.item()
+    assert seen == without == [torch._C.TensorBase.item]
+
+
+def test_an_exception_shows_no_frame_of_ours(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    x = gpu_work.torch.zeros(2, device="cuda")
+    with pytest.raises(RuntimeError) as raised:
+        x.item()
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert len(frames) == 2
+    watch.hide(raised.value)
+    left = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert left == frames[:1]
+    watch.log.clear()
+    x[0].item()  # and it goes on counting
+    assert len(watch.log) == 1
+
+
+def test_what_the_user_wraps_meanwhile_stays(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    ours = vars(torch.Tensor)["item"]
+    torch.Tensor.item = theirs = lambda tensor: ours.__get__(tensor)()
+    try:
+        watch.stop()
+        assert torch.Tensor.item is theirs
+        watch.log.clear()
+        assert torch.zeros(1, device="cuda").item() == 0
+        assert watch.log == []
+    finally:
+        del torch.Tensor.item
+    assert "item" not in vars(torch.Tensor)
+
+
+def test_everything_is_put_back(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    owners = (torch.Tensor, torch, torch._C, torch.cuda.Event, torch.cuda.Stream)
+    before = [{**vars(owner)} for owner in owners]
+    watch = SynchronizationWatch()
+    watch.start()
+    assert [{**vars(owner)} for owner in owners] != before
+    # The compiler's tables of torch's functions are made of torch's own.
+    watch.find_spec("torch._dynamo")
+    assert [{**vars(owner)} for owner in owners] == before
+    watch.update()
+    assert "item" in vars(torch.Tensor)
+    watch.stop()
+    assert [{**vars(owner)} for owner in owners] == before
+    assert watch not in sys.meta_path
