@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from gpumagic.render import sparkline
 from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
 from gpumagic.system.text import harmless
 
@@ -72,6 +73,8 @@ def _table(grid: Grid) -> str:
 
 def _cell(cell: Cell) -> str:
     content = f"<span{_style(_STYLES[cell.style])}>{_text(cell.text)}</span>"
+    if cell.spark is not None:
+        content = sparkline.svg(cell.spark) + content
     if cell.bar is None:
         return content
     share = min(max(cell.bar, 0.0), 1.0) * 100
