@@ -66,8 +66,9 @@ def _table(grid: Grid) -> str:
         for row in grid.rows
     )
     return (
-        '<table style="margin:.3em 0;font-variant-numeric:tabular-nums">'
-        f"{head}<tbody>{body}</tbody></table>"
+        # JupyterLab's own style gives all columns a part of too small a width: cells overlap.
+        '<div style="overflow-x:auto"><table style="table-layout:auto;margin:.3em 0;'
+        f'font-variant-numeric:tabular-nums">{head}<tbody>{body}</tbody></table></div>'
     )
 
 

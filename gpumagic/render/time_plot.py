@@ -35,8 +35,12 @@ class Panel:
     curves: Mapping[str, Sequence[float | None]]
 
 
-def draw(times: Sequence[float], panels: Sequence[Panel], spans: Sequence[Span]) -> Plot:
-    """Return the figure; each value holds from its time in seconds until the next one.
+def draw(
+    times: Sequence[float], panels: Sequence[Panel], spans: Sequence[Span], note: str = ""
+) -> Plot:
+    """Return the figure, with a note below it.
+
+    Each value holds from its time, in seconds, until the next one.
 
     Raises:
         DependencyError: matplotlib is not installed.
@@ -57,11 +61,16 @@ def draw(times: Sequence[float], panels: Sequence[Panel], spans: Sequence[Span])
         _frame(axes, panel.title)
         for span in spans:
             color = _FAILED if span.failed else _INK
-            axes.axvspan(span.start / scale, span.end / scale, color=color, alpha=0.15, lw=0)
+            start, stop = span.start / scale, span.end / scale
+            axes.axvspan(start, stop, color=color, alpha=0.12, linewidth=0)
+            for edge in (start, stop):
+                axes.axvline(edge, color=color, alpha=0.5, linewidth=0.6, linestyle=":")
     end = max(scaled[-1] if scaled else 0.0, 1e-3)
     all_axes[0].set_xlim(0, end)
     _label(all_axes[0], spans, scale)
-    all_axes[-1].set_xlabel(f"{unit} since the beginning", color=_INK, fontsize=8)
+    all_axes[-1].set_xlabel(
+        f"{unit} since the beginning{note and f' · {note}'}", color=_INK, fontsize=8
+    )
     handles, labels = all_axes[0].get_legend_handles_labels()
     style = {"fontsize": 8, "frameon": False, "labelcolor": _INK}
     plot.figure.legend(handles, labels, loc="outside upper right", ncols=3, **style)
@@ -86,13 +95,14 @@ def _frame(axes: Any, title: str) -> None:
 
 
 def _label(axes: Any, spans: Sequence[Span], scale: float) -> None:
-    """Write the labels of the longest spans above the first panel, where they do not touch."""
+    """Write the labels of the longest spans above the first panel, where there is room."""
     longest = sorted(spans, key=lambda span: span.start - span.end)[:_LABELS]
     _, right = axes.get_xlim()
     taken: list[float] = []
     for span in longest:
         middle = min((span.start + span.end) / 2 / scale, right)
-        if span.label and all(abs(middle - other) > right / 25 for other in taken):
+        long = (span.end - span.start) / scale > right / 100
+        if span.label and long and all(abs(middle - other) > right / 25 for other in taken):
             taken.append(middle)
             color = _FAILED if span.failed else _INK
             text = f"{span.label} ✗" if span.failed else span.label

@@ -228,10 +228,11 @@ class WatchHistory(Result):
             )
             for cell in self.cells
         ]
-        panels = [
-            time_plot.Panel(device.label, self._curves(device)) for device in self.busy_devices()
-        ]
-        return time_plot.draw(times, panels, spans)
+        drawn = self.busy_devices()
+        panels = [time_plot.Panel(_title(device), self._curves(device)) for device in drawn]
+        idle = len(self.devices) - len(drawn)
+        note = f"{plural(idle, 'idle GPU')} left out" if idle else ""
+        return time_plot.draw(times, panels, spans, note)
 
     def _curves(self, device: WatchedDevice) -> dict[str, Sequence[float | None]]:
         """Return the curves of a device in percent: of time, and of its memory."""
@@ -246,6 +247,12 @@ class WatchHistory(Result):
             "memory, all": [None if s is None else share(s.memory_used) for s in samples],
             "memory, mine": [None if s is None else share(s.memory_own) for s in samples],
         }
+
+
+def _title(device: WatchedDevice) -> str:
+    """Return what is written beside a device's panel: all curves are in percent."""
+    memory = "" if device.memory_total is None else f"\nmemory: {bytes_(device.memory_total)}"
+    return f"{device.label}{memory}"
 
 
 def _highest(values: Iterable[Any]) -> Any:

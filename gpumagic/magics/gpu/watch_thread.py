@@ -75,7 +75,13 @@ class Watch:
         self._start(_LookingThread(self.log, sampler, show, every, duration, hint))
 
     def _start(self, thread: _LookingThread) -> None:
+        """Look once, in this cell whose output the panel is to be, and start the thread."""
         thread.state = driver.state()
+        try:
+            thread.look()
+        except BaseException:
+            thread.close()
+            raise
         self._thread = thread
         self._hooks.add(self._hook, running=True)
         atexit.register(self._at_exit)
@@ -218,17 +224,23 @@ class _LookingThread(threading.Thread):
         if not self.over:
             self._say_ended(reason)
 
+    def close(self) -> None:
+        """Close the NVML session of a thread that was not started."""
+        self._sampler.close()
+
     # --- in the thread ---------------------------------------------------------------------------
 
     def run(self) -> None:
         """Look until told to stop. Never raises: the panel says what went wrong."""
         try:
-            while not self._stop_now.is_set():
+            while True:
+                self._pause()
+                if self._stop_now.is_set():
+                    return
                 if self._ends is not None and time.monotonic() >= self._ends:
                     self._end_by_itself(f"{self._duration:g} s are over")
                     return
-                self._look()
-                self._pause()
+                self.look()
         except Exception as error:  # NVML's, or of a front end that has gone
             self._end_by_itself(text.reason(error))
         finally:
@@ -241,7 +253,8 @@ class _LookingThread(threading.Thread):
         except Exception:  # what has ended it may be that nothing can be shown
             self._show = None
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look once, and show what has changed."""
         begun = self._begun
         devices = self._sampler.read(self.state, lambda: self.cell is None and self._begun == begun)
         latest = self._log.recent[-1].time if self._log.recent else 0.0
