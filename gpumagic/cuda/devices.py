@@ -54,14 +54,14 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
         if not listed:
             return DeviceTable(error=str(error), **common)
         return DeviceTable(
-            _compose(listed, environment, state, False, False), notes=(str(error),), **common
+            compose(listed, environment, state, False, False), notes=(str(error),), **common
         )
     missing = bool(readings) and not state.loaded and not driver.installed()
     if missing:  # the same as hidden
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
-        _compose(readings, environment, state, processes, arguments),
+        compose(readings, environment, state, processes, arguments),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,
@@ -114,7 +114,7 @@ def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return readings
 
 
-def _compose(
+def compose(
     readings: Sequence[dict[str, Any]],
     environment: Mapping[str, str],
     state: driver.DriverState,

@@ -277,11 +277,20 @@ def session() -> Session:
     """
     global _session
     if _session is None:
-        try:
-            _session = Session()
-        except _LostError as error:  # a lost device fails even calls that name no device
-            raise DeviceError(f"NVML answers: {error}") from error
+        _session = open_session()
     return _session
+
+
+def open_session() -> Session:
+    """Return a new session, for another thread; NVML itself counts how often it is initialised.
+
+    Raises:
+        DeviceError: as for `session`.
+    """
+    try:
+        return Session()
+    except _LostError as error:  # a lost device fails even calls that name no device
+        raise DeviceError(f"NVML answers: {error}") from error
 
 
 def opened() -> Session | None:

@@ -19,6 +19,7 @@ from gpumagic.cuda import init_trace, nvml_check
 
 if TYPE_CHECKING:
     from gpumagic.cells.compile import MagicCode
+    from gpumagic.magics.gpu.watch_thread import Watch
     from gpumagic.memory.history import History
     from gpumagic.memory.per_cell import EveryCell
     from gpumagic.results import CudaTiming, MemoryReport
@@ -67,6 +68,8 @@ class Extension:
         self.cell_timing: CellTimer | None = None
         self.cell_memory: EveryCell | None = None
         self.memory_history: History | None = None
+        #: ``%gpu watch``; None until first asked for.
+        self.watch: Watch | None = None
         #: The results of ``%%cudatime --name``.
         self.named_timings: dict[str, CudaTiming] = {}
         #: What ``%gpumem`` has shown last, to tell the change since.
@@ -151,6 +154,8 @@ class Extension:
         ]
 
     def _end_modes(self) -> None:
+        if self.watch is not None:
+            self.watch.end("gpumagic was unloaded")
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):

@@ -49,12 +49,16 @@ def hand_over(
 class LiveDisplay:
     """An output whose content is replaced; it is removed at the end unless `keep` is called."""
 
-    def __init__(self, shell: Any, *, quiet: bool = False) -> None:
+    def __init__(self, shell: Any, *, quiet: bool = False, console: bool = False) -> None:
+        """Make the output; ``console``: a kernel's client shows text in a terminal."""
         self._quiet = quiet
         # A notebook replaces an output; in a terminal the cursor is moved up.
-        self._notebook = hasattr(shell, "kernel")
+        self._notebook = hasattr(shell, "kernel") and not console
+        self._console = console
         self._handle: Any = None
-        self._lines = 0
+        #: The rows of the terminal that are printed, and the whole text if they are its beginning.
+        self._rows = 0
+        self._whole: str | None = None
         self._remains = False
 
     def __enter__(self: _Live) -> _Live:
@@ -77,8 +81,7 @@ class LiveDisplay:
             return
         if not self._notebook:
             self._erase()
-            print(bundle["text/plain"], flush=True)
-            self._lines = bundle["text/plain"].count("\n") + 1
+            self._print(bundle["text/plain"])
         elif self._handle is None:
             from IPython.display import DisplayHandle
 
@@ -87,10 +90,25 @@ class LiveDisplay:
         else:
             self._handle.update(bundle, raw=True)
 
+    def _print(self, text: str) -> None:
+        """Print what of a text fits on the screen: rows that have left it cannot be replaced."""
+        from gpumagic.render.text import fold, screen
+
+        columns, most = screen()
+        rows = fold(text, columns)
+        self._whole = None
+        if self._replaces() and len(rows) >= most:
+            rows, self._whole = rows[: max(most - 1, 1)], text
+        print("\n".join(rows), flush=True)
+        self._rows = len(rows)
+
+    def _replaces(self) -> bool:
+        return self._console or sys.stdout.isatty()
+
     def _erase(self) -> None:
-        if self._lines and sys.stdout.isatty():
-            print(f"\x1b[{self._lines}F\x1b[J", end="", flush=True)
-        self._lines = 0
+        if self._rows and self._replaces():
+            print(f"\x1b[{self._rows}F\x1b[J", end="", flush=True)
+        self._rows = 0
 
     def __exit__(
         self,
@@ -99,6 +117,9 @@ class LiveDisplay:
         traceback: TracebackType | None,
     ) -> None:
         if self._remains:
+            if self._whole is not None:
+                self._erase()
+                print(self._whole, flush=True)
             return
         self._erase()
         if self._handle is not None:

@@ -17,12 +17,28 @@ ROWS = 1000
 
 
 @dataclass(frozen=True)
+class Sparkline:
+    """A small curve without axes; text leaves it out."""
+
+    #: Time before now in seconds, and value from 0 to 1, oldest first; a value is None where it is
+    #: not known. Each holds until the next one.
+    points: Sequence[tuple[float, float | None]]
+    #: How many seconds the curve shows.
+    seconds: float
+    #: What it shows, in words: read aloud, and shown on hover.
+    label: str
+    #: Whether it is less prominent.
+    dim: bool = False
+
+
+@dataclass(frozen=True)
 class Cell:
     """A cell of a table, or a part of a line; ``bar`` is the filled part of a bar, 0 to 1."""
 
     text: str
     style: Style = ""
     bar: float | None = None
+    spark: Sparkline | None = None
 
 
 @dataclass(frozen=True)

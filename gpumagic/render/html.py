@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from gpumagic.render import sparkline
 from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
 from gpumagic.system.text import harmless
 
@@ -65,13 +66,16 @@ def _table(grid: Grid) -> str:
         for row in grid.rows
     )
     return (
-        '<table style="margin:.3em 0;font-variant-numeric:tabular-nums">'
-        f"{head}<tbody>{body}</tbody></table>"
+        # JupyterLab's own style gives all columns a part of too small a width: cells overlap.
+        '<div style="overflow-x:auto"><table style="table-layout:auto;margin:.3em 0;'
+        f'font-variant-numeric:tabular-nums">{head}<tbody>{body}</tbody></table></div>'
     )
 
 
 def _cell(cell: Cell) -> str:
     content = f"<span{_style(_STYLES[cell.style])}>{_text(cell.text)}</span>"
+    if cell.spark is not None:
+        content = sparkline.svg(cell.spark) + content
     if cell.bar is None:
         return content
     share = min(max(cell.bar, 0.0), 1.0) * 100

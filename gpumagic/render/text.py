@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from io import StringIO
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -56,6 +58,25 @@ def columns() -> int:
     if is_set or sys.stdout is sys.__stdout__:
         return shutil.get_terminal_size((_COLUMNS, 25)).columns
     return _COLUMNS
+
+
+def screen() -> tuple[int, int]:
+    """Return columns and rows of the terminal printed to; 80 and 24 where there is none."""
+    rows = shutil.get_terminal_size((_COLUMNS, 24)).lines if sys.stdout.isatty() else 24
+    return columns(), rows
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return the rows that a text takes in a terminal of ``width`` columns; blanks may go."""
+    rows: list[str] = []
+    for line in text.split("\n"):
+        if cell_len(line) <= width:
+            rows.append(line)
+            continue
+        indent = "  " if width > 20 else ""
+        for piece in textwrap.wrap(line, width, subsequent_indent=indent):
+            rows += [piece] if cell_len(piece) <= width else chop_cells(piece, width)
+    return rows
 
 
 def _line(line: Line) -> Text:

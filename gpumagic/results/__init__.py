@@ -29,6 +29,14 @@ from gpumagic.results.processes import Process
 from gpumagic.results.sample import Sample
 from gpumagic.results.selection import Selection, Status
 from gpumagic.results.timing import Bound, CudaTiming
+from gpumagic.results.watch import (
+    CellSpan,
+    DeviceSample,
+    UtilizationSample,
+    WatchedDevice,
+    WatchHistory,
+)
+from gpumagic.results.watch_panel import WatchPanel
 
 __all__ = [
     "Bound",
@@ -36,6 +44,7 @@ __all__ = [
     "CellHoldings",
     "CellLog",
     "CellMemory",
+    "CellSpan",
     "CellTiming",
     "ClusterMemory",
     "ClusterSelection",
@@ -49,6 +58,7 @@ __all__ = [
     "DeviceHolders",
     "DeviceMemory",
     "DeviceMemoryDelta",
+    "DeviceSample",
     "DeviceTable",
     "Diagnosis",
     "EngineDevices",
@@ -83,5 +93,9 @@ __all__ = [
     "SourceLines",
     "Status",
     "TimingLog",
+    "UtilizationSample",
     "Verdict",
+    "WatchHistory",
+    "WatchPanel",
+    "WatchedDevice",
 ]

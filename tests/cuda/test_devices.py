@@ -57,7 +57,7 @@ def test_what_this_process_sees(
     ordinals: list[int | None],
     visible: list[bool | None],
 ) -> None:
-    found = devices._compose(readings((), ()), environment, state, False, False)
+    found = devices.compose(readings((), ()), environment, state, False, False)
     assert [device.ordinal for device in found] == ordinals
     assert [device.visible for device in found] == visible
 
@@ -65,7 +65,7 @@ def test_what_this_process_sees(
 def test_a_divided_device_shows_the_instance_that_the_driver_lists() -> None:
     divided = readings(())
     divided[0]["mig"] = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
-    (found,) = devices._compose(divided, {}, initialized("MIG-2b"), False, False)
+    (found,) = devices.compose(divided, {}, initialized("MIG-2b"), False, False)
     assert (found.ordinal, found.visible, found.instance) == (0, True, "MIG-2b")
 
 
@@ -93,7 +93,7 @@ def test_memory_of_this_process_and_of_others(
     others: int | None,
 ) -> None:
     monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: first)
-    (found,) = devices._compose(readings(listed), {}, state, False, False)
+    (found,) = devices.compose(readings(listed), {}, state, False, False)
     assert (found.memory_own, found.memory_others) == (own, others)
 
 
@@ -103,7 +103,7 @@ def test_an_empty_list_is_believed_where_nothing_is_in_use(
 ) -> None:
     fields = readings(())
     fields[0]["memory_used"] = used
-    (found,) = devices._compose(fields, {}, BEFORE, False, False)
+    (found,) = devices.compose(fields, {}, BEFORE, False, False)
     assert found.memory_others == others
 
 

@@ -46,8 +46,8 @@ def prompts(page: Any) -> list[str]:
     return [text.strip() for text in page.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()]
 
 
-def run_all(page: Any, how: str) -> None:
-    """Run every cell and wait until none is left at ``[*]`` or without a number."""
+def start_all(page: Any, how: str = "Run All Cells") -> None:
+    """Run every cell, when the kernel is there."""
     page.locator(".jp-Notebook").first.wait_for(timeout=60_000)
     # Some versions ask which kernel all the same, and not at once.
     select = page.get_by_role("button", name="Select", exact=True)
@@ -61,6 +61,16 @@ def run_all(page: Any, how: str) -> None:
     )
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name=how).first.click()
+
+
+def run_all(page: Any, how: str) -> None:
+    """Run every cell and wait until none is left at ``[*]`` or without a number."""
+    start_all(page, how)
+    wait_for_all(page)
+
+
+def wait_for_all(page: Any) -> None:
+    """Wait until no cell is left at ``[*]`` or without a number."""
     page.wait_for_function(
         """() => {
             const all = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];

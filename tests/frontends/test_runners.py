@@ -112,3 +112,38 @@ def test_jupyter_console(child_environment: Callable[..., dict[str, str]], tmp_p
         console.expect_exact("In [5]: ")
     finally:
         console.close(force=True)
+
+
+@needs("jupyter_console")
+def test_watch_in_jupyter_console(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """Each look replaces the one before, until interrupted."""
+    import pexpect
+
+    from tests.virtual_gpu.world import World
+
+    environment = lab.environment_for(child_environment(), tmp_path)
+    world = World.current(environment)
+    console = pexpect.spawn(
+        sys.executable,
+        ["-m", "jupyter_console", "--simple-prompt", "--ZMQTerminalInteractiveShell.banner="],
+        env={**environment, "TERM": "dumb"},
+        cwd=str(tmp_path),
+        encoding="utf-8",
+        timeout=60,
+        dimensions=(40, 200),
+    )
+    try:
+        console.expect_exact("In [1]: ")
+        console.sendline("%load_ext gpumagic")
+        console.expect_exact("In [2]: ")
+        console.sendline("%gpu watch --every 0.2")
+        console.expect_exact("cuda:0")
+        world.set_gpu(0, utilization=87)
+        console.expect(r"\x1b\[(\d+)F\x1b\[J")
+        console.expect_exact("87 %")
+        console.sendintr()
+        console.expect_exact("In [3]: ")
+    finally:
+        console.close(force=True)

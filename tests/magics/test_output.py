@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -70,6 +71,76 @@ def test_in_a_terminal_the_cursor_goes_up(ip: Any) -> None:
         live.text("one\ntwo")
         live.result(RESULT)
     assert screen.getvalue() == "one\ntwo\n\x1b[2F\x1b[Jthe text\n\x1b[1F\x1b[J"
+
+
+class Screen(Terminal):
+    """A terminal of ``columns`` and ``lines`` that moves its cursor as told, and scrolls."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        super().__init__()
+        self.columns, self.lines = columns, lines
+        #: Everything from the first row on, also what has scrolled away.
+        self.rows = [""]
+        self.row = 0
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[\d*[FJ]|\n|[^\x1b\n]+", text):
+            if part == "\n":
+                self.row += 1
+                self.rows += [""] * (self.row == len(self.rows))
+            elif part.endswith("F") and part[0] == "\x1b":
+                top = max(len(self.rows) - self.lines, 0)
+                self.row = max(self.row - int(part[2:-1]), top)
+            elif part == "\x1b[J":
+                del self.rows[self.row + 1 :]
+                self.rows[self.row] = ""
+            else:
+                for start in range(0, len(part), self.columns):
+                    if start:
+                        self.write("\n")
+                    self.rows[self.row] = part[start : start + self.columns]
+        return len(text)
+
+    @property
+    def shown(self) -> list[str]:
+        return [row for row in self.rows if row]
+
+
+LONG = "a line of many words that is wider than the terminal, " * 3
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_line_is_left_behind(ip: Any, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with redirect_stdout(Screen(columns, 30)) as screen, LiveDisplay(ip) as live:
+        for look in range(5):
+            live.text(f"header\n{LONG}\n語{LONG}\nlook {look}")
+        live.keep()
+    assert screen.shown.count("header") == 1
+    assert screen.shown[-1] == "look 4"
+    assert sum("wider" in row for row in screen.shown) <= 6
+
+
+def test_what_is_higher_than_the_terminal_is_cut_until_the_end(
+    ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "10")
+    with redirect_stdout(Screen(80, 10)) as screen, LiveDisplay(ip) as live:
+        for look in range(5):
+            live.text("\n".join(f"{look}: row {row}" for row in range(30)))
+            assert screen.shown == [f"{look}: row {row}" for row in range(9)]
+        live.keep()
+    assert screen.shown == [f"4: row {row}" for row in range(30)]
+
+
+def test_a_console_of_a_kernel_replaces_text(ip: Any) -> None:
+    with capture_output() as captured, LiveDisplay(Shell(), console=True) as live:
+        live.text("one\ntwo")
+        live.text("three")
+        live.keep()
+    assert captured.stdout == "one\ntwo\n\x1b[2F\x1b[Jthree\n"
+    assert not captured.outputs
 
 
 def test_in_a_terminal_the_last_content_can_stay(ip: Any) -> None:

@@ -19,12 +19,13 @@ def test_a_table() -> None:
     grid = Grid((Column("A"), Column("B<", "right")), ((Cell("x", "code"), Cell("1", "dim")),))
     assert render([grid]) == (
         '<div class="gpumagic">'
-        '<table style="margin:.3em 0;font-variant-numeric:tabular-nums">'
+        '<div style="overflow-x:auto"><table style="table-layout:auto;margin:.3em 0;'
+        'font-variant-numeric:tabular-nums">'
         '<thead><tr><th style="text-align:left">A</th><th style="text-align:right">B&lt;</th></tr>'
         '</thead><tbody><tr><td style="text-align:left;white-space:nowrap">'
         '<span style="font-family:var(--jp-code-font-family, monospace);white-space:pre">x</span>'
         '</td><td style="text-align:right;white-space:nowrap"><span style="opacity:.65">1</span>'
-        "</td></tr></tbody></table></div>"
+        "</td></tr></tbody></table></div></div>"
     )
     assert "<thead>" not in render([Grid(grid.columns, grid.rows, header=False)])
 

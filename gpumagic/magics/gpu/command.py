@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,8 @@ examples:
   %gpu auto                   the GPU with the most free memory
   %gpu auto 2 --min-free 20GiB --max-util 10 --wait 600
   %gpu on                     show all; %gpu reset: what the kernel was started with
-  %gpu watch                  the table, again every second until interrupted
+  %gpu watch                  a panel that is updated while cells run; %gpu watch off ends it
+  %gpu plot                   what it saw: the time since it began, with the cells
   %gpu doctor                 why torch can, or cannot, use the GPU here; what to do about it
   %gpu off --threads 4        compute on the CPU, with 4 threads
   selection = %gpu off -o -q  the result as an object
@@ -57,9 +58,11 @@ def parser() -> Parser:
         nargs="*",
         metavar="SPEC",
         help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
-        "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated; "
-        "doctor: a report on why the GPU is, or is not, usable; cluster [PROFILE or connection "
-        "file], pin, dist init, dist down: see below",
+        "its beginning, auto [N]; ps: the table with processes; watch: a panel that is updated "
+        "while cells run (in a terminal the table, repeated until interrupted); watch off; "
+        "plot [FILE]: a picture of what was watched (-o: the samples); doctor: a report on why the "
+        "GPU is, or is not, usable; cluster [PROFILE or connection file], pin, dist init, dist "
+        "down: see below",
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
     options.add_argument(
@@ -157,12 +160,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
         return _on_engines(magics, text, options, silent=silent)
     cluster.check_unused(options)
-    verb = _VERBS.get(text)
+    verb = _verb(options.spec)
     if cell is not None and verb is not None:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
     option_conflicts.check(options, text, is_choice=verb is None, one_cell=cell is not None)
     result: Result
     if verb is not None:
+        options.quiet = options.quiet or silent
         result = verb(magics.shell, options)
     else:
         spec, wants = parse(text), option_conflicts.wants(options, magics, text)
@@ -184,10 +188,34 @@ def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:
     return diagnose()
 
 
+def _watch(shell: Any, options: argparse.Namespace) -> Result:
+    from gpumagic.magics.gpu import watch
+
+    return watch.watch(shell, options)
+
+
+def _watch_off(shell: Any, options: argparse.Namespace) -> Result:
+    from gpumagic.magics.gpu import watch
+
+    return watch.watch_off(shell, options)
+
+
+def _plot(shell: Any, options: argparse.Namespace) -> Result:
+    from gpumagic.magics.gpu import watch
+
+    return watch.plot(shell, options, options.spec[1:])
+
+
+def _verb(words: Sequence[str]) -> Callable[[Any, argparse.Namespace], Result] | None:
+    """Return the function of a line that is no choice of GPUs; None for one that is."""
+    return _plot if words[:1] == ["plot"] else _VERBS.get(" ".join(words))
+
+
 #: What is not a choice of GPUs: the first words of a line, and the function for them.
 _VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
     "": device_table.table,
     "ps": device_table.table_with_processes,
-    "watch": device_table.watch,
+    "watch": _watch,
+    "watch off": _watch_off,
     "doctor": _diagnosis,
 }

@@ -57,6 +57,9 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
             files = keep_variables.write(shell, options, payload, variables)
         for file in files:
             ending.callback(file.close)
+        from gpumagic.magics.gpu import watch
+
+        ending.enter_context(watch.ended_for_restart(shell))
         in_place.restart(shell, variables, payload, trial, files=files, force=options.force)
     raise AssertionError("unreachable")
 

@@ -1,0 +1,161 @@
+"""``%gpu watch``, ``%gpu watch off`` and ``%gpu plot``: the devices over time."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from gpumagic.errors import GpuMagicError, SpecError
+from gpumagic.magics.extension import find
+from gpumagic.magics.extension import of as extension_of
+from gpumagic.magics.gpu import device_table
+from gpumagic.magics.gpu.watch_output import CellOutput, is_console
+from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.magics.output import LiveDisplay
+from gpumagic.results import Result
+from gpumagic.results.watch import WatchHistory
+from gpumagic.system.paths import output_path
+from gpumagic.system.text import plural
+
+#: Seconds between two looks, and the least that a panel beside running cells may ask for.
+_EVERY, _LEAST = 1.0, 0.1
+_DOCK = (
+    "To keep it in view in JupyterLab: right-click here, 'Create New View for Output' puts it "
+    "beside the notebook"
+)
+
+
+def watch(shell: Any, options: argparse.Namespace) -> Result:
+    """Watch the devices: in a notebook by a panel beside the cells, else until interrupted."""
+    if hasattr(shell, "kernel") and not is_console(shell):
+        return _panel(shell, options)
+    return _foreground(shell, options)
+
+
+def watch_off(shell: Any, options: argparse.Namespace) -> WatchHistory:
+    """End the panel and return what it saw.
+
+    Raises:
+        SpecError: there is none.
+    """
+    current = of(shell)
+    if not current.running:
+        raise SpecError("no panel is running; '%gpu watch' begins one")
+    current.end("'%gpu watch off'")
+    return current.history()
+
+
+def plot(shell: Any, options: argparse.Namespace, words: Sequence[str]) -> WatchHistory:
+    """Draw what was seen, into the notebook or into a file, and return it.
+
+    Raises:
+        SpecError: nothing was seen, or the file cannot be written.
+        DependencyError: matplotlib is not installed.
+    """
+    if len(words) > 1:
+        raise SpecError(f"%gpu plot: one file, not {len(words)}; quote a name with blanks")
+    history = of(shell).history()
+    if not history.samples:
+        raise SpecError("there is nothing to draw yet; '%gpu watch' begins to look at the GPUs")
+    path = output_path(words[0]) if words else None
+    if path is None and options.quiet:
+        return history
+    picture = history.plot()
+    if path is not None:
+        try:
+            picture.save(path)
+        except (OSError, ValueError) as error:  # no space left; no such format
+            raise SpecError(f"cannot write {path}: {error}") from None
+    if not options.quiet:
+        _show_picture(shell, history, picture, path)
+    options.quiet = True  # the picture is what is shown
+    return history
+
+
+def _show_picture(shell: Any, history: WatchHistory, picture: Any, path: Any) -> None:
+    from IPython.display import display
+
+    drawn, known = len(history.busy_devices()), len(history.devices)
+    said = f"{plural(drawn, 'GPU')} over time, with the cells"
+    if drawn < known:
+        said += f"; {plural(known - drawn, 'idle GPU')} left out"
+    if path is not None:
+        print(f"{said}: written to {path}")
+        return
+    hint = "" if hasattr(shell, "kernel") else "; '%gpu plot FILE' writes it to a file"
+    bundle, size = picture.bundle(f"{said}{hint}")
+    display(bundle, raw=True, metadata=size)  # type: ignore[no-untyped-call]
+
+
+def of(shell: Any) -> Watch:
+    """Return the watch of a shell, made at the first call."""
+    extension = extension_of(shell)
+    if extension.watch is None:
+        extension.watch = Watch(shell, extension.hooks)
+    return extension.watch
+
+
+@contextmanager
+def ended_for_restart(shell: Any) -> Iterator[None]:
+    """End the panel for a block that replaces the process; it goes on if the block raises."""
+    extension = find(shell)
+    current = None if extension is None else extension.watch
+    if current is None or not current.running:
+        yield
+        return
+    current.end("the kernel was restarted")
+    try:
+        yield
+    except BaseException:
+        with suppress(GpuMagicError):  # why there is no restart is what counts
+            current.resume()
+        raise
+
+
+def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
+    """Leave a panel that a thread updates.
+
+    Raises:
+        SpecError: an option does not fit, or the output is captured.
+        DeviceError: NVML is missing or does not start.
+    """
+    every = _EVERY if options.every is None else options.every
+    if options.processes:
+        raise SpecError("-p: the panel shows no processes; '%gpu ps' lists them")
+    if every < _LEAST:
+        raise SpecError(f"--every: at least {_LEAST:g} s beside running cells, not {every:g}")
+    current = of(shell)
+    show = None if options.quiet else CellOutput(shell).show
+    hint = "" if current.has_hinted or show is None else _DOCK
+    current.begin(show, every, options.duration, hint)
+    current.has_hinted = current.has_hinted or show is not None
+    options.quiet = True  # the panel is what is shown
+    return current.history()
+
+
+def _foreground(shell: Any, options: argparse.Namespace) -> Result:
+    """Show the table repeatedly in one place until interrupted; return the last one."""
+    ends = None if options.duration is None else time.monotonic() + options.duration
+    current = of(shell)
+    current.end("moved to a later cell")
+    current.forget()
+
+    def look() -> Result:
+        found = device_table.table(shell, options)
+        current.log.add(time.time(), found.devices)
+        return found
+
+    table = look()
+    with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
+        with suppress(KeyboardInterrupt):  # the way to stop it
+            live.result(table)
+            while ends is None or time.monotonic() < ends:
+                time.sleep(_EVERY if options.every is None else options.every)
+                table = look()
+                live.result(table)
+        live.keep()
+    options.quiet = True  # the last table is on the screen already
+    return table

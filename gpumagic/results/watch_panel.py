@@ -1,0 +1,137 @@
+"""The panel of ``%gpu watch``: the devices now, and a curve of the last minute for each figure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
+from gpumagic.render.units import bytes_, percent
+from gpumagic.results.base import Result
+from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice
+
+#: Seconds that the curves show.
+_SECONDS = 60.0
+#: The temperatures at the bottom and at the top of a curve: idle, and about where clocks go down.
+_COLD, _HOT = 20, 95
+_COLUMNS = (
+    Column("GPU", "right"),
+    Column("CUDA"),
+    Column("Utilisation"),
+    Column("Mine"),
+    Column("Others"),
+    Column("Power"),
+    Column("Temperature"),
+)
+
+
+@dataclass(frozen=True)
+class WatchPanel(Result):
+    """What a panel shows at one time."""
+
+    devices: tuple[WatchedDevice, ...]
+    #: Those of the last minute, oldest first; the last one is the current one.
+    samples: tuple[UtilizationSample, ...]
+    #: Seconds between two looks now.
+    every: float
+    #: Whether the looks are rarer, since nothing changes.
+    asleep: bool = False
+    #: Why the panel has ended; None while it is running.
+    ended: str | None = None
+    #: A remark for the first panel of a session.
+    hint: str = ""
+
+    def _blocks(self) -> list[Block]:
+        blocks: list[Block] = []
+        names = {device.name for device in self.devices}
+        if len(names) == 1 and None not in names:
+            totals = {device.memory_total for device in self.devices}
+            total = f" · {bytes_(*totals)}" if len(totals) == 1 and None not in totals else ""
+            count = f"{len(self.devices)} × " if len(self.devices) > 1 else ""
+            blocks.append(Line.of(f"{count}{names.pop()}{total}", "dim"))
+        if self.devices:
+            blocks.append(Grid(_COLUMNS, [self._row(device) for device in self.devices]))
+        blocks.append(self._status())
+        if self.hint:
+            blocks.append(Line.of(self.hint, "dim"))
+        return blocks
+
+    def _status(self) -> Line:
+        looked = "no look yet"
+        if self.samples:
+            at = time.localtime(self.samples[-1].time)
+            looked = f"last look {time.strftime('%H:%M:%S', at)}"
+        if self.ended is not None:
+            text = f" · {looked} · '%gpu plot' draws what was seen"
+            return Line([Cell(f"■ ended: {self.ended}", "strong"), Cell(text, "dim")])
+        pace = f"every {self.every:g} s"
+        if self.asleep:
+            pace = f"no change for a minute: looks {pace}, and when a cell runs"
+        text = f" · {looked} · {pace} · '%gpu watch off' ends it"
+        return Line([Cell("● running", "good"), Cell(text, "dim")])
+
+    def _row(self, device: WatchedDevice) -> list[Cell]:
+        style: Style = "dim" if device.visible is False else ""
+        cuda = Cell("hidden" if device.visible is False else DASH, "dim")
+        if device.ordinal is not None:
+            cuda = Cell(f"cuda:{device.ordinal}", "good")
+        first = [Cell(str(device.index), style or "strong"), cuda]
+        latest = self.samples[-1].time if self.samples else 0.0
+        seen = [(latest - each.time, each.of_device(device.index)) for each in self.samples]
+        current = seen[-1][1] if seen else None
+        if current is None or current.error is not None:
+            error = "not listed" if current is None else current.error
+            return [*first, Cell(str(error), "bad"), *[Cell(DASH, "dim")] * 4]
+        total, limit = device.memory_total, device.power_limit
+        return [
+            *first,
+            _figure(seen, "utilization", "utilisation", percent, (0, 100), style),
+            _figure(seen, "memory_own", "memory, mine", bytes_, (0, total), style),
+            _figure(seen, "memory_others", "memory, others'", bytes_, (0, total), style),
+            _figure(seen, "power", "power", _watts, (0, limit), style),
+            _figure(seen, "temperature", "temperature", _celsius, (_COLD, _HOT), style),
+        ]
+
+    def __repr__(self) -> str:
+        return f"<WatchPanel: {'running' if self.ended is None else 'ended'}>"
+
+
+def _figure(
+    seen: Sequence[tuple[float, DeviceSample | None]],
+    field: str,
+    what: str,
+    unit: Callable[[Any], str],
+    scale: tuple[int, float | None],
+    style: Style,
+) -> Cell:
+    """Return a field's current figure with its curve; ``seen`` is by seconds before the last look.
+
+    ``scale`` is the curve's bottom and top; without a top, the highest value is.
+    """
+    changes: list[tuple[float, float | None]] = []
+    value = None
+    for age, sample in seen:
+        value = getattr(sample, field, None)
+        if not changes or value != changes[-1][1]:
+            changes.append((age, value))
+    known = [each for _, each in changes if each is not None]
+    if not known:
+        return Cell(DASH, "dim")
+    low, top = scale
+    height = (top or max(*known, low + 1)) - low
+    points = [(age, None if each is None else (each - low) / height) for age, each in changes]
+    label = f"{what}: {unit(min(known))} to {unit(max(known))} in the last minute"
+    if top and field != "temperature":
+        label += f", of {unit(top)}"
+    dim = bool(style) or field == "memory_others"
+    return Cell(unit(value), style, spark=Sparkline(points, _SECONDS, label, dim))
+
+
+def _watts(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f} W"
+
+
+def _celsius(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f} °C"

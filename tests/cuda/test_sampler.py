@@ -1,0 +1,80 @@
+"""A thread's readings: by an NVML session of its own, without a call of CUDA's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda import devices, driver, nvml
+from gpumagic.cuda.driver import DriverState
+from gpumagic.cuda.sampler import Sampler, _certain
+from gpumagic.errors import DeviceError
+from gpumagic.results import Device, Process
+
+GIB = 2**30
+BEFORE = DriverState(loaded=True, initialized=False)
+
+
+def test_it_reads_beside_another_session(virtual_gpu: Any) -> None:
+    virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
+    virtual_gpu.add_process(0, 4242, 3 * GIB, "someone")
+    sampler = Sampler()
+    before = virtual_gpu.calls("cu*")
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(sampler.read(BEFORE, lambda: True)))
+    thread.start()
+    thread.join()
+    assert virtual_gpu.calls("cu*") == before
+    assert (found[1].utilization, found[1].temperature, found[1].power) == (33, 55, 250.0)
+    assert (found[0].memory_own, found[0].memory_others) == (0, 3 * GIB)
+    nvml.session()
+    nvml.close()  # the other one's end is not this one's
+    assert len(sampler.read(BEFORE, lambda: True)) == 4
+    sampler.close()
+
+
+def test_memory_of_this_process_during_a_cell(virtual_gpu: Any) -> None:
+    import torch
+
+    block = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
+    sampler = Sampler()
+    # As of before the cell, CUDA was not in use.
+    first, second, *_ = sampler.read(BEFORE, lambda: False)
+    known = sampler.read(driver.state(), lambda: True)
+    sampler.close()
+    assert first.memory_own is not None
+    assert first.memory_own >= GIB
+    assert second.memory_own == known[1].memory_own == 0
+    assert known[0].memory_own == first.memory_own
+    del block
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("first_namespace", [True, False])
+@pytest.mark.parametrize(
+    ("processes", "is_known"),
+    [(None, False), ((), None), ((Process(os.getpid(), 5, own=True),), True)],
+)
+def test_what_is_certain_while_a_cell_runs(
+    monkeypatch: pytest.MonkeyPatch,
+    processes: tuple[Process, ...] | None,
+    is_known: bool | None,
+    first_namespace: bool,
+) -> None:
+    monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: first_namespace)
+    device = Device(0, processes=processes, memory_own=5, memory_others=7)
+    found = _certain(device)
+    # An empty list is complete outside of containers only.
+    if is_known is True or (is_known is None and first_namespace):
+        assert found is device
+    else:
+        assert (found.memory_own, found.memory_others) == (None, None)
+
+
+def test_without_nvml(virtual_gpu: Any) -> None:
+    virtual_gpu.fault("nvmlInit*", 9)
+    with pytest.raises(DeviceError, match="driver is not loaded"):
+        Sampler()

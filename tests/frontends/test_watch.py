@@ -1,0 +1,71 @@
+"""The panel of ``%gpu watch`` in JupyterLab: updated while a cell runs, light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.frontends import lab
+from tests.frontends.test_browser import start_all, wait_for_all
+from tests.virtual_gpu.world import World
+
+pytestmark = [
+    pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing())),
+    pytest.mark.timeout(300),
+]
+
+GIB = 2**30
+CELLS = [
+    "%load_ext gpumagic\nimport os, time, torch",
+    "%gpu watch",
+    "blocks = []\n"
+    "while not os.path.exists('enough'):\n"
+    "    blocks.append(torch.empty(2 << 30, dtype=torch.uint8, device='cuda:0'))\n"
+    "    del blocks[:-20]\n"
+    "    time.sleep(0.5)",
+    "%gpu plot",
+    "%gpu watch off",
+]
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_the_panel_changes_while_a_cell_runs(
+    child_environment: Callable[..., dict[str, str]], tmp_path: Path, theme: str
+) -> None:
+    environment = lab.environment_for(child_environment(), tmp_path)
+    world = World.current(environment)
+    world.add_process(1, 4242, 40 * GIB, "someone")
+    lab.choose_theme(tmp_path, f"JupyterLab {theme}")
+    lab.write_notebook(tmp_path / "book.ipynb", CELLS)
+    lab.PICTURES.mkdir(parents=True, exist_ok=True)
+    with lab.server("lab", tmp_path, environment) as address, lab.page(1280, 1300) as page:
+        page.goto(f"{address}/lab/tree/book.ipynb")
+        start_all(page)
+        panel = page.locator(".jp-CodeCell").nth(1).locator(".gpumagic")
+        panel.wait_for(timeout=60_000)
+        seen = set()
+        for step in range(60):
+            if len(seen) > 6:
+                break
+            for index in range(3):
+                load = 50 + 45 * math.sin(step / 4 + index)
+                world.set_gpu(index, utilization=int(load), power=int(70 + 6 * load))
+            page.wait_for_timeout(500)
+            seen.add(panel.inner_text())
+        page.screenshot(path=str(lab.PICTURES / f"watch-{theme.lower()}.png"))
+        page.set_viewport_size({"width": 700, "height": 1300})
+        page.wait_for_timeout(1500)
+        page.screenshot(path=str(lab.PICTURES / f"watch-{theme.lower()}-700.png"))
+        running = panel.inner_text()
+        (tmp_path / "enough").touch()
+        wait_for_all(page)
+        page.set_viewport_size({"width": 1280, "height": 1300})
+        page.wait_for_timeout(1500)
+        page.screenshot(path=str(lab.PICTURES / f"watch-{theme.lower()}-ended.png"))
+        ended = panel.inner_text()
+    assert len(seen) > 6
+    assert "running" in running
+    assert "ended: '%gpu watch off'" in ended

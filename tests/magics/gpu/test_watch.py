@@ -1,0 +1,329 @@
+"""``%gpu watch``: a panel that a thread updates beside the cells, or a table in a terminal."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpumagic.errors import DeviceError
+from gpumagic.magics.gpu import watch, watch_output, watch_thread
+from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.results import WatchHistory
+from tests.support.kernels import PATIENCE, Kernel
+
+GIB = 2**30
+
+
+class Panel:
+    """What a panel has shown, oldest first, and how to wait for what it will."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, str]] = []
+
+    def __call__(self, bundle: Any) -> None:
+        self.shown.append(dict(bundle))
+
+    @property
+    def text(self) -> str:
+        return self.shown[-1]["text/plain"]
+
+    def until(self, says: str) -> None:
+        until(lambda: says in self.text, lambda: self.text)
+
+
+def until(holds: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def begin(ip: Any, virtual_gpu: Any) -> Iterator[Callable[..., tuple[Watch, Panel]]]:
+    """``begin(every=0.01, …)`` begins to watch, and returns the watch and its panel."""
+    current = watch.of(ip)
+
+    def make(every: float = 0.01, **options: Any) -> tuple[Watch, Panel]:
+        panel = Panel()
+        current.begin(panel, every, **options)
+        return current, panel
+
+    yield make
+    current.end("the test is over")
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "gpumagic watch"]
+
+
+def test_the_panel_follows_the_devices(begin: Callable[..., Any], virtual_gpu: Any) -> None:
+    current, panel = begin()
+    assert len(panel.shown) == 1  # in the cell that has asked for it
+    virtual_gpu.set_gpu(2, utilization=63, power=250)
+    panel.until("63 %")
+    assert "250 W" in panel.text
+    assert "<svg" in panel.shown[-1]["text/html"]
+    assert "● running" in panel.text
+    current.end("enough")
+    assert "■ ended: enough" in panel.text
+    assert "63 %" in panel.text
+    assert not threads()
+    count = len(panel.shown)
+    current.end("again")
+    assert len(panel.shown) == count
+
+
+def test_it_calls_neither_cuda_nor_torch(begin: Callable[..., Any], virtual_gpu: Any) -> None:
+    _, panel = begin()
+    before = virtual_gpu.calls("cu*")
+    virtual_gpu.set_gpu(0, utilization=41)
+    panel.until("41 %")
+    assert virtual_gpu.calls("cu*") == before
+
+
+def test_cells_are_recorded_as_spans(
+    begin: Callable[..., Any], run_cell: Callable[..., Any]
+) -> None:
+    current, _ = begin()
+    run_cell("first = 1\nsecond = 2")
+    run_cell("get_ipython().run_cell('inner = 1')")
+    run_cell("1/0", raising=False)
+    history = current.history()
+    assert [(cell.source, cell.failed) for cell in history.cells] == [
+        ("first = 1", False),
+        ("get_ipython().run_cell('inner = 1')", False),
+        ("1/0", True),
+    ]
+    numbers = [cell.number for cell in history.cells]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+    assert all(cell.end is not None and cell.start <= cell.end for cell in history.cells)
+    assert history.running
+    current.end("enough")
+    run_cell("x = 1")
+    assert len(current.history().cells) == 3
+    assert not current.history().running
+
+
+def test_it_sleeps_while_nothing_changes_and_wakes_with_a_cell(
+    begin: Callable[..., Any],
+    virtual_gpu: Any,
+    run_cell: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_thread, "RECENT", 0.05)
+    monkeypatch.setattr(watch_thread, "_SLOW", 1000.0)
+    monkeypatch.setattr(watch_thread, "_SLOWEST", 1000.0)
+    current, panel = begin()
+    panel.until("no change for a minute: looks every 1000 s")
+    shown, looked = len(panel.shown), current.log.recent[-1].time
+    run_cell("x = 1")
+    until(lambda: current.log.recent[-1].time > looked)
+    assert len(panel.shown) == shown  # it has looked, and there is nothing new to show
+    virtual_gpu.set_gpu(0, utilization=77)
+    run_cell("x = 2")
+    panel.until("77 %")
+
+
+def test_it_ends_by_itself(begin: Callable[..., Any], run_cell: Callable[..., Any]) -> None:
+    current, panel = begin(duration=0.02)
+    panel.until("■ ended: 0.02 s are over")
+    until(lambda: not threads())
+    assert not current.running
+    run_cell("x = 1")
+    assert current.history().samples
+
+
+@pytest.mark.parametrize("code", [999, 15])
+def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
+    begin: Callable[..., Any], virtual_gpu: Any, run_cell: Callable[..., Any], code: int
+) -> None:
+    current, panel = begin()
+    virtual_gpu.fault("nvmlDeviceGetCount*", code)
+    panel.until("■ ended: NVML answers")
+    ran = run_cell("x = 1")
+    assert ran.stdout + ran.stderr == ""
+    assert not current.running
+
+
+def test_a_lost_gpu_is_named_and_the_others_go_on(
+    begin: Callable[..., Any], virtual_gpu: Any
+) -> None:
+    _, panel = begin()
+    virtual_gpu.lose(1)
+    panel.until("the GPU is lost")
+    virtual_gpu.set_gpu(0, utilization=55)
+    panel.until("55 %")
+    assert "● running" in panel.text
+
+
+def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], ip: Any) -> None:
+    current, _ = begin()
+
+    def fail(bundle: Any) -> None:
+        raise OSError("no such socket")
+
+    current._thread._show = fail
+    until(lambda: not threads())
+    assert not current.running
+
+
+def test_without_nvml_nothing_begins(ip: Any, virtual_gpu: Any) -> None:
+    current, panel = watch.of(ip), Panel()
+    virtual_gpu.fault("nvmlDeviceGetCount*", 999)
+    with pytest.raises(DeviceError):
+        current.begin(panel, 0.01)
+    assert not panel.shown
+    assert not threads()
+    assert not current.running
+
+
+def test_a_second_panel_takes_over(begin: Callable[..., Any]) -> None:
+    current, first = begin()
+    until(lambda: len(current.log.samples) > 3)
+    samples = current.log.samples
+    _, second = begin()
+    assert "■ ended: moved to a later cell" in first.text
+    assert len(threads()) == 1
+    assert current.history().samples[:3] == samples[:3]
+    current.end("enough")
+    assert "enough" in second.text
+
+
+def test_unloading_ends_it(begin: Callable[..., Any], ip: Any) -> None:
+    _, panel = begin()
+    ip.extension_manager.unload_extension("gpumagic")
+    assert "■ ended: gpumagic was unloaded" in panel.text
+    assert not threads()
+    ip.extension_manager.load_extension("gpumagic")
+
+
+def test_a_refused_restart_goes_on(begin: Callable[..., Any], ip: Any, virtual_gpu: Any) -> None:
+    current, panel = begin()
+
+    def refused() -> None:
+        with watch.ended_for_restart(ip):
+            assert "■ ended: the kernel was restarted" in panel.text
+            assert not threads()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        refused()
+    assert current.running
+    virtual_gpu.set_gpu(0, utilization=66)
+    panel.until("66 %")
+
+
+# --- the magic ---------------------------------------------------------------------------------
+
+
+def test_in_a_terminal_it_runs_in_the_foreground(
+    run_cell: Callable[..., Any], virtual_gpu: Any, tmp_path: Path
+) -> None:
+    run_cell("%gpu watch --every 0.01 --for 0.05")
+    assert not threads()
+    ran = run_cell(f"%gpu plot {tmp_path}/all.svg -o")
+    assert isinstance(ran.value, WatchHistory)
+    assert len(ran.value.samples) > 1
+    assert "written to" in ran.stdout
+    assert (tmp_path / "all.svg").read_text().startswith("<?xml")
+    (picture,) = run_cell("%gpu plot").displays
+    assert picture["image/png"]
+    assert run_cell("%gpu plot -q -v seen").text == ""
+    assert run_cell("len(seen.to_pandas()) % 4").value == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%gpu watch off", "no panel is running; '%gpu watch' begins one"),
+        ("%gpu plot", "there is nothing to draw yet; '%gpu watch' begins to look at the GPUs"),
+        ("%gpu plot a b", "one file, not 2"),
+        ("%gpu plot -p", "-p goes with the table"),
+        ("%gpu watch off --every 3", "--every goes with watch"),
+    ],
+)
+def test_mistakes(run_cell: Callable[..., Any], line: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says.replace("?", "\\?")):
+        run_cell(line)
+
+
+@pytest.mark.parametrize("name", ["missing/x.png", "x.nonsense"])
+def test_a_picture_that_cannot_be_written(
+    run_cell: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    run_cell("%gpu watch --for 0 -q")
+    with pytest.raises(UsageError):
+        run_cell(f"%gpu plot {tmp_path}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("message_id", "stdin", "metadata", "console"),
+    [
+        ("8ae1-77_4242_3", True, {}, True),  # jupyter console
+        ("8ae1-77_4242_3", False, {}, False),  # nbclient
+        ("8ae1-77_4242_3", True, {"cellId": "a"}, False),
+        ("0c5e7a52-6c29-4ab5-9b56-7d9fbd7c9f10", True, {}, False),  # JupyterLab, VS Code
+    ],
+)
+def test_which_clients_show_text_only(
+    message_id: str, stdin: bool, metadata: dict[str, str], console: bool
+) -> None:
+    class Client:
+        def get_parent(self, channel: str) -> dict[str, Any]:
+            header, content = {"msg_id": message_id}, {"allow_stdin": stdin}
+            return {"header": header, "content": content, "metadata": metadata}
+
+    class Shell:
+        kernel = Client()
+
+    assert watch_output.is_console(Shell()) is console
+    assert not watch_output.is_console(object())
+
+
+def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """The panel is updated while a cell runs, and belongs to the cell that began it."""
+    k = kernel()
+    begun = k.submit("%gpu watch --every 0.1")
+    reply = k.wait(begun)
+    assert "● running" in reply.text
+    assert "Create New View for Output" in reply.text
+    busy = k.submit("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)")
+    updates: list[dict[str, Any]] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(updates) < 3:
+        assert time.monotonic() < deadline
+        try:
+            message = k.client.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        if message["msg_type"] == "update_display_data":
+            assert message["parent_header"]["msg_id"] == begun
+            updates.append(message["content"])
+    (tmp_path / "enough").touch()
+    k.client.get_shell_msg(timeout=PATIENCE)
+    assert len({each["transient"]["display_id"] for each in updates}) == 1
+    assert all("<svg" in each["data"]["text/html"] for each in updates)
+    # Captured output would never be seen; the panel that is there goes on.
+    captured = k.run("%%capture found\n%gpu watch", raising=False)
+    assert "captured" in k.value("found.stderr") + captured.shown
+    mistake = k.run("%gpu watch --every 0", raising=False)
+    assert "--every: at least 0.1 s" in mistake.stderr
+    assert "-p: the panel shows no processes" in k.run("%gpu watch -p", raising=False).stderr
+    again = k.run("%gpu watch -o")
+    assert "Create New View" not in again.text
+    assert again.value is not None
+    assert "looks in" in k.run("%gpu watch off").text
+    # A recording without a panel; a restart in place ends it, and does not take it for the user's.
+    k.run("import torch; x = torch.ones(1, device='cuda')")
+    assert k.run("%gpu watch -q").outputs == []
+    assert "restarted" in k.run("%gpu off --restart").text
+    assert "no panel is running" in k.run("%gpu watch off", raising=False).stderr
+    assert busy
