@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def held(virtual_gpu: Any) -> Iterator[Any]:
+def held(virtual_gpu: Any) -> Any:
     """A tensor, so that this process has a context."""
-    yield torch.ones(3, device="cuda")
+    return torch.ones(3, device="cuda")
 
 
 @pytest.mark.parametrize(

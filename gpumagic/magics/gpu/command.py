@@ -84,7 +84,8 @@ def parser() -> Parser:
     restart.add_argument(
         "--restart",
         action="store_true",
-        help="if it is too late, restart the kernel in place: variables are lost, the next cells "
+        help="if it is too late, or CUDA is over after an error, restart the kernel in place: "
+        "variables are lost, the next cells "
         "run in the new state; must be the last line of its cell",
     )
     restart.add_argument(

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from gpumagic.cuda.process_state import STATE
+from gpumagic.magics.gpu import keep_variables
+from gpumagic.restart import variables as keep
 from tests.support.kernels import Kernel
 
 CELL = """
@@ -36,9 +44,13 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     assert "CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel" in shown
     assert k.value("selection.lost") == ("model", "optimizer", "inputs", "stream", "generator")
     # The next cell goes on: CUDA works, and what the names stood for is there.
-    assert k.value("(nn.Linear(1, 1).cuda().weight.cpu().shape, F is nn.functional)") == ((1, 1), 1)
-    assert k.value("(float16 is torch.float16, str(device), scaled(1), config.size)") == (
-        *(True, "cuda:1", 2.0, 3),
+    assert k.value("(*nn.Linear(1, 1).cuda().weight.cpu().shape, F is nn.functional)") == (
+        1,
+        1,
+        True,
+    )
+    assert k.value("(float16 is torch.float16, str(device), int(scaled(1)), config.size)") == (
+        *(True, "cuda:1", 2, 3),
     )
     assert k.value("(loss.tolist(), pinned.tolist(), history)") == ([1, 1], [1, 1], [0.5, 0.25])
     assert k.value(VARIABLE) == "1"
@@ -63,3 +75,25 @@ def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Ke
     assert "Lost: 2 variables (x, b)." in shown
     assert "Lost since the GPU could not be read any more: x." in shown
     assert k.value("(a, torch.ones(1, device='cuda').cpu().tolist())")[0] == 1
+
+
+def test_work_that_fails_while_variables_are_written(
+    ip: Any, virtual_gpu: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that was still running when the context was asked."""
+
+    class Ends:
+        def __reduce__(self) -> Any:
+            virtual_gpu.end_context(710)
+            return int, ()
+
+    monkeypatch.setattr(STATE, "context_failure", None)
+    run_cell("import torch; x = torch.ones(2, device='cuda'); host = [1]")
+    ip.user_ns["ends"] = Ends()
+    payload: dict[str, Any] = {"quiet": True}
+    options = argparse.Namespace(keep=["all"], force=False)
+    files = keep_variables.write(ip, options, payload, dict(os.environ))
+    keep.close(files)
+    assert (payload["dead"], payload["lost_with_context"]) == (True, ["x"])
+    assert payload["not_kept"] == {}
+    assert len(files) == 1  # there is no tensor to write

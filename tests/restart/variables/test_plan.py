@@ -44,7 +44,9 @@ def test_with_a_dead_context_cuda_is_asked_nothing(
         "module": module,
         "within": {"deep": [on_gpu]},
         "storage": on_gpu.untyped_storage(),
-        "typed": on_gpu.storage(),
+        "typed": torch.storage.TypedStorage(
+            wrap_storage=on_gpu.untyped_storage(), dtype=torch.float32, _internal=True
+        ),
         "sparse": torch.sparse_coo_tensor(
             [[0]], [1.0], (2,), device="cuda", check_invariants=False
         ),

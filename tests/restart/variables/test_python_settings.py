@@ -67,7 +67,7 @@ def test_a_logger_without_its_handlers_is_named() -> None:
 
 
 def test_handlers_that_a_library_sets_itself_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own class on its own logger, for a module that it may import only later, as torch does."""
+    """Its own class on its own logger, as torch does for modules that it imports only later."""
 
     class OwnHandler(logging.Handler):
         pass
