@@ -114,6 +114,10 @@ class ProcessState:
     #: Whether the variable in the environment that `nvml_check` is about was set by gpumagic.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
+    #: What destroyed this process's CUDA context (`context_failure`); None while nothing is known.
+    context_failure: str | None = None
+    #: ``CUDA_LAUNCH_BLOCKING`` as a restart has set it for this process (`launch_blocking`).
+    launch_blocking: WrittenVariable | None = None
     #: The `init_trace.InitTrace` that is attached, or that has seen CUDA initialised.
     init_trace: Any = None
 

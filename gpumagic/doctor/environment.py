@@ -10,6 +10,7 @@ from typing import Literal
 from gpumagic.cuda import visible_devices
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
+from gpumagic.selection import launch_blocking
 from gpumagic.system.text import plural
 
 #: When a variable is read: at the start of the process, by ``import torch``, when CUDA is
@@ -134,7 +135,10 @@ def _judged(name: str, value: str | None, evidence: str) -> Finding:
             name,
             "warn",
             f"{evidence}: the host waits for every kernel, which is slow",
-            "unless you are looking for a failing kernel, unset it and restart",
+            "unless you are looking for a failing kernel, "
+            + (
+                "%gpu reset --restart" if launch_blocking.is_temporary() else "unset it and restart"
+            ),
         )
     if name == "PYTORCH_NO_CUDA_MEMORY_CACHING" and value:
         return Finding(

@@ -31,13 +31,18 @@ def explain(error: BaseException) -> Result | None:
 
 def _cuda(error: BaseException) -> Explanation | None:
     """Explain a CUDA error, recognised by its text: a worker's error arrives as text only."""
-    some = itertools.islice(tracebacks.linked(error), _EXCEPTIONS)
-    text = "\n".join(_excerpt(introspection.message(each)) for each in some)
+    text = full_text(error)
     _note_failure(text)
     for pattern, line in _LINES:
         if re.search(pattern, text, re.IGNORECASE):
             return Explanation(line())
     return None
+
+
+def full_text(error: BaseException) -> str:
+    """Return the messages of an exception and of those that led to it, within limits."""
+    some = itertools.islice(tracebacks.linked(error), _EXCEPTIONS)
+    return "\n".join(_excerpt(introspection.message(each)) for each in some)
 
 
 #: Limits on the exceptions, and on the characters of each, that are searched.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
-from gpumagic.cuda import devices, driver, init_trace, nvml, probe, torch_cuda
+from gpumagic.cuda import context_failure, devices, driver, init_trace, nvml, probe, torch_cuda
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
 from gpumagic.doctor import system
@@ -70,6 +70,8 @@ class Facts:
     gate: str | None = None
     gate_allows: tuple[int, ...] = ()
     bad_fork: bool = False
+    #: What has destroyed this process's CUDA context, as a clause; None if nothing has.
+    context_failure: str | None = None
     threads: int | None = None
     cores: Cores = field(default_factory=lambda: Cores(1, 1))
 
@@ -107,6 +109,7 @@ def gather() -> Facts:
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),
+        context_failure=context_failure.check(),
         threads=cpu_threads.number(),
         cores=cpu_threads.cores(),
     )

@@ -12,7 +12,8 @@ from gpumagic.system.text import plural
 
 def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]:
     """Return the number of GPUs that torch can use, None if unknown, and the sentence for it."""
-    if facts.state.failed or (facts.gate is not None and not facts.gate_allows):
+    unusable = facts.state.failed or facts.context_failure is not None
+    if unusable or (facts.gate is not None and not facts.gate_allows):
         number: int | None = 0
     elif not facts.build.compiled:
         number = 0 if facts.build.error is None or "not installed" in facts.build.error else None

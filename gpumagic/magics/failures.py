@@ -28,7 +28,7 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
         from gpumagic.memory.oom import find
 
         none = find(error) is None
-        found = _known(error) if none else _out_of_memory(shell, error, begun)
+        found = _known(shell, error) if none else _out_of_memory(shell, error, begun)
         if found is None:
             return
         from IPython.display import display
@@ -38,10 +38,12 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
         print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
 
 
-def _known(error: BaseException) -> Any:
-    from gpumagic.doctor.explanation import explain
+def _known(shell: Any, error: BaseException) -> Any:
+    from gpumagic.doctor import explanation
+    from gpumagic.magics import dead_context
 
-    return explain(error)
+    found = dead_context.explain(shell, explanation.full_text(error))
+    return found or explanation.explain(error)
 
 
 def _out_of_memory(shell: Any, error: BaseException, begun: Any) -> Any:

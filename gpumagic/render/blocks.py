@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from gpumagic.system.text import listed
+
 #: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
 #: is a line of source, its indentation kept.
 Style = Literal["", "dim", "strong", "good", "warn", "bad", "code"]
@@ -68,11 +70,13 @@ class Line:
     """A line of text, possibly several styles in one line."""
 
     parts: Sequence[Cell]
+    #: What a notebook shows when the line is opened; text leaves it out.
+    folded: str = ""
 
     @classmethod
-    def of(cls, text: str, style: Style = "") -> Line:
+    def of(cls, text: str, style: Style = "", folded: str = "") -> Line:
         """Return a line of one style."""
-        return cls((Cell(text, style),))
+        return cls((Cell(text, style),), folded)
 
 
 Block: TypeAlias = Grid | Line
@@ -81,6 +85,12 @@ Block: TypeAlias = Grid | Line
 def dim_lines(texts: Iterable[str]) -> list[Block]:
     """Return a dim line for each text: the notes of a result."""
     return [Line.of(text, "dim") for text in texts]
+
+
+def names_line(before: str, names: Sequence[str], after: str = "") -> Line:
+    """Return a dim line with the first of the names; all of them are folded where they are many."""
+    short, every = listed(names), ", ".join(names)
+    return Line.of(f"{before}{short}{after}", "dim", "" if short == every else every)
 
 
 def shortened(text: str, longest: int) -> str:

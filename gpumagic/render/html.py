@@ -47,7 +47,11 @@ def _line(line: Line) -> str:
     parts = "".join(
         f"<span{_style(_STYLES[part.style])}>{_text(part.text)}</span>" for part in line.parts
     )
-    return f'<div style="white-space:pre-wrap;margin:.15em 0">{parts}</div>'
+    style = "white-space:pre-wrap;margin:.15em 0"
+    if not line.folded:
+        return f'<div style="{style}">{parts}</div>'
+    opened = f'<div style="margin-left:1.2em">{_text(line.folded)}</div>'
+    return f'<details style="{style}"><summary>{parts}</summary>{opened}</details>'
 
 
 def _table(grid: Grid) -> str:

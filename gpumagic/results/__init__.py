@@ -15,6 +15,7 @@ from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
 from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
 from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
 from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
+from gpumagic.results.dead_context import DeadContext
 from gpumagic.results.devices import Device, DeviceTable, MigInstance
 from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
 from gpumagic.results.freed import Freed, FreeStep
@@ -54,6 +55,7 @@ __all__ = [
     "Comparison",
     "Copy",
     "CudaTiming",
+    "DeadContext",
     "Device",
     "DeviceHolders",
     "DeviceMemory",

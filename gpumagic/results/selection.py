@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Cell, Line, Style, dim_lines
+from gpumagic.render.blocks import Block, Cell, Line, Style, dim_lines, names_line
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
+from gpumagic.system.text import plural
 
 Status = Literal["applied", "too-late", "gated", "restarted", "unchanged"]
 
@@ -42,6 +43,8 @@ class Selection(Result):
     message: str | None = None
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
+    #: The names of the variables that a restart has lost.
+    lost: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
         count = len(self.devices)
@@ -53,7 +56,11 @@ class Selection(Result):
         status = Cell(self.status, STATUS_STYLES[self.status])
         masked = Cell(f"  ({variables(self.environment)})", "dim")
         headline = Line((status, Cell(f": {sees}"), masked))
-        return [headline, *map(_visible, self.devices), *dim_lines(self.notes)]
+        blocks: list[Block] = [headline, *map(_visible, self.devices)]
+        if self.lost:
+            number = plural(len(self.lost), "variable")
+            blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
+        return [*blocks, *dim_lines(self.notes)]
 
     def __repr__(self) -> str:
         return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 #: The most characters that are shown of a text, and of an exception.
 LONGEST, REASON = 2000, 300
@@ -67,6 +67,12 @@ def named(error: BaseException) -> str:
     """Return an exception's type and the first line of its message."""
     name, message = harmless(type(error).__name__, REASON), reason(error)
     return f"{name}: {message}" if message != name else name
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return the names, or the first ``most`` of them and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

@@ -53,3 +53,9 @@ def test_a_long_table_is_cut() -> None:
     html = render([grid])
     assert html.count("<tr>") == ROWS + 1
     assert "and 5 more" in html
+
+
+def test_a_folded_line_opens() -> None:
+    html = render([Line.of("short", "dim", "all of <it>\x1b")])
+    assert "<summary>" in html
+    assert html.index("short") < html.index("</summary>") < html.index("all of &lt;it&gt;\ufffd")

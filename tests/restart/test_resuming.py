@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.restart import FREEZE
+from tests.restart import FREEZE, report
 from tests.support.kernels import ROOT, Kernel
 
 
@@ -64,7 +64,7 @@ def test_an_interrupt_of_the_new_process_waits_for_the_reply(
     gate.open()
     reply = k.wait(asking)
     assert reply.status == "error"
-    assert reply.text.startswith("restarted: this kernel sees 1 GPU")
+    assert report(reply.text).startswith("restarted: this kernel sees 1 GPU")
     assert reply.error is not None
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert k.wait(rest).status == "aborted"
@@ -195,7 +195,7 @@ def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> No
     # A variable that is tried in a child.
     asking, rest = k.submit("%gpu 1 --restart --keep x"), k.submit("x.a, os.getpid()")
     reply = k.wait(asking)
-    assert reply.text.startswith("restarted: this kernel sees 1 GPU")
+    assert report(reply.text).startswith("restarted: this kernel sees 1 GPU")
     assert "Kept: x." in reply.text
     assert k.wait(rest).value == f"(5, {pid})"
     deadline = time.monotonic() + 60
@@ -213,7 +213,7 @@ def test_found_only_through_the_path_of_the_notebook(kernel: Callable[..., Kerne
     k.run(f"import os, sys; os.environ['PYTHONPATH'] = {path!r}; sys.path.insert(0, {str(ROOT)!r})")
     k.run(f"%load_ext gpumagic\n{FREEZE}; x = 5")
     asking, rest = k.submit("%gpu 1 --restart --keep x"), k.submit("x")
-    assert k.wait(asking).text.startswith("restarted: this kernel sees 1 GPU")
+    assert report(k.wait(asking).text).startswith("restarted: this kernel sees 1 GPU")
     assert k.wait(rest).value == "5"
     assert "sees 1 GPU" in k.run("%gpu 1").text
 

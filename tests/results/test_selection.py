@@ -48,6 +48,11 @@ def test_drawing() -> None:
             "unchanged: what this kernel sees is not known before CUDA starts  "
             "(CUDA_VISIBLE_DEVICES=0)",
         ),
+        (
+            Selection("off", {"CUDA_VISIBLE_DEVICES": "-1"}, "restarted", lost=("x", "model")),
+            "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)\n"
+            "Lost: 2 variables (x, model).",
+        ),
     ],
 )
 def test_drawing_of_a_status(selection: Selection, text: str) -> None:

@@ -98,3 +98,10 @@ def test_a_count_with_its_noun() -> None:
     assert text.plural(2, "launch", "launches") == "2 launches"
     assert f"{text.noun(2, 'engine')} 0, 3" == "engines 0, 3"
     assert text.noun(1, "engine") == "engine"
+
+
+def test_a_list_of_names() -> None:
+    assert text.listed([]) == ""
+    assert text.listed(["a", "b"], 2) == "a, b"
+    assert text.listed([*"abcd"], 2) == "a, b and 2 more"
+    assert text.listed(["n"] * 2008).endswith(", n and 2,000 more")

@@ -107,7 +107,7 @@ class ProcessState(Structure):
 
     _fields_ = [
         ("pid", c_int32),
-        ("pad", c_int32),
+        ("dead", c_int32),
         ("start_time", c_uint64),
         ("used", c_int64 * (1 + MAX_MIG) * MAX_GPUS),
         ("has_context", c_int32 * (1 + MAX_MIG) * MAX_GPUS),
@@ -151,6 +151,7 @@ class State(Structure):
         ("cuda_version", c_int32),
         ("host_pids", c_int32),
         ("queue_depth", c_int32),
+        ("any_dead", c_int32),
         ("driver_version", c_char * 80),
         ("cuda_order", c_int32 * MAX_GPUS),
         ("context_bytes", c_int64),

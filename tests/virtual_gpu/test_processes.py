@@ -543,3 +543,23 @@ def test_the_command_line() -> None:
     command = [sys.executable, "-m", "tests.virtual_gpu", "--devices", "8", "--"]
     done = subprocess.run([*command, sys.executable, "-c", code], env=os.environ, check=False)
     assert done.returncode == 8
+
+
+def test_a_dead_context_stays_dead_until_another_program_replaces_the_process() -> None:
+    """What needs no context still goes well."""
+    code = """
+        import json, os, sys, torch
+        from tests.virtual_gpu import World
+        held = torch.ones(2, device="cuda")
+        World.current().end_context(710)
+        said = []
+        for ask in (lambda: held + 1, held.cpu, torch.cuda.synchronize, torch.cuda.mem_get_info):
+            try:
+                said.append(str(ask()))
+            except RuntimeError as error:
+                said.append(str(error).splitlines()[0][-28:])
+        said.append(torch.cuda.device_count())
+        again = "import json, sys, torch; torch.ones(2, device='cuda').cpu(); print(sys.argv[1])"
+        os.execv(sys.executable, [sys.executable, "-W", "ignore", "-c", again, json.dumps(said)])
+    """
+    assert run(Scenario(devices=1), code) == [*["device-side assert triggered"] * 4, 1]

@@ -55,13 +55,25 @@ class World:
         """
         self._add_rule(call, code, after, times, 0)
 
+    def end_context(self, code: int, pid: int | None = None) -> None:
+        """From now on all that a process asks of its CUDA context fails with `code`.
+
+        Until it ends, or another program replaces it. `pid`: this process by default.
+        """
+        pid = os.getpid() if pid is None else pid
+        (entry,) = (each for each in self._state.processes if each.pid == pid)
+        entry.dead = code
+        self._state.any_dead = 1
+
     def slow(self, call: str, seconds: float) -> None:
         """Adds `seconds` to every call of `call`."""
         self._add_rule(call, None, 0, None, seconds)
 
     def clear_faults(self) -> None:
-        """Ends every fault and slowness."""
-        self._state.n_rules = 0
+        """Ends every fault and slowness; dead contexts live again."""
+        self._state.n_rules = self._state.any_dead = 0
+        for process in self._state.processes:
+            process.dead = 0
         for rule in self._state.rules:
             rule.active = 0
 

@@ -7,12 +7,13 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError
 from gpumagic.magics.gpu import restarting, saved_choice
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Selection, Status
-from gpumagic.selection import apply, cpu_threads, gate
+from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
 from gpumagic.selection.spec import Spec, Wants
 
 
@@ -34,7 +35,8 @@ def choose_for_kernel(
         raise DeviceError("interrupted; nothing was changed") from None
     if options.save:
         chosen = saved_choice.save(shell, spec, chosen)
-    if options.restart and chosen.status == "too-late":
+    chosen, needed = _with_state(chosen, options)
+    if options.restart and (needed or chosen.status == "too-late"):
         try:
             restarting.begin(magics, chosen, options, silent=silent)
         except BaseException as failure:
@@ -46,6 +48,21 @@ def choose_for_kernel(
             raise
     warn(chosen)
     return cpu_threads.with_threads(chosen, spec, options.threads)
+
+
+def _with_state(chosen: Selection, options: argparse.Namespace) -> tuple[Selection, bool]:
+    """Add a note where CUDA is over; return also whether the process needs a restart apart from it.
+
+    With ``--restart`` the context is asked, elsewhere only what a failed cell has shown counts.
+    """
+    dead = context_failure.check() if options.restart else context_failure.cause()
+    if dead is not None:
+        note = (
+            f"this process's CUDA is over ({dead}): %gpu {chosen.requested} --restart starts it "
+            "again"
+        )
+        chosen = replace(chosen, notes=(note, *chosen.notes))
+    return chosen, dead is not None or options.blocking or launch_blocking.is_temporary()
 
 
 def choose(shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:

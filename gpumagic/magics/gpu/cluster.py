@@ -67,7 +67,17 @@ def add_targets(group: Any) -> None:
 
 
 #: The options that are only for this kernel, or only for one verb.
-_ONLY_HERE = ("keep", "soft", "save", "threads", "wait", "every", "duration", "arguments")
+_ONLY_HERE = (
+    "keep",
+    "blocking",
+    "soft",
+    "save",
+    "threads",
+    "wait",
+    "every",
+    "duration",
+    "arguments",
+)
 _VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
 _ONLY_AUTO = ("min_free", "max_util", "idle")
 _ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}

@@ -34,6 +34,7 @@ examples:
 
   %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
   %gpu off --restart --keep model optimizer
+  %gpu reset --restart --keep all --blocking   CUDA is over; and to find out why
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
@@ -86,7 +87,8 @@ def parser() -> Parser:
     restart.add_argument(
         "--restart",
         action="store_true",
-        help="if it is too late, restart the kernel in place: variables are lost, the next cells "
+        help="if it is too late, or CUDA is over after an error, restart the kernel in place: "
+        "variables are lost, the next cells "
         "run in the new state; must be the last line of its cell",
     )
     restart.add_argument(
@@ -99,6 +101,12 @@ def parser() -> Parser:
         "NumPy, pandas, matplotlib, warnings and logging, but no hooks and no handlers; "
         "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
         "CPU",
+    )
+    restart.add_argument(
+        "--blocking",
+        action="store_true",
+        help="restart with CUDA_LAUNCH_BLOCKING=1, so that the traceback of a kernel that fails "
+        "names its line; slow, and over with the next restart without --blocking",
     )
     restart.add_argument(
         "--save",

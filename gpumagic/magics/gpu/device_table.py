@@ -6,9 +6,9 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cuda import devices, init_failure
+from gpumagic.cuda import context_failure, devices, init_failure
 from gpumagic.results import DeviceTable
-from gpumagic.selection import gate
+from gpumagic.selection import gate, launch_blocking
 
 
 def table(shell: Any, options: argparse.Namespace) -> DeviceTable:
@@ -26,5 +26,10 @@ def _table(processes: bool, arguments: bool) -> DeviceTable:
     found = devices.devices(processes=processes, arguments=arguments)
     if not found.cuda_failed and init_failure.has_failed(found):
         found = devices.devices(processes=processes, arguments=arguments)
-    gated = gate.note()
-    return found if gated is None else replace(found, notes=(*found.notes, f"{gated}."))
+    gated, dead = gate.note(), context_failure.cause()
+    notes = [] if gated is None else [f"{gated}."]
+    if dead is not None:
+        notes.append(f"This process's CUDA is over ({dead}): %gpu reset --restart starts it again.")
+    if launch_blocking.is_temporary():
+        notes.append(launch_blocking.NOTE)
+    return replace(found, notes=(*found.notes, *notes)) if notes else found

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
-from gpumagic.cuda import driver, torch_cuda
+from gpumagic.cuda import context_failure, driver, torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay
@@ -42,30 +42,30 @@ def write(
     names = _names(shell, options.keep, present)
     sources = shell.history_manager.input_hist_parsed
     with _Progress(shell, quiet=payload["quiet"]) as shown:
-        chosen = keep.plan(
-            shell.user_ns,
-            names,
-            present,
-            sources=sources,
-            existing=_existing(shell).keys(),
-            progress=shown.pickled,
-        )
-        _refuse(chosen.failures, options)
-        while True:
-            files, failures = _written(chosen, environment, shown)
-            if not failures:
-                break
-            reason = failures.pop("", None)
-            if reason is not None and not options.force:
-                keep.close(files)
-                raise RestartError(f"{reason}; add --force to restart without having tried")
-            for name, why in failures.items():
-                chosen.drop(name, why)
-            if not failures:
-                break
-            keep.close(files)
-            _refuse(failures, options)
+
+        def plan() -> keep.Plan:
+            return keep.plan(
+                shell.user_ns,
+                names,
+                present,
+                sources=sources,
+                existing=_existing(shell).keys(),
+                progress=shown.pickled,
+            )
+
+        try:
+            chosen = plan()
+            if any(map(_ends_context, chosen.failures.values())):
+                chosen = plan()
+            files = _files(chosen, options, environment, shown)
+        except RuntimeError as error:  # work that was still under way has failed
+            if not _ends_context(str(error)):
+                raise
+            chosen = plan()
+            files = _files(chosen, options, environment, shown)
     payload["not_kept"] = chosen.failures
+    payload["dead"] = context_failure.cause() is not None
+    payload["lost_with_context"] = chosen.lost_with_context
     payload["omitted"] = {name: sorted(what) for name, what in chosen.omitted.items()}
     payload["devices"] = chosen.devices
     payload["cells"] = {
@@ -77,6 +77,40 @@ def write(
     payload["session"] = session.capture(shell)
     payload["keeping"] = time.monotonic() - began
     return files
+
+
+def _ends_context(error: str) -> bool:
+    """Return whether an error is CUDA's and the context is dead, which was not known."""
+    known = context_failure.cause() is not None
+    return not known and context_failure.is_cuda_error(error) and bool(context_failure.check())
+
+
+def _files(
+    chosen: keep.Plan,
+    options: argparse.Namespace,
+    environment: Mapping[str, str],
+    shown: _Progress,
+) -> list[IO[bytes]]:
+    """Write the files of a plan; drop from it what a fresh process cannot load, with ``--force``.
+
+    Raises:
+        RestartError: some cannot be kept, and ``--force`` was not given.
+    """
+    _refuse(chosen.failures, options)
+    while True:
+        files, failures = _written(chosen, environment, shown)
+        if not failures:
+            return files
+        reason = failures.pop("", None)
+        if reason is not None and not options.force:
+            keep.close(files)
+            raise RestartError(f"{reason}; add --force to restart without having tried")
+        for name, why in failures.items():
+            chosen.drop(name, why)
+        if not failures:
+            return files
+        keep.close(files)
+        _refuse(failures, options)
 
 
 def _names(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
@@ -192,11 +226,17 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
         names = [n for n in restored.names if what in payload["omitted"].get(n, ())]
         if names:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
+    unreadable = payload["lost_with_context"]
+    if unreadable:
+        missing = {name for name in resumed.variables if name not in shell.user_ns}
+        which = "all" if missing == {*unreadable} else one_line.listed(unreadable)
+        notes.append(f"Lost since the GPU could not be read any more: {which}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
     if restored.random_lost:
         notes.append(
-            f"Not kept: CUDA's random state of {', '.join(restored.random_lost)} (hidden now)."
+            f"Not kept: CUDA's random state of {', '.join(restored.random_lost)} "
+            + ("(it could not be read any more)." if payload["dead"] else "(hidden now).")
         )
     if restored.settings_lost:
         notes.append(f"Not as it was: {', '.join(restored.settings_lost)}.")

@@ -31,6 +31,12 @@ def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: 
         ("--restart", options.restart, lasting, _example(a_choice, "--restart")),
         ("--save", options.save, lasting, _example(a_choice, "--save")),
         ("--keep", options.keep, options.restart, _example("--restart", "--restart --keep model")),
+        (
+            "--blocking",
+            options.blocking,
+            options.restart,
+            "--restart; for example: %gpu reset --restart --blocking",
+        ),
         ("--force", options.force, options.restart, _example("--restart", "--restart --force")),
     ):
         if used and not fits:

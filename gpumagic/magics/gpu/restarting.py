@@ -18,10 +18,9 @@ from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming
 from gpumagic.results import Selection
-from gpumagic.selection import apply, cpu_threads, environment
+from gpumagic.selection import apply, cpu_threads, environment, launch_blocking
 from gpumagic.selection.spec import parse
 from gpumagic.system import import_path
-from gpumagic.system.text import plural
 
 
 def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
@@ -38,6 +37,7 @@ def begin(magics: Any, chosen: Selection, options: argparse.Namespace, *, silent
 def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent: bool) -> NoReturn:
     check(shell, force=options.force)
     variables = _environment(shell)
+    blocking = launch_blocking.write(variables, blocking=options.blocking)
     payload: dict[str, Any] = {
         "spec": chosen.requested,
         "saved": chosen.notes[-1:] if options.save else (),
@@ -46,6 +46,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "quiet": options.quiet or silent,
         "target": _target(shell),
         "threads": options.threads,
+        "blocking": blocking,
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
@@ -140,6 +141,7 @@ def resume(shell: Any, state: Mapping[str, Any]) -> None:
 def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     payload = resumed.payload
     environment.start_from(payload["started_with"])
+    launch_blocking.start_from(payload["blocking"])
     spec = parse(payload["spec"])
     chosen = apply.after_restart(spec)
     began = time.monotonic()
@@ -149,7 +151,11 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 
         restored = keep_variables.restore(shell, resumed)
     notes = [*_notes(shell, resumed, time.monotonic() - began), *restored]
-    chosen = replace(chosen, notes=(*notes, *chosen.notes, *payload["saved"]))
+    if launch_blocking.is_temporary():
+        notes.append(launch_blocking.NOTE)
+    missing = tuple(name for name in resumed.variables if name not in shell.user_ns)
+    notes = [*notes, *chosen.notes, *payload["saved"]]
+    chosen = replace(chosen, notes=tuple(notes), lost=missing)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
     # What draws the report draws random numbers too: rich does when it is imported.
@@ -164,19 +170,17 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 
 def _notes(shell: Any, resumed: resuming.Resumed, restoring: float) -> list[str]:
     """Say how long the restart took, and what of the old process is lost."""
-    missing = sum(name not in shell.user_ns for name in resumed.variables)
-    lost = [plural(missing, "variable")] if missing else []
     took = f"{resumed.seconds - restoring:.1f} s"
     if resumed.files:
         keeping = resumed.payload["keeping"]
         took += f" ({keeping:.1f} s more to keep variables, {restoring:.1f} s to restore them)"
     lines = [
         f"The kernel was restarted in place in {took}; numbering, inputs and working folder go on.",
-        f"Lost: {', '.join([*lost, *resumed.lost])}." if lost or resumed.lost else _NOTHING_LOST,
     ]
+    if all(name in shell.user_ns for name in resumed.variables):
+        lines.append("No variable was lost.")
+    if resumed.lost:
+        lines.append(f"Lost: {', '.join(resumed.lost)}.")
     if resumed.payload["outputs"] and not shell.user_ns.get("_oh"):
-        lines[1] += " Out is empty."
+        lines.append("Out is empty.")
     return lines
-
-
-_NOTHING_LOST = "No variable was lost."

@@ -12,6 +12,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from gpumagic.cells import tracebacks
+from gpumagic.system import introspection
 
 #: Instructions that look a name up among the globals; the second one in the body of a class.
 _LOOKUPS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
@@ -47,8 +48,10 @@ def imports(variables: Mapping[str, Any], sources: Iterable[str]) -> dict[str, I
     found: dict[str, Import] = {}
     for name, value in variables.items():
         if isinstance(value, ModuleType):
-            if importable(value.__name__):
-                found[name] = (value.__name__, None)
+            # Past the `__getattr__` of a module that loads when it is first used.
+            module = introspection.module_attributes(value).get("__name__")
+            if isinstance(module, str) and importable(module):
+                found[name] = (module, None)
         elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             module, qualified = value.__module__, value.__qualname__
             if _is_attribute(value, module, qualified):
@@ -90,8 +93,8 @@ def data_of_modules() -> dict[int, list[tuple[str, str]]]:
 
 
 def importable(module: str) -> bool:
-    """Return whether the import system finds a module. Its parent packages are imported."""
-    if module == "__main__":
+    """Return whether a module was imported, and the import system finds it again."""
+    if module == "__main__" or module not in sys.modules:
         return False
     try:
         return importlib.util.find_spec(module) is not None

@@ -24,7 +24,7 @@ from typing import Any
 
 import cloudpickle
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import context_failure, torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables import names as naming
@@ -50,6 +50,13 @@ _UNPICKLABLE = {
     "_ProfilerResult": "a profile of torch",
 }
 _OWNERS = ("torch", "ipyw", "comm.")
+
+
+class LostWithContextError(pickle.PicklingError):
+    """The object's data are on a GPU whose context was destroyed (`context_failure`)."""
+
+    def __init__(self) -> None:
+        super().__init__("on the GPU")
 
 
 @dataclass
@@ -121,7 +128,9 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             pickle.PickleBuffer: self._buffer,
         }
         self._torch: Any = torch_cuda.loaded()
-        self._pins = torch_cuda.initialized()
+        #: CUDA's objects are refused, without asking CUDA anything.
+        self._dead = context_failure.cause() is not None
+        self._pins = not self._dead and torch_cuda.initialized()
         self._numpy: Any = sys.modules.get("numpy")
         if not hasattr(self._numpy, "memmap"):
             self._numpy = None
@@ -182,13 +191,20 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return ("array", self._tables.number("arrays", value, lambda: value))
 
     def _storage(self, value: Any) -> Any:
+        self._check_readable(value)
+
         def bytes_of() -> Any:
             empty = self._torch.empty(0, dtype=self._torch.uint8, device=value.device)
             return empty.set_(value)
 
         return ("storage", self._tables.number("tensors", value, bytes_of))
 
+    def _check_readable(self, value: Any) -> None:
+        if self._dead and value.device.type == "cuda":
+            raise LostWithContextError
+
     def _tensor(self, value: Any) -> Any:
+        self._check_readable(value)
         if value.grad_fn is not None:
             self.notes.omitted.add("its autograd graph")
         if value.device.type == "cpu" and self._pins and value.is_pinned():
@@ -214,6 +230,9 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Reduce objects that need care; cloudpickle does all others."""
         kind = type(value)
         reduced: Any = NotImplemented
+        if self._dead and isinstance(value, self._torch.Tensor):
+            with plain_functions():
+                self._check_readable(value)
         reducer = self._reducers.get(kind)
         if reducer is not None:
             reduced = reducer(value)
@@ -228,6 +247,8 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         elif isinstance(value, BaseException):
             reduced = self._exception(value)
         elif self._torch is not None and introspection.module_of(kind).partition(".")[0] == "torch":
+            if kind is self._torch.Generator:
+                self._check_readable(value)
             reduced = self._torch_object(value)
         elif self._numpy is not None and isinstance(value, self._numpy.ndarray):
             reduced = self._memory_map(value)
@@ -239,6 +260,8 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             for base in kind.__mro__:
                 what = _UNPICKLABLE.get(base.__name__)
                 if what is not None and introspection.module_of(base).startswith(_OWNERS):
+                    if self._dead and "CUDA" in what:
+                        raise LostWithContextError
                     raise pickle.PicklingError(what)
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             self._other_tensor(value)

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from gpumagic.cuda import context_failure
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables import names as naming
-from gpumagic.restart.variables.pickler import PickleNotes, Tables, VariablePickler
+from gpumagic.restart.variables.pickler import (
+    LostWithContextError,
+    PickleNotes,
+    Tables,
+    VariablePickler,
+)
 from gpumagic.system import text
 
 #: Characters of a reason why a variable cannot be kept.
@@ -37,6 +43,8 @@ class Plan:
     imports: dict[str, naming.Import] = field(default_factory=dict)
     #: What cannot be kept, and why.
     failures: dict[str, str] = field(default_factory=dict)
+    #: What cannot be kept since the GPU that it is on can no longer be read.
+    lost_with_context: list[str] = field(default_factory=list)
     #: What is not kept of a variable that is.
     omitted: dict[str, set[str]] = field(default_factory=dict)
     #: The CUDA devices that a variable refers to, by ordinal (None for the current one).
@@ -114,10 +122,16 @@ def plan(
             continue
         try:
             pickled, notes = dumped(found, value, progress)
+        except LostWithContextError:
+            found.lost_with_context.append(name)
+            continue
         except RecursionError:
             reason = "it is nested too deeply"
         except Exception as error:
             reason = text.reason(error, REASON)
+            if context_failure.cause() is not None and context_failure.is_cuda_error(reason):
+                found.lost_with_context.append(name)  # another library's
+                continue
         else:
             _add(found, name, pickled, notes)
             found.imports.pop(name, None)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gpumagic.system import introspection
+
 
 def _decimals() -> Any:
     """Return the context of `decimal`; None for the default one."""
@@ -94,8 +96,18 @@ def _loggers() -> Iterator[tuple[str, tuple[int, bool, bool]]]:
 
 
 def _handlers() -> Iterator[tuple[str, list[str]]]:
-    """Return the handler classes of loggers, but for those that libraries set up."""
+    """Return the handler classes of loggers, but for those that libraries set up when imported.
+
+    These are loggers of a package that is imported, or has defined the handler's class: torch makes
+    some for modules that it imports only later.
+    """
     for name, logger in _all_loggers():
-        kinds = [type(h).__name__ for h in logger.handlers if type(h) is not logging.NullHandler]
-        if kinds and name.partition(".")[0] not in sys.modules:
+        package = name.partition(".")[0]
+        kinds = [
+            introspection.name_of(kind)
+            for kind in map(type, logger.handlers)
+            if kind is not logging.NullHandler
+            and introspection.module_of(kind).partition(".")[0] != package
+        ]
+        if kinds and package not in sys.modules:
             yield name, kinds

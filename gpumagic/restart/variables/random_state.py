@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import context_failure, torch_cuda
 
 #: Functions of ``torch.cuda`` that torch calls when it initialises CUDA, and their arguments.
 _QUEUED = {
@@ -30,7 +30,11 @@ def capture() -> dict[str, Any]:
         found["torch"] = _bytes(torch.get_rng_state())
         found["queued_calls"] = [*_queued_calls(torch)]
         found["cuda"] = {}
-        for ordinal, generator in enumerate(torch.cuda.default_generators):
+        generators = torch.cuda.default_generators
+        if context_failure.cause() is not None:
+            found["cuda"] = dict.fromkeys(torch_cuda.contexts())
+            generators = ()
+        for ordinal, generator in enumerate(generators):
             try:
                 found["cuda"][ordinal] = _bytes(generator.get_state())
             except RuntimeError:  # a graph is being captured

@@ -30,6 +30,7 @@ def test_without_ipyparallel(run_cell: Run, monkeypatch: pytest.MonkeyPatch) -> 
         ("%gpu cluster a b", "one profile or connection file, not 2"),
         ("%gpu pin 0", "it takes no '0'"),
         ("%gpu off --cluster --restart --keep x", "--keep is for this kernel"),
+        ("%gpu off --cluster --restart --blocking", "--blocking is for this kernel"),
         ("%gpu off --cluster --soft", "--soft is for this kernel"),
         ("%gpu off --cluster --threads 2", "--threads is for this kernel"),
         ("%gpu off --cluster --idle", "--idle goes with auto"),

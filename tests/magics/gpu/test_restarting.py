@@ -11,7 +11,7 @@ from typing import Any
 import ipykernel
 import pytest
 
-from tests.restart import FREEZE, SEES
+from tests.restart import FREEZE, SEES, report
 from tests.support.kernels import Kernel
 from tests.support.terminal import Terminal
 
@@ -27,8 +27,10 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     restarted = k.run("selection = %gpu off --restart -o")
     lines = restarted.text.splitlines()
     assert lines[0] == "restarted: this kernel sees no GPU  (CUDA_VISIBLE_DEVICES=-1)"
-    assert "The kernel was restarted in place in " in lines[1]
-    assert lines[2] == "Lost: 2 variables. Out is empty."
+    assert lines[1] == "Lost: 2 variables (torch, x)."
+    assert "The kernel was restarted in place in " in lines[2]
+    assert lines[3] == "Out is empty."
+    assert k.value("selection.lost") == ("torch", "x")
     assert k.run("selection.status").value == "'restarted'"
     assert k.run("'x' in globals(), 'torch' in globals()").value == "(False, False)"
     assert k.run("import torch; torch.cuda.is_available()").value == "False"
@@ -96,6 +98,7 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
         ),
         ("import sys; sys.executable = '/nowhere'\n%gpu off --restart", "/nowhere"),
         ("%gpu off --keep x", "--keep goes with --restart"),
+        ("%gpu off --blocking", "--blocking goes with --restart"),
         ("%gpu off --restart --keep nothing", "no variable nothing"),
         ("gen = (i for i in [])\n%gpu off --restart --keep gen", "gen (cannot pickle 'generator'"),
         ("%gpu off --soft --save", "--save is for a choice of devices, not for a gate"),
@@ -240,7 +243,7 @@ def test_terminal(terminal: Callable[..., Terminal]) -> None:
     t = terminal()
     t.run(FREEZE + "; x = [1, 2]; y = 3")
     pid = t.run("import os; print(os.getpid())")
-    shown = t.run("%gpu off --restart --keep x")
+    shown = report(t.run("%gpu off --restart --keep x"))
     assert shown.startswith("restarted: this kernel sees no GPU")
     assert "Kept: x." in shown
     assert t.run("import os; print(os.getpid(), x, 'y' in globals())") == f"{pid} [1, 2] False"

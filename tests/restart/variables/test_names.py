@@ -85,3 +85,23 @@ def test_data_of_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert not names.is_users_data(os.environ, ("os", "environ"))
     finally:
         del sys.modules["users_data_module"]
+
+
+def test_nothing_is_imported_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that did not run, or failed, imports; a module that loads when it is first used."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "never_imported_of_names.py").write_text("raise SystemExit")
+    for module in ("never_imported_of_names", "xml.dom.expatbuilder", "os.no.such"):
+        assert module not in sys.modules
+        assert not names.importable(module)
+        assert module.partition(".")[0] == module or module not in sys.modules
+    import xml.dom
+
+    found = names.imports({"xml": xml}, ["import xml.dom, xml.dom.expatbuilder"])
+    assert found == {"xml": ("xml", None), "xml.dom": ("xml.dom", None)}
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+    assert names.imports({"lazy": Lazy("os")}, []) == {"lazy": ("os", None)}

@@ -64,3 +64,25 @@ def test_a_logger_without_its_handlers_is_named() -> None:
     logger.removeHandler(handler)
     lost = python_settings.restore(captured)
     assert "the logger of_mine_too's StreamHandler" in lost
+
+
+def test_handlers_that_a_library_sets_itself_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own class on its own logger, as torch does for modules that it imports only later."""
+
+    class OwnHandler(logging.Handler):
+        pass
+
+    OwnHandler.__module__ = "library_of_handlers._logging"
+    loggers = [logging.getLogger(f"{name}.part") for name in ("library_of_handlers", "users_own")]
+    for logger in loggers:
+        logger.addHandler(OwnHandler())
+    try:
+        named = python_settings.capture()["handlers"]
+        assert "library_of_handlers.part" not in named
+        assert named["users_own.part"] == ["OwnHandler"]
+        # An imported library has its loggers again when it is imported again.
+        monkeypatch.setitem(sys.modules, "users_own", logging)
+        assert "users_own.part" not in python_settings.capture()["handlers"]
+    finally:
+        for logger in loggers:
+            logger.handlers.clear()

@@ -29,6 +29,7 @@
     X(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress", "an illegal memory access was encountered")            \
     X(704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "cudaErrorPeerAccessAlreadyEnabled",                                  \
       "peer access is already enabled")                                                                                    \
+    X(710, "CUDA_ERROR_ASSERT", "cudaErrorAssert", "device-side assert triggered") \
     X(712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "cudaErrorHostMemoryAlreadyRegistered",                            \
       "part or all of the requested memory range is already mapped")                                                       \
     X(713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered",                                    \

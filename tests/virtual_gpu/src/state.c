@@ -100,6 +100,33 @@ static int matches(const struct vg_rule *rule, const char *name)
     return strncmp(rule->name, name, VG_NAME - 1) == 0;
 }
 
+static struct vg_process *own_entry(int create);
+
+/* Whether a call of CUDA's needs no context, so that it goes well after the context's death. */
+static int needs_no_context(const char *name)
+{
+    static const char *const prefixes[] = {
+        "cuInit", "cuDriverGet", "cuGetProcAddress", "cuGetError", "cuDeviceGet", "cuDevicePrimaryCtxGetState", "cudaGetError",
+        "cudaGetLastError", "cudaPeekAtLastError", "cudaRuntimeGet", "cudaDriverGet", "cudaGetDriverEntryPoint",
+        "cudaGetDevice",
+    };
+    for (unsigned i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return 1;
+    return strncmp(name, "cu", 2) != 0;
+}
+
+static int after_death(const char *name)
+{
+    if (needs_no_context(name))
+        return 0;
+    vg_lock();
+    struct vg_process *process = own_entry(0);
+    int code = process ? process->dead : 0;
+    vg_unlock();
+    return code;
+}
+
 static int apply_rules(struct vg_state *state, const char *name)
 {
     for (int i = 0; i < VG_MAX_RULES; i++) {
@@ -132,7 +159,8 @@ int vg_enter(struct vg_call **slot, const char *name)
         __atomic_fetch_add(&call->total, 1, __ATOMIC_RELAXED);
     }
     struct vg_state *state = vg_state();
-    return state->n_rules > 0 ? apply_rules(state, name) : 0;
+    int fault = state->n_rules > 0 ? apply_rules(state, name) : 0;
+    return fault || !state->any_dead ? fault : after_death(name);
 }
 
 static int enabled(const char *variable)

@@ -86,8 +86,8 @@ struct vg_rule {
 };
 
 struct vg_process {
-    int32_t pid; /* 0: the entry is free */
-    int32_t pad;
+    int32_t pid;  /* 0: the entry is free */
+    int32_t dead; /* what every call that needs a context answers; 0: its context lives */
     uint64_t start_time;
     /* Bytes in use: [gpu][0] of the whole GPU, [gpu][1 + i] of its MIG instance i. */
     int64_t used[VG_MAX_GPUS][1 + VG_MAX_MIG];
@@ -120,6 +120,7 @@ struct vg_state {
     int32_t cuda_version; /* 13000 */
     int32_t host_pids;
     int32_t queue_depth; /* launches a stream holds before the host waits */
+    int32_t any_dead;    /* whether a process may have a dead context */
     char driver_version[80];
     int32_t cuda_order[VG_MAX_GPUS]; /* nvidia-smi's index of each CUDA ordinal, fastest first */
     int64_t context_bytes;

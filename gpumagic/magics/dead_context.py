@@ -1,0 +1,56 @@
+"""Say below a failed cell that this process's CUDA is over, what is lost, and what helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpumagic.cuda import context_failure
+from gpumagic.errors import GpuMagicError, RestartError
+from gpumagic.results import DeadContext
+
+#: Seconds of CPU time for finding the variables that are lost.
+_WALK = 0.5
+
+_RESTART = (
+    "CUDA is back, with the variables on the host, after %gpu reset --restart --keep all; "
+    "with --blocking the traceback of the next failure names its line"
+)
+_BY_HAND = (
+    "CUDA is back when the kernel is restarted; with CUDA_LAUNCH_BLOCKING=1 in its environment the "
+    "traceback of the next failure names its line"
+)
+
+
+def explain(shell: Any, text: str) -> DeadContext | None:
+    """Return that the context is dead, if a failed cell's exception is an error of CUDA's."""
+    if not context_failure.is_cuda_error(text):
+        return None
+    cause = context_failure.check()
+    if cause is None:
+        return None
+    try:
+        names, complete = _on_gpu(shell)
+    except GpuMagicError:  # an allocator without counters
+        return DeadContext(cause, _remedy(shell))
+    return DeadContext(cause, _remedy(shell), names, complete)
+
+
+def _remedy(shell: Any) -> str:
+    from gpumagic.magics.gpu import restarting
+
+    try:
+        restarting.check(shell, force=True)
+    except RestartError:
+        return _BY_HAND
+    return _RESTART
+
+
+def _on_gpu(shell: Any) -> tuple[tuple[str, ...], bool]:
+    """Return the user's variables with memory on a GPU, and whether all were looked at."""
+    from gpumagic.memory.attribution import Survey
+    from gpumagic.restart.shutdown import variables
+
+    survey, users = Survey.make(shell=shell, seconds=_WALK), variables(shell)
+    found = survey.holding_any(lambda root: not root.by_notebook and root.name in users)
+    held = {root.name for root in found}
+    return tuple(name for name in users if name in held), not survey.walked.incomplete
