@@ -49,6 +49,13 @@ class Settings(Magics):
         True, help="Say below the traceback why GPU memory ran out ('%gpumem explain off' too)."
     ).tag(config=True)
 
+    claim = Bool(
+        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
+    ).tag(config=True)
+    publish_notebook = Bool(
+        False, help="Show other users the notebook's name and idle time with a claim."
+    ).tag(config=True)
+
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
         self.extension = Extension(shell, self)

@@ -10,6 +10,7 @@ from gpumagic.results.base import Result
 from gpumagic.results.cell_holdings import CellHolding, CellHoldings
 from gpumagic.results.cell_memory import CellLog, CellMemory
 from gpumagic.results.cell_timings import CellTiming, TimingLog
+from gpumagic.results.claims import Claim
 from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
 from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
 from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
@@ -37,6 +38,7 @@ __all__ = [
     "CellLog",
     "CellMemory",
     "CellTiming",
+    "Claim",
     "ClusterMemory",
     "ClusterSelection",
     "ClusterTable",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
 from gpumagic.render.units import bytes_, percent
 from gpumagic.results.base import Series, data_frame, plain
+from gpumagic.results.claims import Claim
 from gpumagic.results.processes import Process, most_memory, short_command
 from gpumagic.system.text import plural
 
@@ -89,6 +90,8 @@ class Device:
     #: The UUID of the MIG instance that this process sees of the device, if it is divided into
     #: instances; None where not known.
     instance: str | None = None
+    #: The processes that have chosen the device, as the machine's registry lists them.
+    claims: tuple[Claim, ...] = ()
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
 

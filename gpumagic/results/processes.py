@@ -33,6 +33,10 @@ class Process:
     own: bool | None = None
     #: Whether it belongs to the user who asks; None where it cannot be looked up.
     mine: bool | None = None
+    #: The name of its notebook, if it is a Jupyter kernel; None where that is not known.
+    notebook: str | None = None
+    #: Seconds since the notebook's last cell, 0 while one runs; None where that is not known.
+    idle: float | None = None
 
 
 def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:

@@ -120,6 +120,11 @@ def parser() -> Parser:
     auto.add_argument(
         "--wait", type=duration_or_zero, metavar="SECONDS", default=0.0, help="wait for such GPUs"
     )
+    auto.add_argument(
+        "--no-claim",
+        action="store_true",
+        help="with any choice: do not tell the machine's other users of it, and ignore their claims",
+    )
     watch = options.add_argument_group("watch")
     watch.add_argument(
         "--every",

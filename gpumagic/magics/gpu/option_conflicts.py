@@ -27,6 +27,7 @@ def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: 
         ("--every", options.every is not None, spec == "watch", "watch: %gpu watch --every 5"),
         ("--for", options.duration is not None, spec == "watch", "watch: %gpu watch --for 60"),
         ("--threads", options.threads is not None, is_choice, _example(a_choice, "--threads 4")),
+        ("--no-claim", options.no_claim, is_choice, _example(a_choice, "--no-claim")),
         ("--soft", options.soft, is_choice, _example(a_choice, "--soft")),
         ("--restart", options.restart, lasting, _example(a_choice, "--restart")),
         ("--save", options.save, lasting, _example(a_choice, "--save")),
