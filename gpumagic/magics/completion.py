@@ -107,6 +107,7 @@ _GPU = {
     "reset": "as at the start",
     "ps": "processes",
     "watch": "the table, repeated",
+    "shutdown": "end a notebook",
     "doctor": "why, or why not",
     "cluster": "engines' GPUs",
     "pin": "a GPU each engine",

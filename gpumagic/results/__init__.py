@@ -24,6 +24,7 @@ from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.notebooks import Notebook, NotebookTable, Shutdown
 from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.process_group import ProcessGroup
 from gpumagic.results.processes import Process
@@ -72,6 +73,8 @@ __all__ = [
     "MemoryDelta",
     "MemoryReport",
     "MigInstance",
+    "Notebook",
+    "NotebookTable",
     "OutOfMemory",
     "Process",
     "ProcessGroup",
@@ -80,6 +83,7 @@ __all__ = [
     "Result",
     "Sample",
     "Selection",
+    "Shutdown",
     "Site",
     "SnapshotFile",
     "SourceLines",

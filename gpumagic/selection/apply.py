@@ -76,11 +76,11 @@ def choose(
     wait: float = 0.0,
     progress: Progress | None = None,
     claim: bool = True,
-    restarting: bool = False,
+    restart: bool = False,
 ) -> Selection:
     """Choose devices by a parsed spec; like `select`, without its warning.
 
-    With ``restarting`` the choice is claimed also where it is too late: for the program that is to
+    With ``restart`` the choice is claimed also where it is too late: for the program that is to
     replace this one.
     """
     table = devices.devices(processes=False)
@@ -94,7 +94,7 @@ def choose(
     except BaseException:
         STATE.restore(before)
         raise
-    return claimed_choice.settle(chosen, before, notes, late=restarting)
+    return claimed_choice.settle(chosen, before, notes, late=restart)
 
 
 def apply_saved(spec: Spec, values: Mapping[str, str | None], *, claim: bool = True) -> Selection:

@@ -282,7 +282,8 @@ def test_what_is_published_is_no_more_than_is_said(folder: Path) -> None:
     claims.set_parked(True)
     (claim,) = claims.all_claims()
     assert (claim.notebook, claim.parked) == ("train.ipynb", True)
-    assert claim.idle is not None and claim.idle >= 1
+    assert claim.idle is not None
+    assert claim.idle >= 1
     claims.publish_notebook("train.ipynb", busy=True)
     assert claims.all_claims()[0].idle == 0
     claims.registration().parked = None
@@ -297,8 +298,10 @@ def _refused() -> str:
     """Choose and claim, where no claim can be made: the choice goes on; the one line."""
     chosen, others, error = claims.choose(auto)
     assert chosen == ("GPU-0",)
-    assert others == {} and STATE.choice.claim == ()
-    assert error is not None and "\n" not in str(error)
+    assert others == {}
+    assert STATE.choice.claim == ()
+    assert error is not None
+    assert "\n" not in str(error)
     with pytest.raises(ClaimError):
         claims.claim(("GPU-1",))
     assert STATE.choice.claim == ()
@@ -549,7 +552,8 @@ def test_a_second_user_sees_the_claim_and_whose_it_is(folder: Path) -> None:
         assert other.line() == f"('GPU-4',)|root|False|False|process {os.getpid()} of root"
         assert other.line() == "('GPU-0',)"
         theirs = next(claim for claim in claims.all_claims() if not claim.own)
-        assert theirs.user == "nobody" and not theirs.mine
+        assert theirs.user == "nobody"
+        assert not theirs.mine
 
 
 def test_a_flood_of_files_is_bounded(folder: Path) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
-from gpumagic.magics.gpu import choosing, cluster, device_table, option_conflicts, single_cell
+from gpumagic.magics.gpu import (
+    choosing,
+    cluster,
+    device_table,
+    notebooks,
+    option_conflicts,
+    single_cell,
+)
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, split, take_semicolon
 from gpumagic.results import Result
@@ -27,6 +34,8 @@ examples:
   %gpu auto 2 --min-free 20GiB --max-util 10 --wait 600
   %gpu on                     show all; %gpu reset: what the kernel was started with
   %gpu watch                  the table, again every second until interrupted
+  %gpu ps --mine              your own notebooks, with the GPU memory that each holds
+  %gpu shutdown train.ipynb   end one of them, by its Jupyter server
   %gpu doctor                 why torch can, or cannot, use the GPU here; what to do about it
   %gpu off --threads 4        compute on the CPU, with 4 threads
   selection = %gpu off -o -q  the result as an object
@@ -57,7 +66,8 @@ def parser() -> Parser:
         nargs="*",
         metavar="SPEC",
         help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
-        "its beginning, auto [N]; ps: the table with processes; watch: the table, repeated; "
+        "its beginning, auto [N]; ps: the table with processes; shutdown NOTEBOOK: end one of your "
+        "own, by its Jupyter server; watch: the table, repeated; "
         "doctor: a report on why the GPU is, or is not, usable; cluster [PROFILE or connection "
         "file], pin, dist init, dist down: see below",
     )
@@ -66,6 +76,12 @@ def parser() -> Parser:
         "--arguments",
         action="store_true",
         help="with -p: the whole command lines of your own processes; the notebook keeps them",
+    )
+    options.add_argument(
+        "--mine", action="store_true", help="with ps: your own notebooks, with what each holds"
+    )
+    options.add_argument(
+        "--yes", action="store_true", help="with shutdown: do not ask whether you are sure"
     )
     options.add_argument(
         "--soft",
@@ -123,7 +139,7 @@ def parser() -> Parser:
     auto.add_argument(
         "--no-claim",
         action="store_true",
-        help="with any choice: do not tell the machine's other users of it, and ignore their claims",
+        help="do not claim what is chosen, and ignore the claims of others; with any choice",
     )
     watch = options.add_argument_group("watch")
     watch.add_argument(
@@ -163,11 +179,14 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         return _on_engines(magics, text, options, silent=silent)
     cluster.check_unused(options)
     verb = _VERBS.get(text)
-    if cell is not None and verb is not None:
+    is_choice = verb is None and options.spec[:1] != ["shutdown"]
+    if cell is not None and not is_choice:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
-    option_conflicts.check(options, text, is_choice=verb is None, one_cell=cell is not None)
+    option_conflicts.check(options, text, is_choice=is_choice, one_cell=cell is not None)
     result: Result
-    if verb is not None:
+    if options.spec[:1] == ["shutdown"]:
+        result = notebooks.shutdown(magics.shell, " ".join(options.spec[1:]), options)
+    elif verb is not None:
         result = verb(magics.shell, options)
     else:
         spec, wants = parse(text), option_conflicts.wants(options, magics, text)
