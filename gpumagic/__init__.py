@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from gpumagic._version import __version__
 
 if TYPE_CHECKING:
-    from gpumagic.cuda.devices import devices
     from gpumagic.cuda.torch_cuda import device
     from gpumagic.doctor import diagnose
     from gpumagic.errors import (
@@ -48,11 +47,12 @@ if TYPE_CHECKING:
     )
     from gpumagic.results.stored import load
     from gpumagic.selection.apply import select
+    from gpumagic.selection.device_table import devices
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
 
 _HOMES = {
-    "devices": "cuda.devices",
+    "devices": "selection.device_table",
     "diagnose": "doctor",
     "select": "selection.apply",
     "compare": "timing.comparison",

@@ -68,7 +68,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Profiles, histories and runtime files of these tests stay out of the user's home."""
+    """Profiles, histories and runtime files of these tests stay out of the user's home.
+
+    And their claims of GPUs out of the folder that the machine's users share.
+    """
     home = tmp_path_factory.mktemp("home")
     folders = {
         name: str(home / name.lower())
@@ -80,6 +83,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(name, folder)
         (home / "matplotlibrc").touch()
         patch.setenv("MATPLOTLIBRC", str(home / "matplotlibrc"))
+        (home / "claims").mkdir()
+        patch.setenv("GPUMAGIC_CLAIMS", str(home / "claims"))
         yield
 
 

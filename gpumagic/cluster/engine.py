@@ -74,9 +74,9 @@ def device_table(
     processes: bool = False,
 ) -> tuple[Place, DeviceTable, tuple[str, ...], tuple[str, ...]]:
     """Return this engine's `Place` and devices, and the UUIDs of those it was given and has now."""
-    from gpumagic.cuda import devices
+    from gpumagic.selection.device_table import devices
 
-    table = devices.devices(processes=processes)
+    table = devices(processes=processes)
     return place(), table, _given(table), _pinned(table)
 
 
@@ -110,7 +110,9 @@ def prepare() -> Place:
     return place()
 
 
-def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place, Selection]:
+def choose(
+    spec: str, restart: bool = False, force: bool = False, claim: bool = True
+) -> tuple[Place, Selection]:
     """Select the devices of this engine; with ``restart``, restart it in place if it is too late.
 
     After the restart the same request is answered again, by the new process.
@@ -122,9 +124,9 @@ def choose(spec: str, restart: bool = False, force: bool = False) -> tuple[Place
 
     prepare()
     if engine_restart.just_restarted():
-        return place(), apply.after_restart(parse(spec))
+        return place(), apply.after_restart(parse(spec), claim=claim)
     before = STATE.snapshot()
-    chosen = apply.choose(parse(spec))
+    chosen = apply.choose(parse(spec), claim=claim, restart=restart)
     if chosen.status == "too-late" and restart:
         try:
             engine_restart.replace(_shell(), force=force)

@@ -66,6 +66,7 @@ def choose(
     wants: Wants = _NO_WANTS,
     restart: bool = False,
     force: bool = False,
+    claim: bool = True,
     timeout: float | None = None,
 ) -> ClusterSelection:
     """Select the same devices on every engine, verified there.
@@ -73,6 +74,7 @@ def choose(
     ``auto N`` selects the N devices with the most free memory on all hosts, each for one engine of
     its host; the other engines see none. With ``restart``, engines where it is too late restart in
     place, and lose their variables; ``force`` lets them lose threads and child processes too.
+    With ``claim`` each engine claims its devices in its host's registry.
 
     Raises:
         SpecError: the spec is invalid.
@@ -85,7 +87,7 @@ def choose(
         specs = dict.fromkeys(chosen, "off")
         table = complete_table(cluster, chosen, timeout or TIMEOUT)
         specs |= assignment.most_free(table, parsed.count, wants)
-    return _apply(cluster, spec, specs, restart, force, timeout)
+    return _apply(cluster, spec, specs, restart, force, claim, timeout)
 
 
 def pin(
@@ -96,6 +98,7 @@ def pin(
     share: bool = False,
     restart: bool = False,
     force: bool = False,
+    claim: bool = True,
     timeout: float | None = None,
 ) -> ClusterSelection:
     """Assign ``per_engine`` devices to each engine, by its rank among its host's engines.
@@ -120,7 +123,7 @@ def pin(
             )
         pinned = frozenset(uuid for each in other_table for uuid in each.pinned)
     specs = assignment.by_rank(table, per_engine, share=share, taken=pinned)
-    return _apply(cluster, "pin", specs, restart, force, timeout)
+    return _apply(cluster, "pin", specs, restart, force, claim, timeout)
 
 
 def complete_table(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
@@ -143,13 +146,14 @@ def _apply(
     specs: Mapping[int, str],
     restart: bool,
     force: bool,
+    claim: bool,
     timeout: float | None,
 ) -> ClusterSelection:
     replies = call(
         cluster,
         list(specs),
         "choose",
-        {"restart": restart, "force": force},
+        {"restart": restart, "force": force, "claim": claim},
         each={engine: {"spec": spec} for engine, spec in specs.items()},
         timeout=timeout or (_RESTART_TIMEOUT if restart else _SELECT_TIMEOUT),
     )

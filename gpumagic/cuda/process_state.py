@@ -51,6 +51,17 @@ class ClosedGate(Protocol):
     def lift(self) -> None: ...
 
 
+class PublishedClaim(Protocol):
+    """A `gpumagic.selection.claims.Registration`; ``put_back`` returns what it could claim."""
+
+    #: The open file whose lock is the claim; it is inherited by a restart in place.
+    descriptor: int | None
+
+    def put_back(self, uuids: tuple[str, ...]) -> tuple[str, ...]: ...
+
+    def withdraw(self) -> None: ...
+
+
 @dataclass
 class Choice:
     """What ``%gpu`` has changed in this process."""
@@ -59,6 +70,8 @@ class Choice:
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
     gate: ClosedGate | None = None
+    #: The UUIDs that this process claims in the machine's registry.
+    claim: tuple[str, ...] = ()
 
 
 @dataclass
@@ -120,6 +133,8 @@ class ProcessState:
     launch_blocking: WrittenVariable | None = None
     #: The `init_trace.InitTrace` that is attached, or that has seen CUDA initialised.
     init_trace: Any = None
+    #: The registration that holds the claim; None before the first claim.
+    registration: PublishedClaim | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the current choice, for `restore`."""
@@ -132,7 +147,7 @@ class ProcessState:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Undo the choices since a snapshot: variables, CPU threads and the gate.
+        """Undo the choices since a snapshot: variables, CPU threads, the gate and the claim.
 
         The variables get the values that they had, whoever has written them since; the number of
         threads only where a choice has set it since.
@@ -141,7 +156,12 @@ class ProcessState:
             set_variable(name, value)
         self._restore_threads(snapshot)
         self._restore_gate(snapshot.choice.gate)
-        self.choice = replace(snapshot.choice, variables=dict(snapshot.choice.variables))
+        claim = snapshot.choice.claim
+        if self.registration is not None and self.choice.claim != claim:
+            claim = self.registration.put_back(claim)
+        self.choice = replace(
+            snapshot.choice, variables=dict(snapshot.choice.variables), claim=claim
+        )
 
     def _restore_threads(self, snapshot: Snapshot) -> None:
         from gpumagic.cuda import torch_cuda

@@ -55,8 +55,8 @@ def _with_command(process: Process, arguments: bool) -> Process:
         with found.oneshot():
             mine = _is_mine(found)
             words = found.cmdline()
-            whole = " ".join(words)[:_COMMAND] if arguments and mine else ""
-            command = whole or command_name(words, found.name())
+            whole = " ".join([_base(words[0]), *words[1:]]) if arguments and mine and words else ""
+            command = whole[:_COMMAND] or command_name(words, found.name())
             return replace(process, user=found.username()[:_NAME], command=command, mine=mine)
     except (psutil.Error, OSError, KeyError):
         return process

@@ -108,6 +108,7 @@ _GPU = {
     "ps": "processes",
     "watch": "a live panel",
     "plot": "what watch saw",
+    "shutdown": "end a notebook",
     "doctor": "why, or why not",
     "cluster": "engines' GPUs",
     "pin": "a GPU each engine",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import Magics
 from traitlets import Bool, Unicode
 
-from gpumagic.cells.hooks import CellHooks
+from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cuda import init_trace, nvml_check
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class Settings(Magics):
         True, help="Say below the traceback why GPU memory ran out ('%gpumem explain off' too)."
     ).tag(config=True)
 
+    claim = Bool(
+        True, help="Claim the GPUs that are chosen, and leave others' claims for last in 'auto'."
+    ).tag(config=True)
+    publish_notebook = Bool(
+        False, help="Show other users the notebook's name and idle time with a claim."
+    ).tag(config=True)
+
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
         self.extension = Extension(shell, self)
@@ -74,6 +81,8 @@ class Extension:
         self.named_timings: dict[str, CudaTiming] = {}
         #: What ``%gpumem`` has shown last, to tell the change since.
         self.memory_report: MemoryReport | None = None
+        #: What publishes the notebook's state with the claim; None where that is not published.
+        self.publishing: CellHook[None] | None = None
         #: The cluster that ``%gpu --cluster`` has named last; None for that of ``%px``.
         self.cluster: str | None = None
         #: The result that was displayed last, by its identity, and the cell that displayed it.
@@ -245,6 +254,10 @@ def _take_back() -> None:
         from gpumagic.selection import cpu_threads
 
         cpu_threads.take_back()
+    if "gpumagic.selection.claims" in sys.modules:
+        from gpumagic.selection import claims
+
+        claims.take_back()
 
 
 def _reloading() -> bool:

@@ -122,7 +122,8 @@ def load(shell: Any) -> None:
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
         from gpumagic.magics.gpu import saved_choice
 
-        saved_choice.apply(shell)
+        saved_choice.apply(shell, claim=extension.magics.claim)
+    extension.magics.observe(lambda _: _publish(extension), "publish_notebook")
     extension.hooks.add(_cleanup_hook(shell))
     extension.hooks.add(_explanation_hook(extension))
     if "torch" in sys.modules:
@@ -137,6 +138,14 @@ def unload(shell: Any) -> None:
     extension = find(shell)
     if extension is not None:
         extension.unload()
+
+
+def _publish(extension: Extension) -> None:
+    """Publish the notebook's name with the claim that there may be, or no longer."""
+    if "gpumagic.selection.claims" in sys.modules:
+        from gpumagic.magics.gpu import publishing
+
+        publishing.update(extension)
 
 
 def _statement(name: str, line: str) -> str:

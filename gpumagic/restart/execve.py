@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import psutil
 
+from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.processes import command_name
 from gpumagic.restart import signals
 from gpumagic.restart.connections import socket_of
@@ -85,7 +86,9 @@ def replace(
     """
     import posix  # not on Windows
 
-    close_at_exec(inherited)
+    held = STATE.registration  # the lock of its file is the claim of the chosen GPUs
+    claim = () if held is None or held.descriptor is None else (held.descriptor,)
+    close_at_exec({*inherited, *claim})
     blocked = (signal.SIGINT,) if defer_interrupts else ()
     with signals.default_dispositions(blocked), working_in(folder):
         interrupts = signal.getsignal(signal.SIGINT)

@@ -10,6 +10,7 @@ from gpumagic.results.base import Result
 from gpumagic.results.cell_holdings import CellHolding, CellHoldings
 from gpumagic.results.cell_memory import CellLog, CellMemory
 from gpumagic.results.cell_timings import CellTiming, TimingLog
+from gpumagic.results.claims import Claim
 from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
 from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
 from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
@@ -24,6 +25,7 @@ from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
 from gpumagic.results.kernels import Copy, Kernel, KernelReport
 from gpumagic.results.lines import LineMemory, LineReport, SourceLines
 from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.notebooks import Notebook, NotebookTable, Shutdown
 from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.process_group import ProcessGroup
 from gpumagic.results.processes import Process
@@ -47,6 +49,7 @@ __all__ = [
     "CellMemory",
     "CellSpan",
     "CellTiming",
+    "Claim",
     "ClusterMemory",
     "ClusterSelection",
     "ClusterTable",
@@ -82,6 +85,8 @@ __all__ = [
     "MemoryDelta",
     "MemoryReport",
     "MigInstance",
+    "Notebook",
+    "NotebookTable",
     "OutOfMemory",
     "Process",
     "ProcessGroup",
@@ -90,6 +95,7 @@ __all__ = [
     "Result",
     "Sample",
     "Selection",
+    "Shutdown",
     "Site",
     "SnapshotFile",
     "SourceLines",

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
-from gpumagic.render.units import bytes_, percent
+from gpumagic.render.units import bytes_, percent, spans
 from gpumagic.results.base import Series, data_frame, plain
-from gpumagic.results.processes import Process, most_memory, short_command
+from gpumagic.results.claims import Claim
+from gpumagic.results.processes import Process, most_memory, own_first, short_command
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Device:
     #: The UUID of the MIG instance that this process sees of the device, if it is divided into
     #: instances; None where not known.
     instance: str | None = None
+    #: The processes that have chosen the device, as the machine's registry lists them.
+    claims: tuple[Claim, ...] = ()
     #: Why the device could not be read, if it could not (for example ``"GPU is lost"``).
     error: str | None = None
 
@@ -147,6 +150,7 @@ class DeviceTable(Series[Device]):
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
         errors = [(device.index, device.error) for device in self if device.error is not None]
         blocks += [Line.of(f"GPU {i}: {e}.", "bad") for i, e in errors if e != _short(e)]
+        blocks += _claims(self)
         blocks.append(_sees(self))
         if self.show_processes:
             blocks += _processes(self)
@@ -262,9 +266,21 @@ def variables(environment: Mapping[str, str | None]) -> str:
     return text if order is None else f"{text}, {_ORDER}={order}"
 
 
+def _claims(table: DeviceTable) -> list[Block]:
+    """Return a line for each process that has chosen GPUs, with what it has chosen."""
+    indexes: dict[Claim, list[int]] = {}
+    for device in table:
+        for claim in device.claims:
+            indexes.setdefault(claim, []).append(device.index)
+    return [
+        Line.of(f"GPU {spans(found)}: claimed by {claim}.", "dim")
+        for claim, found in indexes.items()
+    ]
+
+
 def _processes(table: DeviceTable) -> list[Block]:
     listed = [(device.index, process) for device in table for process in device.processes or ()]
-    shown, rest = most_memory(listed)
+    shown, rest = most_memory(own_first(listed))
     rows = [_process(index, process) for index, process in shown]
     unlisted = [str(device.index) for device in table if device.processes is None]
     blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []

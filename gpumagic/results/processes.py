@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from gpumagic.render.blocks import DASH, Block, Line, shortened
 from gpumagic.render.units import bytes_
+from gpumagic.results.claims import state_text
 
 #: At most so many processes have a row, those with the most memory.
 _ROWS = 50
@@ -33,6 +34,12 @@ class Process:
     own: bool | None = None
     #: Whether it belongs to the user who asks; None where it cannot be looked up.
     mine: bool | None = None
+    #: The name of its notebook, if it is a Jupyter kernel; None where that is not known.
+    notebook: str | None = None
+    #: Seconds since the notebook's last cell, 0 while one runs; None where that is not known.
+    idle: float | None = None
+    #: The folder of the notebook's Jupyter server; only of one's own.
+    folder: str | None = None
 
 
 def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
@@ -46,6 +53,18 @@ def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
     return [row for place, row in enumerate(listed) if place in shown], [line]
 
 
+def own_first(listed: Sequence[_Row]) -> list[_Row]:
+    """Return rows that end in a process: one's own first, then by memory, the most first."""
+    return sorted(
+        listed,
+        key=lambda row: (not (row[-1].own or row[-1].mine), -(row[-1].memory or 0)),
+    )
+
+
 def short_command(process: Process) -> str:
-    """Return a process's command as a table shows it."""
+    """Return a process's notebook, or its command, as a table shows it."""
+    if process.notebook is not None:
+        folder = f" in {process.folder}" if process.folder else ""
+        state = state_text(process.idle, ", ")
+        return f"{shortened(f'{process.notebook}{folder}', _LONGEST_COMMAND)}{state}"
     return shortened(process.command or DASH, _LONGEST_COMMAND)

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import cache
 
 from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda, visible_devices
-from gpumagic.cuda.process_state import STATE
+from gpumagic.cuda.process_state import STATE, Snapshot
 from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status
-from gpumagic.selection import environment
+from gpumagic.selection import claimed_choice, environment
 from gpumagic.selection.spec import (
     Spec,
     Wants,
@@ -28,7 +28,6 @@ from gpumagic.selection.spec import (
     freest,
     may_fit_later,
     parse,
-    pick,
     resolve,
 )
 from gpumagic.system.text import plural
@@ -46,12 +45,16 @@ def select(
     max_util: float | None = None,
     idle: bool = False,
     wait: float = 0.0,
+    claim: bool = True,
 ) -> Selection:
     """Choose which GPUs this process sees, and return what was found afterwards.
 
     ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs: numbers are
     always nvidia-smi's. For ``auto``: at least ``min_free`` bytes free, at most ``max_util``
     percent utilised, ``idle`` for no other process, and ``wait`` seconds of waiting at most.
+
+    With ``claim`` the choice is claimed in the registry that the machine's users share, until this
+    process ends or chooses again, and ``auto`` leaves others' claims for last.
 
     A status of ``too-late`` comes with a `GpuMagicWarning`.
 
@@ -60,33 +63,61 @@ def select(
         DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
     """
     wants = Wants(min_free=min_free, max_util=max_util, idle=idle)
-    selection = choose(parse(spec), wants, wait=wait)
+    selection = choose(parse(spec), wants, wait=wait, claim=claim)
     if selection.status == "too-late":
         warnings.warn(str(selection.message), GpuMagicWarning, stacklevel=2)
     return selection
 
 
 def choose(
-    spec: Spec, wants: Wants = _NO_WANTS, *, wait: float = 0.0, progress: Progress | None = None
+    spec: Spec,
+    wants: Wants = _NO_WANTS,
+    *,
+    wait: float = 0.0,
+    progress: Progress | None = None,
+    claim: bool = True,
+    restart: bool = False,
 ) -> Selection:
-    """Choose devices by a parsed spec; like `select`, without its warning."""
+    """Choose devices by a parsed spec; like `select`, without its warning.
+
+    With ``restart`` the choice is claimed also where it is too late: for the program that is to
+    replace this one.
+    """
     table = devices.devices(processes=False)
     if spec.kind == "auto" and wait > 0:
         devices.check(table)
         table = _wait(spec, wants, wait, progress)
-    change = _change(spec, wants, table, can_wait=wait == 0)
-    return _write(spec, change, table)
+    before = STATE.snapshot()
+    try:
+        change, notes = _change(spec, wants, table, can_wait=wait == 0, claim=claim)
+        chosen = _write(spec, change, table, before)
+    except BaseException:
+        STATE.restore(before)
+        raise
+    return claimed_choice.settle(chosen, before, notes, late=restart)
 
 
-def apply_saved(spec: Spec, values: Mapping[str, str | None]) -> Selection:
+def apply_saved(spec: Spec, values: Mapping[str, str | None], *, claim: bool = True) -> Selection:
     """Write the variables to which an earlier choice by ``spec`` led, and verify them."""
     change = {name: values.get(name) for name in VARIABLES}
-    return _write(spec, change, devices.devices(processes=False))
+    table, before = devices.devices(processes=False), STATE.snapshot()
+    try:
+        chosen = _write(spec, change, table, before)
+        notes = claimed_choice.claim_named(spec, claimed_choice.named_uuids(change), table, claim)
+    except BaseException:
+        STATE.restore(before)
+        raise
+    return claimed_choice.settle(chosen, before, notes)
 
 
-def after_restart(spec: Spec) -> Selection:
+def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
     """Verify a choice that was written before the process was restarted for it."""
-    found = _verify(spec, environment.now(), devices.devices(processes=False))
+    before, table = STATE.snapshot(), devices.devices(processes=False)
+    found = _verify(spec, environment.now(), table)
+    notes = claimed_choice.claim_named(
+        spec, claimed_choice.named_uuids(environment.now()), table, claim
+    )
+    found = claimed_choice.settle(found, before, notes)
     return found if found.status == "too-late" else replace(found, status="restarted")
 
 
@@ -94,15 +125,14 @@ def after_restart(spec: Spec) -> Selection:
 
 
 def _change(
-    spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool
-) -> Mapping[str, str | None]:
-    """Return the variables to write for a spec."""
-    if spec.kind == "off":
-        return {MASK: visible_devices.HIDE_ALL}
-    if spec.kind == "on":
-        return {MASK: None}
-    if spec.kind == "reset":
-        return environment.started_with()
+    spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool, claim: bool
+) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
+    """Claim what a spec chooses; return the variables to write for it, and notes."""
+    if spec.kind in ("off", "on", "reset"):
+        notes = claimed_choice.claim_named(spec, (), table, claim)
+        if spec.kind == "reset":
+            return environment.started_with(), notes
+        return {MASK: visible_devices.HIDE_ALL if spec.kind == "off" else None}, notes
     devices.check(table)
     if spec.kind == "auto":
         usable = allowed(table)
@@ -111,10 +141,13 @@ def _change(
                 f"which MIG instance this kernel was given is not known ({MASK}="
                 f"{environment.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
-        chosen = pick(usable, spec.count, wants, can_wait=can_wait)
+        chosen, notes = claimed_choice.pick_and_claim(
+            spec, wants, table, usable, can_wait=can_wait, claim=claim
+        )
     else:
         chosen = resolve(spec, table)
-    return {MASK: ",".join(chosen)}
+        notes = claimed_choice.claim_named(spec, chosen, table, claim)
+    return {MASK: ",".join(chosen)}, notes
 
 
 def allowed(table: DeviceTable) -> Sequence[Device]:
@@ -205,17 +238,14 @@ def note_hiding() -> None:
             init_failure.note_hiding(each, table)
 
 
-def _write(spec: Spec, change: Mapping[str, str | None], table: DeviceTable) -> Selection:
-    """Write the variables and verify the choice; undo it if that, which may take long, is ended."""
-    before = STATE.snapshot()
+def _write(
+    spec: Spec, change: Mapping[str, str | None], table: DeviceTable, before: Snapshot
+) -> Selection:
+    """Write the variables and verify the choice."""
     init_failure.note_hiding(before.environment, table)
-    try:
-        environment.write(change)
-        init_failure.note_hiding(environment.now(), table)
-        return _verify(spec, before.environment, table)
-    except BaseException:
-        STATE.restore(before)
-        raise
+    environment.write(change)
+    init_failure.note_hiding(environment.now(), table)
+    return _verify(spec, before.environment, table)
 
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -242,13 +242,23 @@ def refusal(device: Device, wants: Wants) -> str | None:
     return None
 
 
-def freest(devices: Sequence[Device], wants: Wants) -> list[Device]:
-    """Return the devices that fit, the most free memory first, then the least utilised."""
+#: Returns how many other processes claim a device.
+ClaimCount = Callable[[Device], int]
 
-    def key(device: Device) -> tuple[int, float, int]:
+
+def _unclaimed(_: Device) -> int:
+    return 0
+
+
+def freest(
+    devices: Sequence[Device], wants: Wants, claims: ClaimCount = _unclaimed
+) -> list[Device]:
+    """Return the devices that fit: the least claimed first, then by free memory and utilisation."""
+
+    def key(device: Device) -> tuple[int, int, float, int]:
         free = -1 if device.memory_free is None else device.memory_free
         used = 100.5 if device.utilization is None else device.utilization
-        return (-free, used, device.index)
+        return (claims(device), -free, used, device.index)
 
     return sorted((d for d in devices if refusal(d, wants) is None), key=key)
 
@@ -275,9 +285,15 @@ def may_fit_later(device: Device, wants: Wants) -> bool:
 
 
 def pick(
-    devices: Sequence[Device], count: int, wants: Wants, can_wait: bool = False
+    devices: Sequence[Device],
+    count: int,
+    wants: Wants,
+    can_wait: bool = False,
+    claims: ClaimCount = _unclaimed,
 ) -> tuple[str, ...]:
     """Return the UUIDs of the ``count`` freest devices, or MIG instance, that fit.
+
+    Devices that other processes claim come last.
 
     With ``can_wait`` the message of the error advises to wait, where waiting can help.
 
@@ -294,7 +310,7 @@ def pick(
             f"{count} GPUs are asked for, but only {len(devices)} of {len(everything)} are whole, "
             "and CUDA shows a process one MIG instance; write: auto"
         )
-    fitting = freest(devices, wants)
+    fitting = freest(devices, wants, claims)
     if len(fitting) < count:
         reasons = "; ".join(
             f"{device.instance or f'GPU {device.index}'}: {why}"

@@ -19,7 +19,7 @@ from gpumagic.cuda.process_state import (
     WrittenVariable,
 )
 from gpumagic.cuda.visible_devices import MASK, ORDER
-from gpumagic.selection import cpu_threads, environment, gate
+from gpumagic.selection import claims, cpu_threads, environment, gate
 
 THREADS = torch.get_num_threads()
 
@@ -32,6 +32,7 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     yield
     gate.lift()
+    claims.take_back()
     torch.set_num_threads(THREADS)
 
 
@@ -40,6 +41,7 @@ def effects() -> dict[str, Any]:
     return {
         "variables": environment.now(),
         "threads": torch.get_num_threads(),
+        "claim": [claim.uuids for claim in claims.all_claims()],
         "gate": (torch.cuda.is_available.__qualname__, torch.overrides._len_torch_function_stack()),
     }
 
@@ -48,6 +50,7 @@ def effects() -> dict[str, Any]:
 CHANGES: dict[str, Callable[[], Any]] = {
     "variables": lambda: environment.write({MASK: "-1"}),
     "threads": lambda: cpu_threads.use(THREADS + 1),
+    "claim": lambda: claims.claim(("GPU-1",)),
     "gate": lambda: gate.close((), "off"),
 }
 
@@ -65,7 +68,11 @@ def test_restore_undoes_a_choice(name: str, earlier: tuple[str, ...]) -> None:
     outside, values = effects(), vars(STATE.choice).copy()
     kept = dict(values["variables"])
     before = STATE.snapshot()
-    {**CHANGES, "variables": lambda: environment.write({MASK: "1", ORDER: None})}[name]()
+    others = {
+        "variables": lambda: environment.write({MASK: "1", ORDER: None}),
+        "claim": lambda: claims.claim(("GPU-2", "GPU-3")),
+    }
+    {**CHANGES, **others}[name]()
     assert getattr(STATE.choice, name) != getattr(before.choice, name)
     STATE.restore(before)
     assert vars(STATE.choice) == {**values, "variables": kept}
@@ -78,6 +85,7 @@ FACTS: dict[str, Any] = {
     "nvml_check_set": "set",
     "init_failure": InitFailure(failed=True),
     "init_trace": object(),
+    "registration": claims.Registration(),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpumagic.results import Device, DeviceTable, MigInstance, Process
+from gpumagic.results import Claim, Device, DeviceTable, MigInstance, Process
 from gpumagic.results.base import as_html, as_text
 from tests.support.drawing import check_drawing
 
@@ -52,8 +52,8 @@ GPU  CUDA    Name         Memory used / total           Util   Temp        Power
 What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this is final for the process.
 GPU              PID  User    Memory  Type     Command
 ──────────────────────────────────────────────────────────────
-  0                7  ann   10.0 GiB  compute  python <b>x</b>
   0  9 (this kernel)  me    50.0 GiB  compute  ipykernel
+  0                7  ann   10.0 GiB  compute  python <b>x</b>
 NVML does not list the processes of GPU 1, 2."""  # noqa: E501
 
 
@@ -200,3 +200,24 @@ def test_processes_that_are_not_listed() -> None:
 def test_repr() -> None:
     assert repr(FULL) == "<DeviceTable: 3 devices>"
     assert repr(DeviceTable((Device(0),))) == "<DeviceTable: 1 device>"
+
+
+def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
+    two_gpus = Claim(("GPU-a", "GPU-b"), 7, "ann", "eval.ipynb", idle=7300.0, parked=True)
+    unpublished, own = Claim(("GPU-b",), 8, "bob"), Claim(("GPU-b",), 9, "me", own=True, mine=True)
+    process = Process(
+        5, GIB, mine=True, command="python", notebook="train.ipynb", folder="/work", idle=0.0
+    )
+    table = DeviceTable(
+        (
+            Device(0, uuid="GPU-a", claims=(two_gpus,), processes=(process,)),
+            Device(1, uuid="GPU-b", claims=(two_gpus, unpublished, own), processes=()),
+        ),
+        show_processes=True,
+    )
+    text = str(table)
+    assert "GPU 0–1: claimed by eval.ipynb of ann, parked, idle 2 h.\n" in text
+    assert "GPU 1: claimed by process 8 of bob.\n" in text
+    assert "GPU 1: claimed by this kernel.\n" in text
+    assert text.endswith("train.ipynb in /work, busy")
+    assert table.to_dict()["devices"][0]["claims"][0]["notebook"] == "eval.ipynb"

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpumagic.cuda.process_state import STATE
+
 #: Set by pytest itself, between the phases of a test.
 _PYTEST = {"PYTEST_CURRENT_TEST"}
 #: What packages change when they are first imported (six, debugpy, torch, bleach): not looked at
@@ -60,6 +62,7 @@ def state() -> dict[str, Any]:
         "SIGINT": signal.getsignal(signal.SIGINT),
         "builtins": {name: id(value) for name, value in vars(builtins).items() if name != "_"},
         "__main__": id(sys.modules["__main__"]),
+        "claim of GPUs": STATE.choice.claim,
     }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError
-from gpumagic.magics.gpu import restarting, saved_choice
+from gpumagic.magics.extension import of
+from gpumagic.magics.gpu import publishing, restarting, saved_choice
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
@@ -30,7 +31,7 @@ def choose_for_kernel(
     saved = saved_choice.saved(shell) if options.save else None
     before = STATE.snapshot()
     try:
-        chosen = choose(shell, spec, wants, options)
+        chosen = choose(shell, spec, wants, options, restart=options.restart)
     except KeyboardInterrupt:
         raise DeviceError("interrupted; nothing was changed") from None
     if options.save:
@@ -65,14 +66,25 @@ def _with_state(chosen: Selection, options: argparse.Namespace) -> tuple[Selecti
     return chosen, dead is not None or options.blocking or launch_blocking.is_temporary()
 
 
-def choose(shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace) -> Selection:
-    """Choose devices by the variables, or by the gate for ``--soft``; an exception undoes it."""
+def choose(
+    shell: Any,
+    spec: Spec,
+    wants: Wants,
+    options: argparse.Namespace,
+    *,
+    restart: bool = False,
+) -> Selection:
+    """Choose devices by the variables, or by the gate for ``--soft``; an exception undoes it.
+
+    With ``restart`` this program is replaced where it is too late.
+    """
     before = STATE.snapshot()
     try:
         if options.soft:
             return gate.choose(spec, wants, shell.user_ns)
         lifted = spec.kind in ("on", "reset") and gate.lift()
-        chosen = _choose_by_variables(shell, spec, wants, options)
+        chosen = _choose_by_variables(shell, spec, wants, options, restart)
+        publishing.update(of(shell))
     except BaseException:
         STATE.restore(before)
         raise
@@ -84,7 +96,7 @@ def choose(shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace) ->
 
 
 def _choose_by_variables(
-    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace
+    shell: Any, spec: Spec, wants: Wants, options: argparse.Namespace, restart: bool
 ) -> Selection:
     with LiveDisplay(shell, quiet=options.quiet) as live:
 
@@ -92,11 +104,23 @@ def _choose_by_variables(
             live.text(f"waiting for GPUs: {reason} ({waited:.0f} s of {options.wait:.0f} s)")
 
         try:
-            return apply.choose(spec, wants, wait=options.wait, progress=progress)
+            return apply.choose(
+                spec,
+                wants,
+                wait=options.wait,
+                progress=progress,
+                claim=is_claimed(shell, options),
+                restart=restart,
+            )
         except KeyboardInterrupt:
             if not options.wait:
                 raise
             raise DeviceError("interrupted while waiting for GPUs; nothing was changed") from None
+
+
+def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
+    """Return whether a choice is to be claimed, by the options and the configuration."""
+    return bool(of(shell).magics.claim) and not options.no_claim
 
 
 def warn(chosen: Selection) -> None:

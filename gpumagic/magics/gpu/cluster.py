@@ -77,6 +77,8 @@ _ONLY_HERE = (
     "every",
     "duration",
     "arguments",
+    "mine",
+    "yes",
 )
 _VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
 _ONLY_AUTO = ("min_free", "max_util", "idle")
@@ -112,6 +114,8 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
         raise SpecError("--backend goes with %gpu dist init")
     if verb in ("cluster", "dist") and (options.restart or options.force):
         raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
+    if verb in ("cluster", "dist") and options.no_claim:
+        raise SpecError("--no-claim goes with a choice of GPUs; for example: %gpu pin --no-claim")
 
 
 def check_unused(options: argparse.Namespace) -> None:
@@ -164,7 +168,12 @@ def run(
     cluster = current(magics, words[0] if verb == "cluster" and words else None)
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
-    again = {"restart": options.restart, "force": options.force, **limit}
+    again = {
+        "restart": options.restart,
+        "force": options.force,
+        "claim": magics.claim and not options.no_claim,
+        **limit,
+    }
     result: Any
     if verb == "cluster":
         result = selection.devices(cluster, engines, processes=options.processes, **limit)
@@ -217,7 +226,7 @@ def _warn(
 def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterator[str]:
     """Yield the words that select engines and devices, to type them again."""
     yield from options.spec
-    for name in ("cluster", "targets", "per_engine", "share", *_ONLY_AUTO):
+    for name in ("cluster", "targets", "per_engine", "share", "no_claim", *_ONLY_AUTO):
         value = getattr(options, name)
         if value != getattr(defaults, name):
             yield "-t" if name == "targets" else f"--{name.replace('_', '-')}"

@@ -9,7 +9,14 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
-from gpumagic.magics.gpu import choosing, cluster, device_table, option_conflicts, single_cell
+from gpumagic.magics.gpu import (
+    choosing,
+    cluster,
+    device_table,
+    notebooks,
+    option_conflicts,
+    single_cell,
+)
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, split, take_semicolon
 from gpumagic.results import Result
@@ -28,6 +35,8 @@ examples:
   %gpu on                     show all; %gpu reset: what the kernel was started with
   %gpu watch                  a panel that is updated while cells run; %gpu watch off ends it
   %gpu plot                   what it saw: the time since it began, with the cells
+  %gpu ps --mine              your own notebooks, with the GPU memory that each holds
+  %gpu shutdown train.ipynb   end one of them, by its Jupyter server
   %gpu doctor                 why torch can, or cannot, use the GPU here; what to do about it
   %gpu off --threads 4        compute on the CPU, with 4 threads
   selection = %gpu off -o -q  the result as an object
@@ -59,7 +68,8 @@ def parser() -> Parser:
         nargs="*",
         metavar="SPEC",
         help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
-        "its beginning, auto [N]; ps: the table with processes; watch: a panel that is updated "
+        "its beginning, auto [N]; ps: the table with processes; shutdown NOTEBOOK: end one of your "
+        "own, by its Jupyter server; watch: a panel that is updated "
         "while cells run (in a terminal the table, repeated until interrupted); watch off; "
         "plot [FILE]: a picture of what was watched (-o: the samples); doctor: a report on why the "
         "GPU is, or is not, usable; cluster [PROFILE or connection file], pin, dist init, dist "
@@ -70,6 +80,12 @@ def parser() -> Parser:
         "--arguments",
         action="store_true",
         help="with -p: the whole command lines of your own processes; the notebook keeps them",
+    )
+    options.add_argument(
+        "--mine", action="store_true", help="with ps: your own notebooks, with what each holds"
+    )
+    options.add_argument(
+        "--yes", action="store_true", help="with shutdown: do not ask whether you are sure"
     )
     options.add_argument(
         "--soft",
@@ -130,6 +146,11 @@ def parser() -> Parser:
     auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
     auto.add_argument(
         "--wait", type=duration_or_zero, metavar="SECONDS", default=0.0, help="wait for such GPUs"
+    )
+    auto.add_argument(
+        "--no-claim",
+        action="store_true",
+        help="do not claim what is chosen, and ignore the claims of others; with any choice",
     )
     watch = options.add_argument_group("watch")
     watch.add_argument(
@@ -214,9 +235,14 @@ def _plot(shell: Any, options: argparse.Namespace) -> Result:
     return watch.plot(shell, options, options.spec[1:])
 
 
+def _shutdown(shell: Any, options: argparse.Namespace) -> Result:
+    return notebooks.shutdown(shell, " ".join(options.spec[1:]), options)
+
+
 def _verb(words: Sequence[str]) -> Callable[[Any, argparse.Namespace], Result] | None:
     """Return the function of a line that is no choice of GPUs; None for one that is."""
-    return _plot if words[:1] == ["plot"] else _VERBS.get(" ".join(words))
+    with_words = {"plot": _plot, "shutdown": _shutdown}.get(words[0]) if words else None
+    return with_words or _VERBS.get(" ".join(words))
 
 
 #: What is not a choice of GPUs: the first words of a line, and the function for them.

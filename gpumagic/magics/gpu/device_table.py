@@ -6,26 +6,30 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cuda import context_failure, devices, init_failure
-from gpumagic.results import DeviceTable
+from gpumagic.cuda import context_failure, init_failure
+from gpumagic.magics.gpu import notebooks
+from gpumagic.magics.gpu.saved_choice import connection_file
+from gpumagic.results import DeviceTable, NotebookTable
 from gpumagic.selection import gate, launch_blocking
+from gpumagic.selection.device_table import devices
 
 
 def table(shell: Any, options: argparse.Namespace) -> DeviceTable:
     """Return the table of devices, with their processes for ``-p``."""
-    return _table(options.processes, options.arguments)
+    return _table(shell, options.processes, options.arguments)
 
 
-def table_with_processes(shell: Any, options: argparse.Namespace) -> DeviceTable:
-    """Return the table of devices with their processes."""
-    return _table(True, options.arguments)
+def table_with_processes(shell: Any, options: argparse.Namespace) -> DeviceTable | NotebookTable:
+    """Return the table of devices with their processes, or for ``--mine`` the notebooks."""
+    return notebooks.mine(shell) if options.mine else _table(shell, True, options.arguments)
 
 
-def _table(processes: bool, arguments: bool) -> DeviceTable:
+def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
     """Return the table; where CUDA may have failed, also whether it has, which can take seconds."""
-    found = devices.devices(processes=processes, arguments=arguments)
+    file = connection_file(shell)
+    found = devices(processes=processes, arguments=arguments, connection_file=file)
     if not found.cuda_failed and init_failure.has_failed(found):
-        found = devices.devices(processes=processes, arguments=arguments)
+        found = devices(processes=processes, arguments=arguments, connection_file=file)
     gated, dead = gate.note(), context_failure.cause()
     notes = [] if gated is None else [f"{gated}."]
     if dead is not None:

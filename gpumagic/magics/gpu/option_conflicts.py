@@ -24,9 +24,12 @@ def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: 
     for name, used, fits, partner in (
         ("-p", options.processes, spec in ("", "ps", "watch"), "the table; for example: %gpu -p"),
         ("--arguments", options.arguments, listed, "the processes: %gpu -p --arguments"),
+        ("--mine", options.mine, spec == "ps", "ps: %gpu ps --mine"),
+        ("--yes", options.yes, spec.startswith("shutdown "), "shutdown: %gpu shutdown NAME --yes"),
         ("--every", options.every is not None, spec == "watch", "watch: %gpu watch --every 5"),
         ("--for", options.duration is not None, spec == "watch", "watch: %gpu watch --for 60"),
         ("--threads", options.threads is not None, is_choice, _example(a_choice, "--threads 4")),
+        ("--no-claim", options.no_claim, is_choice, _example(a_choice, "--no-claim")),
         ("--soft", options.soft, is_choice, _example(a_choice, "--soft")),
         ("--restart", options.restart, lasting, _example(a_choice, "--restart")),
         ("--save", options.save, lasting, _example(a_choice, "--save")),

@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn
 
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
+from gpumagic.magics.gpu import publishing
 from gpumagic.magics.output import hand_over
 from gpumagic.restart import in_place, resuming
 from gpumagic.results import Selection
@@ -47,6 +48,7 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "target": _target(shell),
         "threads": options.threads,
         "blocking": blocking,
+        "claim": not options.no_claim and bool(of(shell).magics.claim),
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
@@ -143,7 +145,8 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     environment.start_from(payload["started_with"])
     launch_blocking.start_from(payload["blocking"])
     spec = parse(payload["spec"])
-    chosen = apply.after_restart(spec)
+    chosen = apply.after_restart(spec, claim=payload["claim"])
+    publishing.update(of(shell))
     began = time.monotonic()
     restored: list[str] = []
     if resumed.files:

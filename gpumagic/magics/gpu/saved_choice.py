@@ -65,7 +65,7 @@ def put_back(shell: Any, before: tuple[str, saved_choice.Variables] | None) -> N
         saved_choice.save(path, *before)
 
 
-def apply(shell: Any) -> None:
+def apply(shell: Any, *, claim: bool = True) -> None:
     """Apply the choice that is saved for this kernel, if there is one; print what it led to."""
     path = connection_file(shell)
     found = saved_choice.load(path) if path else None
@@ -83,7 +83,7 @@ def apply(shell: Any) -> None:
         return
     before = STATE.snapshot()
     try:
-        chosen = selection.apply_saved(parse(spec), variables)
+        chosen = selection.apply_saved(parse(spec), variables, claim=claim)
     except GpuMagicError as error:
         print(f"%gpu {spec} --save: not applied: {text.reason(error)}")
         return

@@ -1,0 +1,78 @@
+"""Claim what is chosen: devices that were named, or that ``auto`` picks by others' claims.
+
+Where no claim can be made, a note says so, and the choice goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpumagic.cuda.process_state import STATE, Snapshot
+from gpumagic.cuda.visible_devices import MASK
+from gpumagic.results import Device, DeviceTable, Selection
+from gpumagic.selection import claims
+from gpumagic.selection.claim_entry import ClaimError
+from gpumagic.selection.spec import Spec, Wants, pick
+
+
+def named_uuids(variables: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Return the UUIDs that the variables name, as a choice writes them."""
+    mask = variables.get(MASK) or ""
+    return tuple(mask.split(",")) if mask.startswith(("GPU-", "MIG-")) else ()
+
+
+def claim_named(
+    spec: Spec, uuids: tuple[str, ...], table: DeviceTable, claim: bool
+) -> tuple[str, ...]:
+    """Claim devices that were named, in place of earlier ones, and return notes on that."""
+    if spec.kind not in ("devices", "auto") or not claim:
+        uuids = ()
+    try:
+        return _notes(uuids, table, claims.claim(uuids))
+    except ClaimError as error:
+        return (f"not claimed: {error}",)
+
+
+def _notes(uuids: Sequence[str], table: DeviceTable, others: claims.Claims) -> tuple[str, ...]:
+    """Return a note for each chosen device that other processes claim."""
+    notes = []
+    for uuid in uuids:
+        by = ", ".join(str(each) for each in claims.listed(others.get(uuid, ())))
+        if by:
+            index = next((d.index for d in table if uuid in claims.uuids_of(d)), None)
+            notes.append(f"GPU {index} is claimed by {by}")
+    return tuple(notes)
+
+
+def settle(
+    chosen: Selection, before: Snapshot, notes: tuple[str, ...], *, late: bool = False
+) -> Selection:
+    """Return the selection with the notes of its claim, which is undone where it is too late."""
+    if chosen.status == "too-late" and not late and STATE.registration is not None:
+        STATE.choice.claim = STATE.registration.put_back(before.choice.claim)
+    return replace(chosen, notes=(*chosen.notes, *notes))
+
+
+def pick_and_claim(
+    spec: Spec,
+    wants: Wants,
+    table: DeviceTable,
+    usable: Sequence[Device],
+    *,
+    can_wait: bool,
+    claim: bool,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the UUIDs that ``auto`` chooses, and claims, with notes."""
+
+    def choice(others: claims.Claims) -> tuple[str, ...]:
+        def count(device: Device) -> int:
+            return claims.number(device, others)
+
+        return pick(usable, spec.count, wants, can_wait, count)
+
+    if not claim:
+        return choice({}), claim_named(spec, (), table, claim)
+    chosen, others, error = claims.choose(choice)
+    notes = _notes(chosen, table, others)
+    return chosen, notes if error is None else (*notes, f"not claimed: {error}")
