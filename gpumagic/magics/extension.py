@@ -67,6 +67,8 @@ class Extension:
         self.cell_timing: CellTimer | None = None
         self.cell_memory: EveryCell | None = None
         self.memory_history: History | None = None
+        #: ``%gpumem park``; None until first asked for.
+        self.parking: Any = None
         #: The results of ``%%cudatime --name``.
         self.named_timings: dict[str, CudaTiming] = {}
         #: What ``%gpumem`` has shown last, to tell the change since.
@@ -151,6 +153,8 @@ class Extension:
         ]
 
     def _end_modes(self) -> None:
+        if self.parking is not None:
+            self.parking.release()
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):
