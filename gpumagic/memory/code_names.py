@@ -17,15 +17,19 @@ from typing import Any
 from gpumagic.system import introspection
 
 #: Of Python's own modules: those that lead to any object of the process, or run any code.
-_LEADING = {"gc", "sys", "inspect", "builtins", "ctypes", "threading", "asyncio", "concurrent"}
-_LEADING |= {"importlib", "runpy", "code", "codeop", "pdb", "bdb", "cProfile", "profile", "timeit"}
-_LEADING |= {"pickle", "copy", "multiprocessing", "types", "weakref", "traceback", "atexit"}
-_LEADING |= {"signal", "faulthandler", "tracemalloc", "sched", "queue", "_thread", "dis", "unittest"}
+_LEADING = {
+    *("gc", "sys", "inspect", "builtins", "ctypes", "threading", "_thread", "asyncio", "queue"),
+    *("concurrent", "multiprocessing", "importlib", "runpy", "code", "codeop", "pdb", "bdb"),
+    *("cProfile", "profile", "timeit", "pickle", "copy", "types", "weakref", "traceback"),
+    *("atexit", "signal", "faulthandler", "tracemalloc", "sched", "dis", "unittest", "doctest"),
+}
 #: Libraries whose functions use no tensor that is not passed to them.
-_LIBRARIES = {"numpy", "math"}
-#: Functions that run or reach what they are not given.
-_REACHING = {"eval", "exec", "compile", "__import__", "globals", "locals", "vars", "dir", "open_code"}
-_REACHING |= {"getattr", "setattr", "delattr", "hasattr", "breakpoint", "input", "help"}
+_LIBRARIES = {"numpy"}
+#: Functions that run code, or reach what they are not given.
+_REACHING = {
+    *("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "dir", "getattr"),
+    *("setattr", "delattr", "hasattr", "breakpoint", "input", "help"),
+}
 #: Magics of IPython's that use no tensor.
 _LINE_MAGICS = {"pwd", "cd", "ls", "env", "pip", "conda", "config", "who", "load_ext"}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...))
@@ -58,7 +62,7 @@ class _WithoutMagics(ast.NodeTransformer):
     def __init__(self, verbs: Collection[str]) -> None:
         self._verbs = verbs
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         function = node.func
         if not isinstance(function, ast.Attribute) or ast.unparse(function.value) != (
             "get_ipython()"

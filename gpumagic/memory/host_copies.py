@@ -24,23 +24,23 @@ class HostCopies:
         self._chunks: list[Any] = []
         self._used = 0
 
-    def add(self, source: Any, told: Callable[[int], None]) -> int:
+    def add(self, source: Any, advance: Callable[[int], None]) -> int:
         """Copy all bytes of a tensor of bytes; return their place.
 
-        ``told`` is called with the bytes that are done. A copy into pinned memory may still be
+        ``advance`` is called with the bytes of each step. A copy into pinned memory may still be
         under way on return.
         """
         place, self._used = self._used, self._used + source.numel()
         for begin, end, part in self._parts(place, source.numel()):
             part.copy_(source[begin:end], non_blocking=self.pinned)
-            told(end)
+            advance(end - begin)
         return place
 
-    def read(self, place: int, target: Any, told: Callable[[int], None]) -> None:
+    def read(self, place: int, target: Any, advance: Callable[[int], None]) -> None:
         """Copy the bytes at a place into a tensor of bytes."""
         for begin, end, part in self._parts(place, target.numel()):
             target[begin:end].copy_(part, non_blocking=self.pinned)
-            told(end)
+            advance(end - begin)
 
     def _parts(self, place: int, size: int) -> Iterator[tuple[int, int, Any]]:
         """Yield the parts that lie in one chunk: from, to, and the chunk's bytes."""

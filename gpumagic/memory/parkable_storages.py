@@ -24,6 +24,8 @@ from gpumagic.system import introspection
 _LIBRARIES = {"cupy", "cupyx", "numba", "numba_cuda", "pycuda", "jax", "jaxlib", "tensorflow"}
 _LIBRARIES |= {"cudf", "cuml", "rmm", "cuda", "dgl", "warp"}
 
+_VISITED, _GRAPH = "visited", "graph"
+
 NO_OBJECT = "no object of Python leads to it (C++ code or a library holds it)"
 TWICE = "two storages share it, as DLPack makes them"
 IN_USE = "C++ code or another library may use it (DLPack, TorchScript, views of complex numbers)"
@@ -54,6 +56,8 @@ class FoundStorages:
     parkable: list[ParkableStorage] = field(default_factory=list)
     #: The block's place in ``blocks.all``, and why it stays.
     staying: list[tuple[int, str]] = field(default_factory=list)
+    #: The number of captured CUDA graphs.
+    graphs: int = 0
 
 
 def find_storages(blocks: Blocks) -> FoundStorages:
@@ -62,6 +66,7 @@ def find_storages(blocks: Blocks) -> FoundStorages:
     with plain_functions():
         search = _Search(blocks)
         search.run()
+        found.graphs = search.graphs
         streams = _streams()
         for place, block in enumerate(blocks.all):
             reason = search.why_not(place)
@@ -100,6 +105,8 @@ class _Search:
         self._view_base = introspection.find(base, "_base").__get__
         #: By `id`: every object that was visited, which keeps it alive.
         self._seen: dict[int, Any] = {}
+        #: The number of captured CUDA graphs.
+        self.graphs = 0
         #: By place of a block, its storages.
         self.of_block: dict[int, list[Any]] = {}
         #: By the storage's address: its tensors, by `id`.
@@ -114,19 +121,33 @@ class _Search:
     def run(self) -> None:
         """Visit everything."""
         pending: list[Any] = []
-        torch = self._torch
+        #: By the `id` of a type, what its objects are; with the types, so that each `id` stays.
+        roles: dict[int, tuple[type, str]] = {}
         for thing in gc.get_objects():
             kind = type(thing)
-            if introspection.derives(kind, torch.Tensor, torch.UntypedStorage):
+            known = roles.get(id(kind))
+            if known is None:
+                known = roles[id(kind)] = (kind, self._role(kind))
+            role = known[1]
+            if role == _VISITED:
                 pending.append(thing)
-            elif introspection.derives(kind, torch.nn.Module) or self._rules.is_node(kind):
-                pending.append(thing)
-            else:
-                root = introspection.module_of(kind).partition(".")[0]
-                if root in _LIBRARIES and root in sys.modules:
-                    self._note_library(thing, root)
+            elif role == _GRAPH:
+                self.graphs += 1
+            elif role:
+                self._note_library(thing, role)
         while pending:
             pending += self._visit(pending.pop())
+
+    def _role(self, kind: type) -> str:
+        """Return what objects of a type are here; "" for nothing."""
+        torch = self._torch
+        if introspection.derives(kind, torch.cuda.CUDAGraph):
+            return _GRAPH
+        bases = (torch.Tensor, torch.UntypedStorage, torch.nn.Module)
+        if introspection.derives(kind, *bases) or self._rules.is_node(kind):
+            return _VISITED
+        root = introspection.module_of(kind).partition(".")[0]
+        return root if root in _LIBRARIES and root in sys.modules else ""
 
     def _note_library(self, thing: Any, library: str) -> None:
         for each in gc.get_referents(thing):
@@ -158,7 +179,7 @@ class _Search:
                     if is_tensor and storages.storage_of(thing) is None:
                         self._note_component(each)
                     yield each
-                elif introspection.derives(inner, torch.UntypedStorage) or self._rules.is_node(inner):
+                elif self._role(inner) == _VISITED:
                     yield each
 
     def _note_storage(self, thing: Any, is_tensor: bool) -> None:

@@ -2,11 +2,11 @@
 
 Parking copies every storage to the host, and only then releases their memory; bringing back
 allocates all of them, copies, and only then forgets the host's copies. So either of them, if it
-fails or is interrupted, leaves everything as it was before. The storages themselves stay: variables,
-views, gradients and graphs that wait for backward share them as before.
+fails or is interrupted, leaves everything as it was before. The storages themselves stay: views,
+gradients and graphs that wait for backward share them as before.
 
-A parked storage is guarded by torch itself (`gpumagic.cuda.storages`): whoever accesses its data, in
-any thread, gets an error in Python, and no kernel is launched.
+A parked storage is guarded by torch itself (`gpumagic.cuda.storages`): any access to its data, in
+any thread, is an error in Python, and no kernel is launched.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Parking:
         self._addresses: frozenset[int] = frozenset()
         self._since = 0.0
         self._pid = os.getpid()
+        #: Whether memory was being allocated again: what it contains does not count.
+        self._returning = False
         # autograd's threads may be the first to need what is parked.
         self._lock = threading.RLock()
         #: Called after everything has come back.
@@ -114,14 +116,14 @@ class Parking:
         torch_cuda.empty_cache()
         found = find_storages(Blocks.read())
         chosen = sorted(found.parkable, key=lambda each: -each.nbytes)
-        parking_checks.check_storages(chosen)
+        parking_checks.check_storages(found)
         total = sum(each.nbytes for each in chosen)
         pinned = parking_checks.check_host(total)
         account = _account(found)
         if chosen:
             with plain_functions():
-                self._copy_out(chosen, HostCopies(total, pinned=pinned), progress)
-                self._release(chosen)
+                copies = HostCopies(total, pinned=pinned)
+                self._release(chosen, copies, _copied(chosen, copies, progress))
         number = len(chosen)
         found.parkable.clear()
         del chosen
@@ -139,27 +141,14 @@ class Parking:
         used = self._copies is not None and self._copies.pinned
         return ParkedMemory(devices, total, number, time.perf_counter() - began, used)
 
-    def _copy_out(
-        self, chosen: list[ParkableStorage], copies: HostCopies, progress: _Progress
+    def _release(
+        self, chosen: list[ParkableStorage], copies: HostCopies, parked: list[_Parked]
     ) -> None:
-        """Copy all content; nothing on the device is changed."""
-        total = sum(each.nbytes for each in chosen) or 1
-        done = 0
-        parked: list[_Parked] = []
-        for each in chosen:
-            place = copies.add(storages.as_bytes(each.storage), lambda n: progress((done + n) / total))
-            done += each.nbytes
-            reference = storages.weak_reference(each.storage)
-            parked.append(_Parked(reference, each.device, each.stream, each.nbytes, place))
-        for ordinal in {each.device for each in chosen}:
-            torch_cuda.synchronize(ordinal)
-        self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
-        self._addresses = frozenset(each.storage._cdata for each in chosen)
-        self._parked = parked
-
-    def _release(self, chosen: list[ParkableStorage]) -> None:
         """Release the memory. From here on the host's copies are what counts."""
         try:
+            self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
+            self._addresses = frozenset(each.storage._cdata for each in chosen)
+            self._parked = parked
             for each in chosen:
                 each.storage.resize_(0)
                 storages.guard(each.storage, GUARD)
@@ -191,9 +180,13 @@ class Parking:
 
     def _bring_back(self, progress: _Progress) -> Unparked:
         began, parked_for = time.perf_counter(), self.seconds
-        alive = [(each, storages.referenced(each.reference)) for each in self._parked]
-        wanted = [(each, storage) for each, storage in alive if storage is not None]
-        del alive
+        wanted = []
+        for each in self._parked:
+            storage = storages.referenced(each.reference)
+            # Memory that is not released, since parking was interrupted, is the newer.
+            if storage is not None and (self._returning or not storage.nbytes()):
+                wanted.append((each, storage))
+        self._returning = True
         try:
             for ordinal in {each.device for each, _ in wanted}:
                 torch_cuda.synchronize(ordinal)
@@ -205,8 +198,14 @@ class Parking:
             torch_cuda.empty_cache()
             if _is_out_of_memory(error):
                 raise DeviceError(_no_room(self.size(), error)) from None
+            if isinstance(error, RuntimeError):  # CUDA has failed
+                raise DeviceError(
+                    f"parked memory cannot come back: {text.reason(error)}; "
+                    "everything stays in host memory"
+                ) from None
             raise
         self._parked, self._addresses = [], frozenset()
+        self._returning = False
         pinned = self._copies is not None and self._copies.pinned
         self._copies = None
         if pinned:
@@ -223,13 +222,9 @@ class Parking:
 
     def _copy_in(self, wanted: list[tuple[_Parked, Any]], progress: _Progress) -> None:
         assert self._copies is not None
-        total = sum(each.nbytes for each, _ in wanted) or 1
-        done = 0
+        advance = _meter(sum(each.nbytes for each, _ in wanted), progress)
         for each, storage in wanted:
-            self._copies.read(
-                each.place, storages.as_bytes(storage), lambda n: progress((done + n) / total)
-            )
-            done += each.nbytes
+            self._copies.read(each.place, storages.as_bytes(storage), advance)
         for ordinal in {each.device for each, _ in wanted}:
             torch_cuda.synchronize(ordinal)
 
@@ -253,6 +248,38 @@ class Parking:
             f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {told}; "
             "%gpumem unpark brings it back."
         )
+
+
+def _meter(total: int, progress: _Progress) -> Callable[[int], None]:
+    """Return a function that takes the bytes of each step, and tells the part that is done."""
+    done = 0
+
+    def advance(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done / total)
+
+    return advance
+
+
+def _copied(
+    chosen: list[ParkableStorage], copies: HostCopies, progress: _Progress
+) -> list[_Parked]:
+    """Copy all content to the host; nothing on the device is changed."""
+    advance = _meter(sum(each.nbytes for each in chosen), progress)
+    parked = [
+        _Parked(
+            storages.weak_reference(each.storage),
+            each.device,
+            each.stream,
+            each.nbytes,
+            copies.add(storages.as_bytes(each.storage), advance),
+        )
+        for each in chosen
+    ]
+    for ordinal in {each.device for each in chosen}:
+        torch_cuda.synchronize(ordinal)
+    return parked
 
 
 def _empty(storage: Any) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import graph_capture, storages, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.other_references import other_threads
-from gpumagic.memory.parkable_storages import ParkableStorage
+from gpumagic.memory.parkable_storages import FoundStorages
 from gpumagic.render.units import bytes_
-from gpumagic.system import host_memory, introspection
+from gpumagic.system import host_memory
 
 #: Of the host memory that is available, parking leaves at least this part.
 _LEFT = 0.05
 #: Pinned memory cannot be swapped: no more than this part of what is available.
 _PINNED = 0.5
+_GRAPH = "a CUDA graph is captured, and its addresses are fixed; delete it first"
 
 
 def refuse(reason: str) -> DeviceError:
@@ -41,7 +41,7 @@ def check_process(shell: Any = None) -> None:
         raise refuse(
             f"torch {torch.__version__} cannot guard parked memory against use; a newer torch can"
         )
-    _check_graphs(torch)
+    _check_graphs()
     _check_nccl()
     modes = storages.active_modes()
     if modes:
@@ -49,24 +49,15 @@ def check_process(shell: Any = None) -> None:
     _check_threads(shell)
 
 
-def _check_graphs(torch: Any) -> None:
+def _check_graphs() -> None:
     if graph_capture.under_way(torch_cuda.contexts()):
         raise refuse("a CUDA graph is being captured; park after it")
     for segment in torch_cuda.memory_snapshot():
         graph, pool = segment.get("segment_pool_id", (0, 0))
         if graph:
-            raise refuse("a CUDA graph is captured, and its addresses are fixed; delete it first")
+            raise refuse(_GRAPH)
         if pool:
             raise refuse("a torch.cuda.MemPool holds memory; delete it first")
-    if _exists(torch.cuda.CUDAGraph):
-        raise refuse("a CUDA graph is captured, and its addresses are fixed; delete it first")
-
-
-def _exists(kind: type) -> bool:
-    """Return whether an object of a type exists, of those that the collector lists."""
-    import gc
-
-    return any(introspection.derives(type(thing), kind) for thing in gc.get_objects())
 
 
 def _check_nccl() -> None:
@@ -105,14 +96,16 @@ def _is_torchs(frame: Any) -> bool:
     return not name.startswith("torch._inductor.compile_worker")
 
 
-def check_storages(parkable: Iterable[ParkableStorage]) -> None:
-    """Refuse storages that another process uses.
+def check_storages(found: FoundStorages) -> None:
+    """Refuse captured graphs, and storages that another process uses.
 
     Raises:
-        DeviceError: one was sent to another process.
+        DeviceError: there is one.
     """
+    if found.graphs:
+        raise refuse(_GRAPH)
     shared = storages.shared_with_processes()
-    if any(each.storage._cdata in shared for each in parkable):
+    if any(each.storage._cdata in shared for each in found.parkable):
         raise refuse("another process uses tensors of this one (torch.multiprocessing); end it")
 
 

@@ -19,8 +19,10 @@ from gpumagic.memory.parking import PARKING
 from gpumagic.system import introspection
 
 #: Methods and properties of tensors that use the memory and are not dispatched.
-_METHODS = ("data_ptr", "untyped_storage", "storage", "_typed_storage", "__repr__", "__format__")
-_METHODS += ("numpy", "__array__", "__dlpack__", "share_memory_", "__reduce_ex__", "__deepcopy__")
+_METHODS = (
+    *("data_ptr", "untyped_storage", "storage", "_typed_storage", "__repr__", "__format__"),
+    *("numpy", "__array__", "__dlpack__", "share_memory_", "__reduce_ex__", "__deepcopy__"),
+)
 _PROPERTIES = ("__cuda_array_interface__",)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -45,5 +46,16 @@ def _table(processes: bool, arguments: bool) -> DeviceTable:
     found = devices.devices(processes=processes, arguments=arguments)
     if not found.cuda_failed and init_failure.has_failed(found):
         found = devices.devices(processes=processes, arguments=arguments)
-    gated = gate.note()
-    return found if gated is None else replace(found, notes=(*found.notes, f"{gated}."))
+    gated, parked = gate.note(), _parked()
+    notes = [f"{gated}."] if gated is not None else []
+    notes += [parked] if parked is not None else []
+    return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+def _parked() -> str | None:
+    """Return what is parked in this process, as a line."""
+    if "gpumagic.memory.parking" not in sys.modules:
+        return None
+    from gpumagic.memory.parking import PARKING
+
+    return PARKING.note()

@@ -195,6 +195,7 @@ def _failed(error: Exception) -> None:
 def of_shell(shell: Any) -> ShellParking:
     """Return a shell's parking, made when first asked for."""
     extension = of(shell)
-    if extension.parking is None:
-        extension.parking = ShellParking(shell)
-    return extension.parking
+    found: ShellParking | None = extension.parking
+    if found is None:
+        found = extension.parking = ShellParking(shell)
+    return found
