@@ -77,6 +77,8 @@ class Extension:
         self.memory_history: History | None = None
         #: ``%gpu watch``; None until first asked for.
         self.watch: Watch | None = None
+        #: ``%gpumem park``; None until first asked for.
+        self.parking: Any = None
         #: The results of ``%%cudatime --name``.
         self.named_timings: dict[str, CudaTiming] = {}
         #: What ``%gpumem`` has shown last, to tell the change since.
@@ -165,6 +167,8 @@ class Extension:
     def _end_modes(self) -> None:
         if self.watch is not None:
             self.watch.end("gpumagic was unloaded")
+        if self.parking is not None:
+            self.parking.release()
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):

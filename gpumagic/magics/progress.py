@@ -18,18 +18,19 @@ class Progress:
     No thread is started. Nothing is shown unless standard error is a kernel's or a terminal.
     """
 
-    def __init__(self, shell: Any, *, enabled: bool = True) -> None:
+    def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:
         in_kernel = getattr(shell, "kernel", None) is not None
         self._enabled = enabled and (in_kernel or sys.stderr.isatty())
         self._started = perf_counter()
         self._bar: Any = None
+        self._what = what
 
     def update(self, done: float) -> None:
         """Show that the fraction ``done``, 0 to 1, is done."""
         if not self._enabled or perf_counter() - self._started < DELAY:
             return
         if self._bar is None:
-            self._bar = _tqdm() or _Line()
+            self._bar = _tqdm(self._what) or _Line(self._what)
         self._bar.n = round(done * 100)
         self._bar.refresh()
 
@@ -40,7 +41,7 @@ class Progress:
             self._bar = None
 
 
-def _tqdm() -> Any:
+def _tqdm(what: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tqdm warns if ipywidgets is missing
@@ -51,7 +52,7 @@ def _tqdm() -> Any:
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0  # no thread
 
-    return Bar(total=100, desc="%cudatime", leave=False, bar_format="{desc} {bar} {n} %")
+    return Bar(total=100, desc=what, leave=False, bar_format="{desc} {bar} {n} %")
 
 
 class _Line:
@@ -59,12 +60,15 @@ class _Line:
 
     n = 0
 
+    def __init__(self, what: str) -> None:
+        self._what = what
+
     def refresh(self) -> None:
         filled = round(self.n / 100 * _WIDTH)
         bar = "█" * filled + "░" * (_WIDTH - filled)
-        sys.stderr.write(f"\r%cudatime {bar} {self.n:3d} %")
+        sys.stderr.write(f"\r{self._what} {bar} {self.n:3d} %")
         sys.stderr.flush()
 
     def close(self) -> None:
-        sys.stderr.write("\r" + " " * (_WIDTH + 16) + "\r")
+        sys.stderr.write("\r" + " " * (_WIDTH + len(self._what) + 7) + "\r")
         sys.stderr.flush()

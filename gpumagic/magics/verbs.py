@@ -21,6 +21,7 @@ VERBS = {
     **dict.fromkeys(("record", "snapshot", "cells"), "gpumem.history"),
     **dict.fromkeys(("vars", "free", "explain"), "gpumem.holders"),
     "limit": "gpumem.limit",
+    **dict.fromkeys(("park", "unpark"), "gpumem.park"),
 }
 
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,

@@ -160,7 +160,10 @@ class Blocks:
 
 
 def _data_ptr(storage: Any) -> int:
-    return int(storage.data_ptr())
+    try:
+        return int(storage.data_ptr())
+    except RuntimeError:  # a parked one has no memory
+        return 0
 
 
 def _released(segment: Segment, freed: Collection[int]) -> int:

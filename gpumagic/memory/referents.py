@@ -80,6 +80,15 @@ class Rules:
             autograd = getattr(self._torch._C, "_autograd", None)
             self._saved_type = getattr(autograd, "SavedTensor", None)
 
+    def of(self, kind: type) -> _Rule | None:
+        """Return the rule of a type; None for a leaf."""
+        rule = self.of_type.get(id(kind), UNKNOWN)
+        return self.learn(kind) if rule is UNKNOWN else rule
+
+    def is_node(self, kind: type) -> bool:
+        """Return whether a type is that of nodes of autograd's graph."""
+        return self.of(kind) == self._node
+
     def learn(self, kind: type) -> _Rule | None:
         rule = self._rule(kind)
         self._kinds.append(kind)

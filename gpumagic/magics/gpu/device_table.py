@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -36,4 +37,14 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
         notes.append(f"This process's CUDA is over ({dead}): %gpu reset --restart starts it again.")
     if launch_blocking.is_temporary():
         notes.append(launch_blocking.NOTE)
+    notes += [parked] if (parked := _parked()) is not None else []
     return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+def _parked() -> str | None:
+    """Return what is parked in this process, as a line."""
+    if "gpumagic.memory.parking" not in sys.modules:
+        return None
+    from gpumagic.memory.parking import PARKING
+
+    return PARKING.note()

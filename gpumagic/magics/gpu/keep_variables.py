@@ -11,6 +11,7 @@ from gpumagic.cuda import context_failure, driver, torch_cuda
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay
+from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import bytes_
 from gpumagic.restart import state_file
 from gpumagic.restart import variables as keep
@@ -36,7 +37,9 @@ def write(
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
+        DeviceError: GPU memory is parked, and there is no room for it to come back.
     """
+    PARKING.bring_back()
     began = time.monotonic()
     present = variables(shell)
     names = _names(shell, options.keep, present)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
@@ -14,6 +15,7 @@ from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
 from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
+from gpumagic.memory.parking import PARKING
 from gpumagic.memory.regression import against
 from gpumagic.memory.report import memory_report
 from gpumagic.results import MemoryDelta
@@ -44,6 +46,10 @@ GPU memory: what is in use now, and its change by a statement or a cell.
   %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
                           gradients), the notebook (Out, _, the last exception), and the rest; adds
                           up to the byte. --gc looks through all objects for the rest
+  %gpumem park            copy all GPU memory of this process to the host, and give it back to the
+                          device; variables stay. It comes back before a cell that may use it.
+                          --after 15min: after so long without a cell, by itself; off ends that
+  %gpumem unpark          bring it back now; --wait waits until there is room
   %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
                           empty the cache; shows what each step freed. After it %debug has nothing
                           to show. --dry-run shows it and does nothing
@@ -196,6 +202,9 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
+    parked = PARKING.note()
+    if parked is not None:
+        report = replace(report, notes=(*report.notes, parked))
     return hand_over(magics.shell, report, options, silent=silent)
 
 

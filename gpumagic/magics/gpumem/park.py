@@ -1,0 +1,201 @@
+"""``%gpumem park`` and ``unpark``: GPU memory given back to the device, the variables kept."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gpumagic.cells.hooks import CellHook
+from gpumagic.errors import DeviceError, SpecError
+from gpumagic.magics.argument_types import duration
+from gpumagic.magics.extension import of
+from gpumagic.magics.output import hand_over, show
+from gpumagic.magics.parsing import Parser, add_result_options
+from gpumagic.magics.progress import Progress
+from gpumagic.magics.verbs import VERBS
+from gpumagic.memory.code_names import uses_no_gpu_memory
+from gpumagic.memory.idle_parking import IdleParking
+from gpumagic.memory.parking import PARKING
+from gpumagic.memory.unpark_on_use import MODES
+from gpumagic.render.units import seconds
+from gpumagic.results.parking import ParkedMemory, Unparked
+from gpumagic.system import text
+
+
+def parser(verb: str) -> Parser:
+    """Return the parser of the options of ``%gpumem VERB``."""
+    made = Parser(f"%gpumem {verb}")
+    if verb == "park":
+        made.add_argument("state", nargs="?", choices=("off",), help="park no more by itself")
+        made.add_argument(
+            "--after",
+            type=duration,
+            metavar="TIME",
+            help="park by itself after so long without a cell, for example 15min",
+        )
+    else:
+        made.add_argument("--wait", action="store_true", help="wait until there is room")
+    add_result_options(made)
+    return made
+
+
+def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
+    """Run the verb.
+
+    Raises:
+        DeviceError: parking is not safe, or there is no room.
+        SpecError: the options do not go together, or there is no kernel.
+    """
+    shell = magics.shell
+    quiet = options.quiet or silent
+    if verb == "unpark":
+        return hand_over(shell, _unpark(shell, options, quiet), options, silent=silent)
+    parking = of_shell(shell)
+    if options.state == "off" or options.after is not None:
+        if options.state and options.after is not None:
+            raise SpecError("%gpumem park: write either off or --after TIME")
+        told = parking.set_idle(options.after)
+        if not quiet:
+            print(told)
+        return options.after if options.output else None
+    progress = Progress(shell, enabled=not quiet, what="%gpumem park")
+    try:
+        result = PARKING.park(shell, progress=progress.update)
+    finally:
+        progress.close()
+    parking.parked(result)
+    return hand_over(shell, result, options, silent=silent)
+
+
+def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
+    progress = Progress(shell, enabled=not quiet, what="%gpumem unpark")
+    try:
+        if options.wait:
+            for number, error in enumerate(PARKING.failures()):
+                if not number and not quiet:
+                    print(f"Waiting (interrupt to stop): {error}", flush=True)
+        return PARKING.bring_back(progress=progress.update)
+    finally:
+        progress.close()
+        MODES.leave()
+
+
+class ShellParking:
+    """What parking adds to one shell: what is called around its cells, and the idle time."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._idle: IdleParking | None = None
+        self._hook = CellHook(
+            before=self._before, after=self._after, cancelled=self._cancelled, failed=_failed
+        )
+
+    def parked(self, result: ParkedMemory) -> None:
+        """Bring back what was parked at its first use."""
+        of(self._shell).hooks.add(self._hook, running=True)
+        if result.storages:
+            MODES.enter()
+
+    @property
+    def after(self) -> float | None:
+        """The seconds without a cell after which it parks by itself; None for never."""
+        return None if self._idle is None else self._idle.after
+
+    def set_idle(self, after: float | None) -> str:
+        """Park by itself after so many seconds without a cell, or no more; return what to say.
+
+        Raises:
+            SpecError: the shell is not that of a kernel.
+        """
+        if after is None:
+            was, refusal = self.after, self._idle and self._idle.refusal
+            if self._idle is not None:
+                self._idle.off()
+                self._unregister()
+            told = f" (the last time it did not: {refusal})" if refusal else ""
+            return f"It parks no more by itself{told}." if was else "It does not park by itself."
+        loop = getattr(getattr(self._shell, "kernel", None), "io_loop", None)
+        if loop is None:
+            raise SpecError("%gpumem park --after needs a kernel; here, type %gpumem park")
+        of(self._shell).hooks.add(self._hook, running=True)
+        if self._idle is None:
+            self._idle = IdleParking(self._shell, loop.call_later, loop.remove_timeout)
+            self._idle.begin_activity()  # the cell that is running
+        self._unregister()
+        self._shell.events.register("pre_execute", self._idle.begin_activity)
+        self._shell.events.register("post_execute", self._idle.end_activity)
+        self._idle.on(after)
+        return (
+            f"GPU memory is parked after {seconds(after)} without a cell; '%gpumem park off' "
+            "ends that."
+        )
+
+    def _unregister(self) -> None:
+        if self._idle is None:
+            return
+        events = (("pre_execute", self._idle.begin_activity),)
+        for event, function in (*events, ("post_execute", self._idle.end_activity)):
+            if function in self._shell.events.callbacks[event]:
+                self._shell.events.unregister(event, function)
+
+    def release(self) -> None:
+        """Bring everything back, and undo all that was added to the shell."""
+        if self._idle is not None:
+            self._idle.off()
+            self._unregister()
+        of(self._shell).hooks.remove(self._hook)
+        PARKING.bring_back()
+        MODES.leave()
+
+    # --- around cells ----------------------------------------------------------------------------
+
+    def _before(self, info: Any, outer: Any) -> bool:
+        if self._idle is not None:
+            self._idle.begin_activity()
+        if not PARKING.active:
+            MODES.leave()
+        elif not self._leaves_parked(info):
+            try:
+                result = PARKING.bring_back()
+                MODES.leave()
+                if not of(self._shell).magics.quiet:
+                    show(self._shell, result)
+            except DeviceError as error:  # the cell runs; what it does to a parked tensor fails
+                print(f"%gpumem: {error}", file=sys.stderr)
+        return True
+
+    def _leaves_parked(self, info: Any) -> bool:
+        source = getattr(info, "transformed_cell", None)
+        if source is None:
+            source = self._shell.transform_cell(info.raw_cell)
+        names: Mapping[str, Any] = self._shell.user_ns
+        return uses_no_gpu_memory(source, names, verbs=VERBS)
+
+    def _after(self, begun: Any, result: Any) -> None:
+        if not PARKING.active:
+            MODES.leave()
+        if self._idle is not None and begun:
+            self._idle.end_activity()
+
+    def _cancelled(self) -> None:
+        if self._idle is not None:
+            self._idle.end_activity(all_of_it=True)
+
+
+def _failed(error: Exception) -> None:
+    print(
+        f"%gpumem: cells do not bring parked memory back ({text.named(error)}); "
+        "%gpumem unpark does",
+        file=sys.stderr,
+    )
+
+
+def of_shell(shell: Any) -> ShellParking:
+    """Return a shell's parking, made when first asked for."""
+    extension = of(shell)
+    found: ShellParking | None = extension.parking
+    if found is None:
+        found = extension.parking = ShellParking(shell)
+    return found

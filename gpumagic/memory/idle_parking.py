@@ -1,0 +1,96 @@
+"""Park GPU memory after a time without a cell, from the event loop of a kernel; no thread."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpumagic.errors import DeviceError
+from gpumagic.memory.parking import PARKING
+from gpumagic.memory.unpark_on_use import MODES
+
+
+class IdleParking:
+    """Parks when a kernel has been idle for some time.
+
+    ``call_later(seconds, function)`` returns what ``cancel`` takes, as an event loop has them. The
+    loop calls while no cell runs and no message of a widget is handled, unless these run it
+    themselves: ``cell_begins``, ``cell_ended`` and the like say so.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        call_later: Callable[[float, Callable[[], None]], Any],
+        cancel: Callable[[Any], None],
+    ) -> None:
+        self._shell = shell
+        self._call_later = call_later
+        self._cancel = cancel
+        self._timer: Any = None
+        self._busy = 0
+        #: Seconds without a cell; None while off.
+        self.after: float | None = None
+        #: Why it did not park when it last tried.
+        self.refusal: str | None = None
+
+    def on(self, seconds: float) -> None:
+        """Park after so many seconds without a cell, also after the cell that is running."""
+        self.after = seconds
+        self._restart()
+
+    def off(self) -> None:
+        """Park no more by itself; what is parked stays parked."""
+        self.after = None
+        self._stop()
+
+    def begin_activity(self) -> None:
+        """Note that a cell begins, or a message of a widget is handled."""
+        self._busy += 1
+        self._stop()
+
+    def end_activity(self, *, all_of_it: bool = False) -> None:
+        """Note that it has ended; with ``all_of_it`` nothing is going on."""
+        self._busy = 0 if all_of_it else max(self._busy - 1, 0)
+        if not self._busy:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._stop()
+        if self.after is not None and not self._busy:
+            self._timer = self._call_later(self.after, self._due)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._cancel(self._timer)
+            self._timer = None
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._busy or self.after is None:
+            return  # the end of it starts the time anew
+        if PARKING.active or debugger_attached(self._shell):
+            self._restart()
+            return
+        try:
+            result = PARKING.park(self._shell)
+            self.refusal = None
+        except (DeviceError, RuntimeError) as error:  # the latter: CUDA has failed
+            self.refusal = str(error)
+            self._restart()
+            return
+        if result.storages:
+            MODES.enter()
+        self._restart()
+
+
+def debugger_attached(shell: Any) -> bool:
+    """Return whether a debugger traces this process, or the front end's is started."""
+    if sys.gettrace() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:
+        return True
+    debugger = getattr(getattr(shell, "kernel", None), "debugger", None)
+    return bool(getattr(debugger, "is_started", False))

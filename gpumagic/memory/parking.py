@@ -1,0 +1,348 @@
+"""GPU memory given back to the device, its content kept in host memory until it is needed again.
+
+Parking copies every storage to the host, and only then releases their memory; bringing back
+allocates all of them, copies, and only then forgets the host's copies. So either of them, if it
+fails or is interrupted, leaves everything as it was before. The storages themselves stay: views,
+gradients and graphs that wait for backward share them as before.
+
+A parked storage is guarded by torch itself (`gpumagic.cuda.storages`): any access to its data, in
+any thread, is an error in Python, and no kernel is launched.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpumagic.cuda import storages, torch_cuda
+from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.errors import DeviceError
+from gpumagic.memory import parking_checks
+from gpumagic.memory.allocator_blocks import Blocks
+from gpumagic.memory.host_copies import HostCopies
+from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
+from gpumagic.memory.report import memory_report
+from gpumagic.render import units
+from gpumagic.render.units import bytes_
+from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
+from gpumagic.system import text
+
+#: What an access to a parked storage raises.
+GUARD = (
+    "this tensor's GPU memory is parked in host memory (%gpumem park); "
+    "%gpumem unpark brings it back"
+)
+_Progress = Callable[[float], None]
+
+
+@dataclass
+class _Parked:
+    """A storage whose content is in host memory."""
+
+    reference: Any
+    device: int
+    stream: int
+    nbytes: int
+    #: Where its bytes lie in the host's copies.
+    place: int
+
+
+class Parking:
+    """What is parked in this process."""
+
+    def __init__(self) -> None:
+        self._parked: list[_Parked] = []
+        self._copies: HostCopies | None = None
+        self._addresses: frozenset[int] = frozenset()
+        self._since = 0.0
+        self._pid = os.getpid()
+        #: Whether memory was being allocated again: what it contains does not count.
+        self._returning = False
+        # autograd's threads may be the first to need what is parked.
+        self._lock = threading.RLock()
+        #: Called after everything has come back.
+        self.when_back: Callable[[Unparked], None] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is parked."""
+        return bool(self._parked)
+
+    @property
+    def addresses(self) -> frozenset[int]:
+        """The addresses (``_cdata``) of the parked storages."""
+        return self._addresses
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was parked."""
+        return time.monotonic() - self._since
+
+    def size(self) -> dict[int, int]:
+        """Return the parked bytes by CUDA ordinal, without storages that were deleted."""
+        found: dict[int, int] = {}
+        for each in self._parked:
+            if not each.reference.expired():
+                found[each.device] = found.get(each.device, 0) + each.nbytes
+        return found
+
+    # --- to the host -----------------------------------------------------------------------------
+
+    def park(self, shell: Any = None, *, progress: _Progress | None = None) -> ParkedMemory:
+        """Park everything that can be parked.
+
+        Raises:
+            DeviceError: it would not be safe, or does not fit into host memory; nothing is changed.
+        """
+        with self._lock:
+            if self.active:
+                raise DeviceError("GPU memory is parked already; %gpumem unpark brings it back")
+            ordinals = torch_cuda.contexts()
+            if not ordinals:
+                return ParkedMemory(notes=("This process has not used a GPU.",))
+            parking_checks.check_process(shell)
+            return self._park(ordinals, progress or (lambda done: None))
+
+    def _park(self, ordinals: tuple[int, ...], progress: _Progress) -> ParkedMemory:
+        began = time.perf_counter()
+        for ordinal in ordinals:
+            torch_cuda.synchronize(ordinal)
+        before = {ordinal: _counters(ordinal) for ordinal in ordinals}
+        storages.clear_workspaces()
+        torch_cuda.empty_cache()
+        found = find_storages(Blocks.read())
+        chosen = sorted(found.parkable, key=lambda each: -each.nbytes)
+        parking_checks.check_storages(found)
+        total = sum(each.nbytes for each in chosen)
+        pinned = parking_checks.check_host(total)
+        account = _account(found)
+        if chosen:
+            with plain_functions():
+                copies = HostCopies(total, pinned=pinned)
+                self._release(chosen, copies, _copied(chosen, copies, progress))
+        number = len(chosen)
+        found.parkable.clear()
+        del chosen
+        torch_cuda.empty_cache()
+        outside = {i: memory.outside for i, memory in memory_report().devices.items()}
+        devices = {}
+        for ordinal, (parked, stays) in account.items():
+            allocated, reserved = before[ordinal]
+            left = found.blocks.allocated[ordinal]
+            now = _counters(ordinal)
+            if allocated or reserved:
+                devices[ordinal] = DeviceParking(
+                    left, parked, stays, allocated - left, reserved, *now, outside.get(ordinal)
+                )
+        used = self._copies is not None and self._copies.pinned
+        return ParkedMemory(devices, total, number, time.perf_counter() - began, used)
+
+    def _release(
+        self, chosen: list[ParkableStorage], copies: HostCopies, parked: list[_Parked]
+    ) -> None:
+        """Release the memory. From here on the host's copies are what counts."""
+        try:
+            self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
+            self._addresses = frozenset(each.storage._cdata for each in chosen)
+            self._parked = parked
+            for each in chosen:
+                each.storage.resize_(0)
+                storages.guard(each.storage, GUARD)
+        except BaseException:  # an interrupt: what was released comes back
+            self.bring_back()
+            raise
+
+    # --- and back --------------------------------------------------------------------------------
+
+    def bring_back(self, *, progress: _Progress | None = None) -> Unparked:
+        """Bring everything back to the same devices, bit for bit.
+
+        Raises:
+            DeviceError: a device has too little memory now; everything stays parked.
+        """
+        with self._lock:
+            if not self.active:
+                return Unparked()
+            if os.getpid() != self._pid or torch_cuda.in_bad_fork():
+                raise DeviceError(
+                    "this is a fork of the process that has parked GPU memory; "
+                    "only that one can bring it back"
+                )
+            with plain_functions():
+                result = self._bring_back(progress or (lambda done: None))
+        if self.when_back is not None:
+            self.when_back(result)
+        return result
+
+    def _bring_back(self, progress: _Progress) -> Unparked:
+        began, parked_for = time.perf_counter(), self.seconds
+        wanted = []
+        for each in self._parked:
+            storage = storages.referenced(each.reference)
+            # Memory that is not released, since parking was interrupted, is the newer.
+            if storage is not None and (self._returning or not storage.nbytes()):
+                wanted.append((each, storage))
+        self._returning = True
+        try:
+            for ordinal in {each.device for each, _ in wanted}:
+                torch_cuda.synchronize(ordinal)
+            self._allocate(wanted)
+            self._copy_in(wanted, progress)
+        except BaseException as error:
+            for _, storage in wanted:
+                _empty(storage)
+            torch_cuda.empty_cache()
+            if _is_out_of_memory(error):
+                raise DeviceError(_no_room(self.size(), error)) from None
+            if isinstance(error, RuntimeError):  # CUDA has failed
+                raise DeviceError(
+                    f"parked memory cannot come back: {text.reason(error)}; "
+                    "everything stays in host memory"
+                ) from None
+            raise
+        self._parked, self._addresses = [], frozenset()
+        self._returning = False
+        pinned = self._copies is not None and self._copies.pinned
+        self._copies = None
+        if pinned:
+            storages.release_pinned_memory()
+        sizes: dict[int, int] = {}
+        for each, _ in wanted:
+            sizes[each.device] = sizes.get(each.device, 0) + each.nbytes
+        return Unparked(sizes, len(wanted), time.perf_counter() - began, parked_for)
+
+    def _allocate(self, wanted: list[tuple[_Parked, Any]]) -> None:
+        for each, storage in wanted:
+            storages.clear_guard(storage)
+            storages.allocate(storage, each.nbytes, each.stream)
+
+    def _copy_in(self, wanted: list[tuple[_Parked, Any]], progress: _Progress) -> None:
+        assert self._copies is not None
+        advance = _meter(sum(each.nbytes for each, _ in wanted), progress)
+        for each, storage in wanted:
+            self._copies.read(each.place, storages.as_bytes(storage), advance)
+        for ordinal in {each.device for each, _ in wanted}:
+            torch_cuda.synchronize(ordinal)
+
+    def failures(self, seconds: float = 1.0) -> Iterator[DeviceError]:
+        """Try to bring back until it works; yield each failure, and then sleep."""
+        while True:
+            try:
+                self.bring_back()
+                return
+            except DeviceError as error:
+                yield error
+            time.sleep(seconds)
+
+    def note(self) -> str | None:
+        """Return a line that says what is parked; None for nothing."""
+        sizes = self.size()
+        if not sizes:
+            return None
+        told = ", ".join(f"{bytes_(size)} of cuda:{i}" for i, size in sorted(sizes.items()))
+        return (
+            f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {told}; "
+            "%gpumem unpark brings it back."
+        )
+
+
+def _meter(total: int, progress: _Progress) -> Callable[[int], None]:
+    """Return a function that takes the bytes of each step, and tells the part that is done."""
+    done = 0
+
+    def advance(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done / total)
+
+    return advance
+
+
+def _copied(
+    chosen: list[ParkableStorage], copies: HostCopies, progress: _Progress
+) -> list[_Parked]:
+    """Copy all content to the host; nothing on the device is changed."""
+    advance = _meter(sum(each.nbytes for each in chosen), progress)
+    parked = [
+        _Parked(
+            storages.weak_reference(each.storage),
+            each.device,
+            each.stream,
+            each.nbytes,
+            copies.add(storages.as_bytes(each.storage), advance),
+        )
+        for each in chosen
+    ]
+    for ordinal in {each.device for each in chosen}:
+        torch_cuda.synchronize(ordinal)
+    return parked
+
+
+def _empty(storage: Any) -> None:
+    """Release a storage's memory and guard it, whatever state it is in."""
+    storages.clear_guard(storage)
+    storage.resize_(0)
+    storages.guard(storage, GUARD)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    torch: Any = torch_cuda.loaded()
+    return isinstance(error, torch.cuda.OutOfMemoryError)
+
+
+def _no_room(needed: dict[int, int], error: BaseException) -> str:
+    """Return a line with what is needed and free, and who holds the rest."""
+    from gpumagic.cuda.devices import devices
+
+    lines = []
+    table = {d.ordinal: d for d in devices(processes=True) if d.ordinal is not None}
+    for ordinal, size in needed.items():
+        free, _ = torch_cuda.memory_info(ordinal)
+        if size <= free:
+            continue
+        device = table.get(ordinal)
+        holders = [p for p in (device.processes or () if device else ()) if not p.own]
+        holders.sort(key=lambda p: -(p.memory or 0))
+        who = "".join(
+            f"; {p.command or 'a process'} (pid {p.pid}{f', {p.user}' if p.user else ''}) holds "
+            f"{bytes_(p.memory)}"
+            for p in holders[:3]
+        )
+        lines.append(f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free{who}")
+    told = " and ".join(lines) or text.reason(error)
+    return (
+        f"parked memory cannot come back: {told}; everything stays parked, and %gpumem unpark "
+        "--wait brings it back as soon as there is room"
+    )
+
+
+def _counters(ordinal: int) -> tuple[int, int]:
+    """Return the allocated and the reserved bytes of a device."""
+    stats = torch_cuda.memory_stats(ordinal)
+    return stats["allocated_bytes"]["all"]["current"], stats["reserved_bytes"]["all"]["current"]
+
+
+def _account(found: FoundStorages) -> dict[int, tuple[int, tuple[StayingMemory, ...]]]:
+    """Return by CUDA ordinal what is parked, and what stays for which reason."""
+    parked = dict.fromkeys(found.blocks.allocated, 0)
+    for each in found.parkable:
+        parked[each.device] += each.size
+    stays: dict[int, dict[str, list[int]]] = {ordinal: {} for ordinal in parked}
+    for place, reason in found.staying:
+        block = found.blocks.all[place]
+        stays[block.device].setdefault(reason, []).append(block.size)
+    return {
+        ordinal: (
+            size,
+            tuple(StayingMemory(r, sum(s), len(s)) for r, s in stays[ordinal].items()),
+        )
+        for ordinal, size in parked.items()
+    }
+
+
+#: The one of this process.
+PARKING = Parking()

@@ -1,0 +1,131 @@
+"""Bring parked memory back at its first use by code that runs without a cell.
+
+While memory is parked two modes of torch are active in the thread that has parked it: one sees the
+operations that are dispatched, in autograd's threads too; the other what hands memory out without
+an operation, such as ``data_ptr()``, and printing, which disables the first. A mode cannot be left
+from within its own handler: it is left before or after the next cell. What the modes do not see
+(another thread, a storage's own methods) is stopped by the guard of each storage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from gpumagic.cuda import storages, torch_cuda
+from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.memory.parking import PARKING
+from gpumagic.system import introspection
+
+#: Methods and properties of tensors that use the memory and are not dispatched.
+_METHODS = (
+    *("data_ptr", "untyped_storage", "storage", "_typed_storage", "__repr__", "__format__"),
+    *("numpy", "__array__", "__dlpack__", "share_memory_", "__reduce_ex__", "__deepcopy__"),
+)
+_PROPERTIES = ("__cuda_array_interface__",)
+
+
+class ParkingModes:
+    """The two modes, entered and left together."""
+
+    def __init__(self) -> None:
+        self._entered: list[Any] = []
+        self._thread: int | None = None
+
+    @property
+    def entered(self) -> bool:
+        """Whether the modes are active in the thread that entered them."""
+        return bool(self._entered)
+
+    def enter(self) -> None:
+        """Enter both in this thread, unless they are entered."""
+        if self._entered:
+            return
+        self._thread = threading.get_ident()
+        for make in (_dispatch_mode, _function_mode):
+            mode = make()
+            mode.__enter__()
+            self._entered.append(mode)
+
+    def leave(self) -> None:
+        """Leave both if this is their thread and nothing was entered after them."""
+        if not self._entered or threading.get_ident() != self._thread:
+            return
+        function, dispatch = storages.innermost_modes()
+        if [dispatch, function] == self._entered:
+            for mode in reversed(self._entered):
+                mode.__exit__(None, None, None)
+            self._entered.clear()
+
+
+def _uses_parked(things: Iterable[Any]) -> bool:
+    """Return whether parked storages are among the arguments of an operation."""
+    torch: Any = torch_cuda.loaded()
+    pending = [things]
+    while pending:
+        for each in pending.pop():
+            kind = type(each)
+            if introspection.derives(kind, list, tuple):
+                pending.append(each)
+            elif introspection.derives(kind, dict):
+                pending.append(each.values())
+            elif introspection.derives(kind, torch.storage.TypedStorage):
+                pending.append([each._untyped_storage])
+            elif introspection.derives(kind, torch.Tensor, torch.UntypedStorage):
+                storage = storages.storage_of(each)
+                # One that stands for others (sparse, nested) may have parked components.
+                if storage is None or storage._cdata in PARKING.addresses:
+                    return True
+    return False
+
+
+def _before_operation(arguments: Iterable[Any]) -> None:
+    """Bring everything back if an operation uses something parked.
+
+    Raises:
+        DeviceError: there is no memory for it.
+    """
+    if not PARKING.active:
+        return
+    with plain_functions():
+        used = _uses_parked(arguments)
+    if used:
+        PARKING.bring_back()
+
+
+def _dispatch_mode() -> Any:
+    class ParkedOperations(torch_cuda.dispatch_mode()):  # type: ignore[misc]
+        """Brings memory back before the first operation on a parked tensor."""
+
+        supports_higher_order_operators = True
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            _before_operation((args, kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    return ParkedOperations()
+
+
+def _function_mode() -> Any:
+    torch: Any = torch_cuda.loaded()
+    handing_out = {getattr(torch.Tensor, name) for name in _METHODS if hasattr(torch.Tensor, name)}
+    handing_out |= {getattr(torch.Tensor, name).__get__ for name in _PROPERTIES}
+
+    class ParkedMethods(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Brings memory back before a parked tensor is printed or handed out."""
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in handing_out:
+                _before_operation((args, kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    return ParkedMethods()
+
+
+#: Those of this process.
+MODES = ParkingModes()

@@ -1,0 +1,109 @@
+"""GPU memory that was parked in host memory, or brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.units import bytes_, seconds
+from gpumagic.results.base import Result
+from gpumagic.system.text import noun
+
+
+@dataclass(frozen=True)
+class StayingMemory:
+    """Allocated memory of a device that cannot be parked, and the reason."""
+
+    reason: str
+    size: int
+    number: int
+
+
+@dataclass(frozen=True)
+class DeviceParking:
+    """What parking did on one device. Bytes.
+
+    ``parked`` and the sizes in ``stays`` add up to ``allocated_before``.
+    """
+
+    #: Allocated before, without cuBLAS's workspaces.
+    allocated_before: int
+    #: Of that, what was parked, as the allocator counts it.
+    parked: int
+    stays: tuple[StayingMemory, ...] = ()
+    #: cuBLAS's workspaces, which were freed.
+    workspaces: int = 0
+    reserved_before: int = 0
+    allocated_after: int = 0
+    reserved_after: int = 0
+    #: Held by this process outside torch's allocator (CUDA context, libraries); None if unknown.
+    outside: int | None = None
+
+
+@dataclass(frozen=True)
+class ParkedMemory(Result):
+    """What ``%gpumem park`` did, by CUDA ordinal."""
+
+    devices: Mapping[int, DeviceParking] = field(default_factory=dict)
+    #: Bytes and storages that were copied to the host.
+    copied: int = 0
+    storages: int = 0
+    seconds: float = 0.0
+    #: Whether the copies are in pinned host memory.
+    pinned: bool = False
+    notes: tuple[str, ...] = ()
+
+    def _blocks(self) -> list[Block]:
+        if not self.storages:
+            return [Line.of("There is nothing to park."), *self._stays(), *dim_lines(self.notes)]
+        columns = [Column("Device"), Column("Parked", "right"), Column("Stays", "right")]
+        columns += [Column("Reserved", "right"), Column("Outside the allocator", "right", rank=1)]
+        rows = [
+            [
+                Cell(f"cuda:{ordinal}"),
+                Cell(bytes_(device.parked), "good"),
+                Cell(bytes_(device.allocated_after), "warn" if device.stays else ""),
+                Cell(f"{bytes_(device.reserved_before)} → {bytes_(device.reserved_after)}"),
+                Cell(bytes_(device.outside)),
+            ]
+            for ordinal, device in self.devices.items()
+        ]
+        kind = "pinned" if self.pinned else "pageable"
+        text = (
+            f"{bytes_(self.copied)} in {kind} host memory, copied in {seconds(self.seconds)}; "
+            "they come back before a cell that may use them, and by %gpumem unpark"
+        )
+        return [Grid(columns, rows), *self._stays(), *dim_lines((text, *self.notes))]
+
+    def _stays(self) -> list[Block]:
+        return [
+            Line.of(f"cuda:{ordinal}: {bytes_(each.size)} stay: {each.reason}", "warn")
+            for ordinal, device in self.devices.items()
+            for each in device.stays
+        ]
+
+    def __repr__(self) -> str:
+        return f"<ParkedMemory: {self.copied} B>"
+
+
+@dataclass(frozen=True)
+class Unparked(Result):
+    """What was brought back."""
+
+    #: Bytes by CUDA ordinal.
+    devices: Mapping[int, int] = field(default_factory=dict)
+    storages: int = 0
+    seconds: float = 0.0
+    #: Seconds since it was parked.
+    parked_for: float = 0.0
+
+    def _blocks(self) -> list[Block]:
+        if not self.storages:
+            return [Line.of("Nothing is parked.", "dim")]
+        sizes = ", ".join(f"{bytes_(n)} to cuda:{ordinal}" for ordinal, n in self.devices.items())
+        back = f"Brought back {sizes} in {seconds(self.seconds)}"
+        return [Line.of(f"{back}, parked for {seconds(round(self.parked_for, 1))}.", "dim")]
+
+    def __repr__(self) -> str:
+        return f"<Unparked: {self.storages} {noun(self.storages, 'storage')}>"
