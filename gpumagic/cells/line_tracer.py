@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -77,7 +78,8 @@ class _Call(Generic[_Record]):
         self.statement = 0
 
 
-class _Paused(NamedTuple, Generic[_Record]):
+@dataclass(frozen=True)
+class _Paused(Generic[_Record]):
     """A call that was left, perhaps by ``await`` or ``yield``, and may go on where it was."""
 
     code: CodeType
