@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import devices, visible_devices
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.selection import spec as device_spec
+from gpumagic.selection.spec import Wants, parse, pick, resolve
 
 #: Most characters of a name: file systems allow 255 bytes.
 _LONGEST = 100
@@ -70,7 +70,7 @@ def variables(spec: str) -> dict[str, str]:
         SpecError: the spec is not valid on this machine, or needs no variable.
         DeviceError: the devices cannot be listed, or not enough are free.
     """
-    parsed = device_spec.parse(spec)
+    parsed = parse(spec)
     if parsed.kind == "off":
         return {visible_devices.MASK: visible_devices.HIDE_ALL}
     if parsed.kind in ("on", "reset"):
@@ -79,9 +79,9 @@ def variables(spec: str) -> dict[str, str]:
     devices.check(table)
     if parsed.kind == "auto":
         undivided = [replace(device, instance=None) for device in table]
-        chosen = device_spec.pick(undivided, parsed.count, device_spec.Wants())
+        chosen = pick(undivided, parsed.count, Wants())
     else:
-        chosen = device_spec.resolve(parsed, table)
+        chosen = resolve(parsed, table)
     return {visible_devices.MASK: ",".join(chosen)}
 
 

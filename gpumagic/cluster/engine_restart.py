@@ -28,7 +28,7 @@ from gpumagic.restart import (
     shutdown,
     state_file,
 )
-from gpumagic.selection import environment as selected
+from gpumagic.selection import environment
 from gpumagic.system import child_process
 from gpumagic.system.paths import working_folder
 
@@ -54,7 +54,7 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
     kernel = shell.kernel
     nanny = getattr(app, "nanny_pipe", None)
     state = {
-        "payload": {"started_with": selected.started_with()},
+        "payload": {"started_with": environment.started_with()},
         "files": [],
         "id": app.id,
         "ident": app.ident,
@@ -63,13 +63,13 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         "current_request": pending_requests.current_request(kernel),
         "folder": working_folder(),
     }
-    environment = dict(os.environ)
+    variables = dict(os.environ)
     with state_file.create() as file, shutdown.original_streams():
         if force:
             execve.terminate(_children(app))
         shutdown.flush_files()
         pickle.dump(state, file)
-        environment[state_file.VARIABLE] = state_file.address(file)
+        variables[state_file.VARIABLE] = state_file.address(file)
         if nanny is not None:  # it would report the end of this engine when its pipe closes
             nanny.kill()
             nanny.wait()
@@ -79,7 +79,7 @@ def replace(shell: Any, *, force: bool = False) -> NoReturn:
         options, _ = command_line.split(sys.orig_argv[1:])
         command = [sys.executable, *options, *_COMMAND, *app.argv]
         try:
-            execve.replace(command, environment, _first_folder(app), defer_interrupts=False)
+            execve.replace(command, variables, _first_folder(app), defer_interrupts=False)
         except (OSError, TypeError, ValueError) as error:
             waiting.put_back()
             raise RestartError(f"the system refuses to start it again: {error}") from None
@@ -133,7 +133,7 @@ def main() -> None:
         sys.exit("gpumagic: this process was given no state of an engine")
     global _restarted
     _restarted = True
-    selected.start_from(state["payload"]["started_with"])
+    environment.start_from(state["payload"]["started_with"])
     _app_class(state).launch_instance(argv=sys.argv[1:])
 
 

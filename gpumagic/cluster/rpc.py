@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from gpumagic._version import __version__
-from gpumagic.cluster import engine as remote
 from gpumagic.cluster.connection import Cluster
+from gpumagic.cluster.engine import FUNCTIONS
 from gpumagic.render.units import bytes_
 from gpumagic.results.deserialize import from_json
 from gpumagic.system import text as one_line
@@ -97,7 +97,7 @@ def futures(result: Any) -> dict[int, Any]:
 
 @cache
 def _type_of(function: str) -> Any:
-    return get_type_hints(remote.FUNCTIONS[function])["return"]
+    return get_type_hints(FUNCTIONS[function])["return"]
 
 
 def _reply(engine: int, expected: Any, outcome: Any) -> Reply:

@@ -10,8 +10,7 @@ from gpumagic.cluster.rpc import TIMEOUT, call
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
-from gpumagic.selection import spec as device_spec
-from gpumagic.selection.spec import Wants
+from gpumagic.selection.spec import Wants, parse
 from gpumagic.system.text import noun
 
 _NO_WANTS = Wants()
@@ -80,7 +79,7 @@ def choose(
         SpecError: the spec is invalid.
         DeviceError: ``auto`` does not find enough; nothing was changed.
     """
-    parsed = device_spec.parse(spec)
+    parsed = parse(spec)
     chosen = cluster.ids if engines is None else engines
     specs = dict.fromkeys(chosen, spec)
     if parsed.kind == "auto":

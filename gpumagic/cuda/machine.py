@@ -47,10 +47,8 @@ def _name(ordinal: int) -> str:
     return str(torch.cuda.get_device_properties(ordinal).name)
 
 
-@cache
-def _uuid(ordinal: int) -> str:
-    properties = cast(Any, torch_cuda.loaded()).cuda.get_device_properties(ordinal)
-    return f"GPU-{getattr(properties, 'uuid', '')}"
+#: Read once for each device.
+_uuid = cache(torch_cuda.uuid)
 
 
 def _session() -> Session | None:

@@ -105,6 +105,12 @@ def allocator_backend() -> str | None:
     return str(cast(Any, loaded())._C._cuda_getAllocatorBackend()) if initialized() else None
 
 
+def uuid(ordinal: int) -> str:
+    """Return a device's UUID as NVML writes it, by torch's properties of the device."""
+    properties = cast(Any, loaded()).cuda.get_device_properties(ordinal)
+    return f"GPU-{getattr(properties, 'uuid', '')}"
+
+
 def memory_info(ordinal: int) -> tuple[int, int]:
     """Return free and total bytes of a device, as the CUDA runtime tells them.
 

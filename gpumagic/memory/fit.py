@@ -25,12 +25,12 @@ _STEPS_DOWN = (64, 16)
 class FitSearch:
     """Chooses the next value to run, from what the runs so far have shown.
 
-    ``room`` is how many bytes the code may take above its start; None where that is not known.
+    ``available``: the bytes that the code may allocate above its start; None where not known.
     """
 
     low: int
     high: int
-    room: int | None = None
+    available: int | None = None
     runs: list[FitRun] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class FitSearch:
                 return best * 2
             if predicted >= best:  # at best itself: it is confirmed by the failure of the next
                 return predicted
-            return best * 4  # there is more room than was thought
+            return best * 4  # more memory is available than was predicted
         if predicted is not None and best <= predicted < failed:
             return predicted
         failures = sum(not run.fits for run in self.runs)
@@ -88,10 +88,10 @@ class FitSearch:
     def _predicted(self) -> int | None:
         """Return the largest value that the line allows; None without one."""
         line = fitted(self.runs)
-        if line is None or self.room is None or line[1] <= 0:
+        if line is None or self.available is None or line[1] <= 0:
             return None
         intercept, slope = line
-        return min(math.floor((self.room - intercept) / slope), self.high)
+        return min(math.floor((self.available - intercept) / slope), self.high)
 
 
 def fitted(runs: Sequence[FitRun]) -> tuple[float, float] | None:

@@ -97,14 +97,14 @@ def _not_freed(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         who = f"{', '.join(others[:3])}{more} {'hold' if len(others) > 1 else 'holds'}"
         if not held:
-            told = f"{name} holds no GPU memory" if dry_run else "it held no GPU memory"
+            text = f"{name} holds no GPU memory" if dry_run else "it held no GPU memory"
         elif not rest:
             continue
         elif len(rest) < len(held):
-            told = f"{who} some of {name}'s memory" if dry_run else f"{who} some of its memory"
+            text = f"{who} some of {name}'s memory" if dry_run else f"{who} some of its memory"
         else:
-            told = f"{who} the same memory{f' as {name}' if dry_run else ''}"
-        lines.append(told if dry_run else f"deleted {name}; {told}")
+            text = f"{who} the same memory{f' as {name}' if dry_run else ''}"
+        lines.append(text if dry_run else f"deleted {name}; {text}")
     return tuple(lines)
 
 

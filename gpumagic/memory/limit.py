@@ -14,6 +14,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
+from gpumagic.system import text
 
 #: What is assumed to lie outside the allocator, where nothing tells it.
 _UNKNOWN = 0
@@ -107,9 +108,7 @@ def _set_fraction(ordinal: int, fraction: float) -> None:
     try:
         torch.cuda.set_per_process_memory_fraction(fraction, ordinal)
     except RuntimeError as error:
-        raise DeviceError(
-            f"torch cannot bound its allocator ({str(error).splitlines()[0]})"
-        ) from None
+        raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
 
 
 #: The one of this process.

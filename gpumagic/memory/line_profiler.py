@@ -237,7 +237,7 @@ class LineMeasurement(Measured["_Profile | str", LineReport]):
         """Open a scope of the ledger and trace; return why not where the scope cannot be opened."""
         try:
             profile = _Profile(self._sources, LEDGER.open())
-        except Exception as error:  # a pluggable allocator without counters; told in the result
+        except Exception as error:  # a pluggable allocator without counters; the result says so
             return unreadable(error)
         try:
             profile.start()

@@ -37,7 +37,7 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
         """Open a scope of the ledger; return why there is none where it cannot be opened."""
         try:
             return LEDGER.open()
-        except Exception as error:  # a pluggable allocator without counters; told in the result
+        except Exception as error:  # a pluggable allocator without counters; the result says so
             return unreadable(error)
 
     def end(self, stretch: Scope | str, *, partial: bool) -> MemoryDelta:

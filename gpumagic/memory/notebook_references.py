@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from gpumagic.cells import tracebacks as frames
+from gpumagic.cells import tracebacks
 from gpumagic.cells.compile import cell_of
 from gpumagic.memory.object_graph import Root
 from gpumagic.system import introspection
@@ -152,12 +152,10 @@ class NotebookReferences:
         """
         found: dict[int, tuple[FrameType, int]] = {}
         for each in self.exceptions():
-            tracebacks: list[Any] = [each] if type(each) is TracebackType else []
+            found_in: list[Any] = [each] if type(each) is TracebackType else []
             if introspection.is_a(each, BaseException):
-                tracebacks = [
-                    introspection.traceback(error) for error in introspection.linked(each)
-                ]
-            for traceback in tracebacks:
+                found_in = [introspection.traceback(error) for error in introspection.linked(each)]
+            for traceback in found_in:
                 for frame, line in self._below(traceback):
                     if frame.f_locals is not frame.f_globals:
                         found[id(frame)] = (frame, line)
@@ -166,18 +164,18 @@ class NotebookReferences:
 
     def _below(self, traceback: Any) -> list[tuple[FrameType, int]]:
         """Return a traceback's steps from the user's first one on, without IPython's above it."""
-        steps = list(frames.steps(traceback))
+        steps = list(tracebacks.steps(traceback))
         users = [place for place, (frame, _) in enumerate(steps) if self._is_users(frame)]
         return steps[users[0] :] if users else steps
 
     def _is_users(self, frame: FrameType) -> bool:
-        return frames.is_users(frame.f_code.co_filename, self.cell_of)
+        return tracebacks.is_users(frame.f_code.co_filename, self.cell_of)
 
     def _locals(self) -> dict[str, list[Any]]:
         """Return the failed functions' variables by their displayed names."""
         found: dict[str, list[Any]] = {}
         for frame, line in self.failed():
-            where = frames.described(frame, line, self.cell_of)
+            where = tracebacks.described(frame, line, self.cell_of)
             for name, value in introspection.local_variables(frame):
                 found.setdefault(f"{name} ({where})", []).append(value)
         return found

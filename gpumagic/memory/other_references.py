@@ -64,8 +64,8 @@ class OtherReferences:
                 users = tracebacks.is_users(frame.f_code.co_filename, cell_of)
                 where = tracebacks.described(frame, frame.f_lineno, cell_of) if users else ""
                 for name, value in introspection.running_variables(frame):
-                    told = f"{name} ({where}, in a running thread)" if users else thread
-                    yield told, RUNNING, value
+                    shown = f"{name} ({where}, in a running thread)" if users else thread
+                    yield shown, RUNNING, value
 
     def _in_loops(self) -> Iterator[tuple[str, str, Any]]:
         for _, attributes in self._loops:
@@ -100,8 +100,8 @@ def other_threads() -> list[tuple[str, list[types.FrameType]]]:
     del running[own]  # a variable of this frame that refers to it would keep all that called it
     for ident, frame in running.items():
         name = names.get(ident)
-        told = f"the running thread {name}" if type(name) is str else "a running thread"
-        found.append((told, list(stack_of(frame))))
+        shown = f"the running thread {name}" if type(name) is str else "a running thread"
+        found.append((shown, list(stack_of(frame))))
     return found
 
 

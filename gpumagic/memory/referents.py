@@ -325,7 +325,7 @@ def _builtin(thing: Any, part: str, here: int) -> Iterable[Group]:
 
 def finalizers() -> list[tuple[Any, ...]]:
     """Return the function and arguments of each ``weakref.finalize`` that has not run yet."""
-    return [(told.func, told.args, told.kwargs) for told in list(_FINALIZERS.values())]
+    return [(call.func, call.args, call.kwargs) for call in list(_FINALIZERS.values())]
 
 
 #: By such an object, its function and arguments, which it does not keep itself.
@@ -335,6 +335,6 @@ _FINALIZERS: Mapping[Any, Any] = introspection.class_attributes(weakref.finalize
 
 
 def _finalizer(thing: Any, part: str, here: int) -> Iterable[Group]:
-    told = _FINALIZERS.get(thing)
-    if told is not None:
-        yield part, (told.func, told.args, told.kwargs)
+    call = _FINALIZERS.get(thing)
+    if call is not None:
+        yield part, (call.func, call.args, call.kwargs)

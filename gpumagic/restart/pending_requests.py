@@ -89,11 +89,11 @@ class PendingRequests:
         What has arrived can still be received.
         """
         try:
-            door = socket.getsockopt(zmq.LAST_ENDPOINT)
-            socket.unbind(door)
+            endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+            socket.unbind(endpoint)
         except zmq.ZMQError:  # the socket connects itself, as an ipyparallel engine's does
             return
-        self._endpoint = door.rstrip(b"\0").decode()
+        self._endpoint = endpoint.rstrip(b"\0").decode()
         self._disconnect_by = time.monotonic() + _MAX_WAIT
 
     def _is_disconnected(self) -> bool:

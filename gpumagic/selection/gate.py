@@ -294,7 +294,11 @@ def choose(
     if spec.kind == "off":
         close((), spec.text)
         existing = existing_tensors(namespace or {})
-        notes = (LIMITS, *(f"lives on: {line}" for line in existing), "lift it with: %gpu on")
+        notes = (
+            LIMITS,
+            *(f"still on the GPU: {line}" for line in existing),
+            "lift it with: %gpu on",
+        )
         return _selection(spec, "gated", (), notes)
     devices.check(table)
     if spec.kind == "auto" and table.devices and not _visible(table):

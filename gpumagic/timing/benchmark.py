@@ -37,8 +37,8 @@ _EMPTY_SAMPLES, _EMPTY_DELAY = 5, 5e-3
 class _RunScope:
     """The context manager around one run of a loop: cache emptied, clocks, no garbage collection.
 
-    Set `delay` for a queued run. Nobody asked for that one: an exception that the code raises in it
-    is kept in `error`, and does not reach the user.
+    Set `delay` for a queued run. The user has not requested that run: an exception that the code
+    raises in it is stored in `error`, and does not reach the user.
     """
 
     def __init__(self, flush: Flush | None) -> None:

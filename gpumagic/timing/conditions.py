@@ -76,18 +76,13 @@ class Clocks:
         except DeviceError:
             return
         for ordinal in ordinals:
-            uuid = self._uuids.get(ordinal) or _uuid(ordinal)
+            uuid = self._uuids.get(ordinal) or torch_cuda.uuid(ordinal)
             self._uuids[ordinal] = uuid
             known = self.reasons.get(ordinal, ())
             more = [reason for reason in session.held_down(uuid) if reason not in known]
             if more:
                 self.reasons[ordinal] = (*known, *more)
         self._last = perf_counter()
-
-
-def _uuid(ordinal: int) -> str:
-    properties = cast(Any, torch_cuda.loaded()).cuda.get_device_properties(ordinal)
-    return f"GPU-{getattr(properties, 'uuid', '')}"
 
 
 def compilations() -> int:

@@ -1,4 +1,4 @@
-"""An event behind all work of a device's context, on any stream, whoever queued it.
+"""An event behind all work of a device's context, on any stream, torch's or not.
 
 Streams that another library has made cannot be listed. But from CUDA 12.5 on the driver records an
 event behind everything in a context (``cuCtxRecordEvent``), which tells both whether such a stream

@@ -38,7 +38,7 @@ class EnergyMeter:
     """Reads the counters of some devices before and after code that is run for long enough."""
 
     def __init__(self, ordinals: Iterable[int]) -> None:
-        self._uuids = {ordinal: _uuid(ordinal) for ordinal in ordinals}
+        self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
         self._started = 0.0
         self._before: dict[int, int | None] = {}
         self._session: Any = None
@@ -102,11 +102,6 @@ class EnergyMeter:
 
     def _read(self) -> dict[int, int | None]:
         return {ordinal: self._session.energy(uuid) for ordinal, uuid in self._uuids.items()}
-
-
-def _uuid(ordinal: int) -> str:
-    properties = cast(Any, torch_cuda.loaded()).cuda.get_device_properties(ordinal)
-    return f"GPU-{getattr(properties, 'uuid', '')}"
 
 
 def _named(ordinals: Iterable[int]) -> str:

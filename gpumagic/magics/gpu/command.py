@@ -115,8 +115,8 @@ def parser() -> Parser:
         help="bring these variables back after the restart, or all; with them the globals that "
         "their functions use, imports, random states, and settings of IPython, Python, torch, "
         "NumPy, pandas, matplotlib, warnings and logging, but no hooks and no handlers; "
-        "CUDA tensors come back on the same GPU if it is still visible and has room, else on the "
-        "CPU",
+        "CUDA tensors come back on the same GPU if it is still visible and has the memory, else "
+        "on the CPU",
     )
     restart.add_argument(
         "--blocking",

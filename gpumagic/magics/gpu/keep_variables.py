@@ -258,7 +258,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
 def _left_behind(files: Sequence[IO[bytes]]) -> str:
     folder = keep.preserve(files)
     return (
-        f"All that was kept lies in {folder} until you delete it; once the cause is mended: "
+        f"All that was kept lies in {folder} until you delete it; once the cause is removed: "
         f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."
     )
 
@@ -332,5 +332,7 @@ class _Devices:
             found = [f"{move} ({', '.join(names)})" for move, names in sorted(moved.items())]
             notes.append(f"Devices moved: {', '.join(found)}.")
         for target, size in self._refused.items():
-            notes.append(f"On the CPU, since {target} has no room for it: {bytes_(size)}.")
+            notes.append(
+                f"On the CPU, since {target} has too little free memory for it: {bytes_(size)}."
+            )
         return notes

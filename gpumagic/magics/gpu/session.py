@@ -13,10 +13,9 @@ from typing import Any
 from traitlets.config import Config
 
 from gpumagic.errors import GpuMagicError
-from gpumagic.magics.cudatime import per_cell as timing_cells
+from gpumagic.magics.cudatime.per_cell import cell_timer
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpumem import history as memory_history
-from gpumagic.magics.gpumem import per_cell
+from gpumagic.magics.gpumem import history, per_cell
 from gpumagic.selection import cpu_threads
 from gpumagic.system import text
 
@@ -91,12 +90,12 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
     modes: dict[str, tuple[Any, Callable[[], Any]]] = {
         "%cudatime on": (
             found["timing"],
-            lambda: timing_cells.cell_timer(shell).on(*found["timing"]),
+            lambda: cell_timer(shell).on(*found["timing"]),
         ),
         "%gpumem on": (found["memory"], per_cell.of(shell).on),
         "%gpumem record": (
             found["history"],
-            lambda: memory_history.of(shell).on(found["history"]),
+            lambda: history.of(shell).on(found["history"]),
         ),
     }
     for mode, (was, begin) in modes.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpumagic.cells import compile as cells
+from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import devices, driver, init_failure, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.gpu import choosing
@@ -23,7 +23,7 @@ def run(
 ) -> Any:
     """Run ``cell`` under a choice; return its value, or the selection for ``-o``."""
     __tracebackhide__ = True
-    compiled = cells.compile_cell(shell, cell, header=header)
+    compiled = compile_cell(shell, cell, header=header)
     selections: list[Selection] = []
 
     def finish(value: Any) -> Any:

@@ -62,7 +62,7 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
             f"--fit: {torch_cuda_state()}: put something on the GPU first, for example the model"
         )
     fit = options.fit
-    search = FitSearch(fit.low, fit.high, _room())
+    search = FitSearch(fit.low, fit.high, _available())
     namespace = magics.shell.user_ns
     absent = object()
     before = namespace.get(fit.name, absent)
@@ -92,19 +92,19 @@ def torch_cuda_state() -> str:
     return "CUDA is not in use in this process"
 
 
-def _room() -> int:
-    """Return the bytes that the code may take more, on the device that has the least of them."""
-    rooms = []
+def _available() -> int:
+    """Return the bytes that the code may still allocate, on the device with the fewest."""
+    available = []
     for memory in memory_report().devices.values():
         if memory.context and memory.free is not None:
             cached = (memory.reserved or 0) - (memory.allocated or 0)
-            rooms.append(memory.free + cached)
+            available.append(memory.free + cached)
     for ordinal in torch_cuda.contexts():
         limit = torch_cuda.memory_limit(ordinal)
         allocated = torch_cuda.memory_stats(ordinal)["allocated_bytes"]["all"]["current"]
         if limit is not None:
-            rooms.append(limit - allocated)
-    return max(min(rooms, default=0), 1)
+            available.append(limit - allocated)
+    return max(min(available, default=0), 1)
 
 
 async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:

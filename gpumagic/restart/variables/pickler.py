@@ -27,7 +27,7 @@ import cloudpickle
 from gpumagic.cuda import context_failure, torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.restart.variables import constructors, reducers
-from gpumagic.restart.variables import names as naming
+from gpumagic.restart.variables.names import global_names
 from gpumagic.system import introspection
 
 #: Byte strings of this length, or longer, are not written into the pickle.
@@ -277,7 +277,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(value)
         if value.__globals__ is not self._namespace or not isinstance(reduced, tuple):
             return reduced
-        self.notes.used |= naming.global_names(value.__code__)
+        self.notes.used |= global_names(value.__code__)
         self.notes.files.add(value.__code__.co_filename)
         # cloudpickle's copy of a function has its own globals, with what it uses, and shares its
         # cells with no other function.

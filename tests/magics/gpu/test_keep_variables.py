@@ -186,7 +186,7 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     k.run("World.current().add_process(0, 4321, free); del World")
     shown = k.run("%gpu 0 --restart --keep w small state").text
     assert "Tensors moved: cuda:0 → cpu." in shown
-    assert "On the CPU, since cuda:0 has no room for it: 100 MiB." in shown
+    assert "On the CPU, since cuda:0 has too little free memory for it: 100 MiB." in shown
     assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
     assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
     # Of a GPU without a context too; and of a hidden one it is said.
