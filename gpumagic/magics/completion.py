@@ -195,6 +195,10 @@ def _words(
         yield from (Offer(word, "switch") for word in ("on", "off"))
     elif magic == "gpumem" and verb in ("snapshot", "plot"):
         yield from _files(fragment)
+    elif magic == "gpu" and verb == "watch":
+        yield Offer("off", "end the panel")
+    elif magic == "gpu" and verb == "plot":
+        yield from _files(fragment)
     elif magic == "gpu" and verb == "dist":
         yield from (Offer(word, "process group") for word in ("init", "down"))
 

@@ -187,7 +187,7 @@ class WatchHistory(Result):
             cell = self.cell_at(sample.time)
             number = None if cell is None else cell.number
             rows += [
-                [sample.time * 1e9, each.index, number, *(getattr(each, n) for n in figures)]
+                [int(sample.time * 1e9), each.index, number, *(getattr(each, n) for n in figures)]
                 for each in sample.devices
             ]
         columns = ["time", "gpu", "cell", *figures]

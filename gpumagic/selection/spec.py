@@ -115,7 +115,9 @@ def _item(item: str, text: str) -> Sequence[int | str]:
         raise SpecError(f"separate GPUs by commas: {item.replace(' ', ',')}")
     if item.lower() in (*_WORDS, "auto"):
         raise SpecError(f"{item!r} is no part of a list; write it alone: {item}")
-    near = difflib.get_close_matches(item.lower(), [*_WORDS, "auto", "watch", "ps", "doctor"], n=1)
+    near = difflib.get_close_matches(
+        item.lower(), [*_WORDS, "auto", "watch", "plot", "ps", "doctor"], n=1
+    )
     write = f"did you mean {near[0]!r}? Write" if near else "write"
     raise SpecError(
         f"{item!r} is not a choice of GPUs; {write} "

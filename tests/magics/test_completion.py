@@ -39,6 +39,7 @@ def offered(line: str, *, first: bool = True) -> list[str]:
         ("%gpu off --restart --keep mo", ["model"]),
         ("%gpu off --restart --keep model opt", ["optimizer"]),
         ("%gpu dist ", ["init", "down"]),
+        ("%gpu watch ", ["off"]),
         ("%gpumem fr", ["free"]),
         ("%gpumem free o", ["optimizer"]),
         ("%gpumem record o", ["on", "off"]),
