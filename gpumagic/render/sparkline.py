@@ -13,7 +13,8 @@ _WIDTH, _HEIGHT = 60, 30
 #: The lines that close a curve's area are drawn outside of what is visible.
 _OUTSIDE = 4
 _STYLE = (
-    "display:inline-block;vertical-align:-3px;margin-right:.5em;"
+    # JupyterLab's style lets an SVG shrink to nothing: then it overlaps the next cell.
+    "max-width:none;display:inline-block;vertical-align:-3px;margin-right:.5em;"
     "border-bottom:1px solid var(--jp-border-color2, rgba(128,128,128,.35))"
 )
 _INK = "var(--jp-brand-color1, #3b82c4)"

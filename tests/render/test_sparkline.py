@@ -42,6 +42,7 @@ def test_it_is_xml_with_a_label() -> None:
     drawn = svg(Sparkline(((0, 0.5),), 60, "<mine> & \x1bothers'"))
     root = ElementTree.fromstring(drawn)
     assert root.attrib["role"] == "img"
+    assert "max-width:none" in root.attrib["style"]
     assert root.attrib["aria-label"] == root.findtext("title") == "<mine> & \ufffdothers'"
 
 

@@ -248,10 +248,7 @@ class _LookingThread(threading.Thread):
 
     def _end_by_itself(self, reason: str) -> None:
         self.over = True
-        try:
-            self._say_ended(reason)
-        except Exception:  # what has ended it may be that nothing can be shown
-            self._show = None
+        self._say_ended(reason)
 
     def look(self) -> None:
         """Look once, and show what has changed."""
@@ -279,7 +276,10 @@ class _LookingThread(threading.Thread):
             self._show(panel._repr_mimebundle_())
 
     def _say_ended(self, reason: str) -> None:
-        self._show_panel(reason)
+        try:
+            self._show_panel(reason)
+        except Exception:  # what has ended it may be that nothing can be shown
+            self._show = None
 
     def _interval(self) -> float:
         if not self._asleep:

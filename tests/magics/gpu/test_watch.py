@@ -173,6 +173,19 @@ def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], ip: Any) -
     current._thread._show = fail
     until(lambda: not threads())
     assert not current.running
+    current.end("enough")
+
+
+def test_an_end_that_cannot_be_shown_is_an_end(begin: Callable[..., Any]) -> None:
+    current, _ = begin(every=1000)
+
+    def fail(bundle: Any) -> None:
+        raise OSError("no such socket")
+
+    current._thread._show = fail
+    current.end("enough")
+    assert not threads()
+    assert not current.running
 
 
 def test_without_nvml_nothing_begins(ip: Any, virtual_gpu: Any) -> None:
