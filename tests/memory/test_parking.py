@@ -130,7 +130,9 @@ def test_memory_that_stays_is_named_and_adds_up(torch: Any) -> None:
     capsule = torch.utils.dlpack.to_dlpack(exported)
     shared = torch.ones(2 * MIB).to("cuda")
     imported = torch.from_dlpack(torch.utils.dlpack.to_dlpack(shared))
-    scripted = torch.jit.script(torch.nn.Linear(4, 4)).cuda()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch prefers torch.export
+        scripted = torch.jit.script(torch.nn.Linear(4, 4)).cuda()
     hidden = torch._C._cuda_cudaCachingAllocator_raw_alloc(MIB, 0)
     parked = torch.ones(3 * MIB).to("cuda")
     addresses = [each.data_ptr() for each in (exported, shared, imported)]
