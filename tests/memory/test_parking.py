@@ -316,7 +316,9 @@ def test_refused_with_a_pool_of_the_users(torch: Any) -> None:
 
 
 def test_refused_within_a_mode(torch: Any) -> None:
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
         refused(torch, "FlopCounterMode is active; park outside")
     with torch.device("cpu"):
         PARKING.park()
@@ -326,7 +328,7 @@ def test_refused_for_another_process(torch: Any, monkeypatch: pytest.MonkeyPatch
     tensor = torch.ones(100).to("cuda")
     reductions = torch.multiprocessing.reductions
     reference = reductions.StorageWeakRef(tensor.untyped_storage())
-    monkeypatch.setitem(reductions.shared_cache, "sent", reference)
+    monkeypatch.setattr(reductions, "shared_cache", {"sent": reference})
     refused(torch, "another process uses tensors")
 
 

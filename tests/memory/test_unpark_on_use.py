@@ -69,10 +69,12 @@ def test_other_operations_leave_it_parked(torch: Any) -> None:
 
 def test_modes_are_left_where_the_user_has_entered_none(torch: Any) -> None:
     """Nothing is in the way of operations while nothing is parked."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     x = torch.ones(600).to("cuda")
     PARKING.park()
     MODES.enter()
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    with FlopCounterMode(display=False):
         assert float(x.cpu()[0]) == 1
         MODES.leave()
         assert MODES.entered  # the user's mode was entered after ours

@@ -83,7 +83,9 @@ def test_no_room_before_a_cell(cells: Callable[..., Any], torch: Any, virtual_gp
     assert parked()
     virtual_gpu.end_process(4242)
     assert cells("uses()").value == 499500.0
+    del ran
     cells("del big")
+    cells("%gpumem free -q")
 
 
 def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
