@@ -61,6 +61,8 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             print(told)
         return options.after if options.output else None
     progress = Progress(shell, enabled=not quiet, what="%gpumem park")
+    if not PARKING.active:
+        MODES.leave()
     try:
         result = PARKING.park(shell, progress=progress.update)
     finally:

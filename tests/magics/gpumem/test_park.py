@@ -60,6 +60,8 @@ def test_within_the_cell_that_parks(cells: Callable[..., Any]) -> None:
     ran = cells("%gpumem park -q\nr = uses(), repr(x)[:6]\nr")
     assert ran.value == (499500.0, "tensor")
     assert not parked()
+    cells("%gpumem park -q\nr = uses()\n%gpumem park -q")
+    assert parked()
 
 
 def test_unpark(cells: Callable[..., Any]) -> None:
