@@ -15,8 +15,17 @@ _MOST = 10**18 - 1
 _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
 _SIZE = re.compile(_NUMBER + r"([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _SHARE = re.compile(_NUMBER + r"(%?)\s*")
-_DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|)\s*")
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
+_DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|m|h|)\s*")
+_SECONDS = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
 #: The longest duration in seconds: systems count them in 31 bits of milliseconds.
 _LONGEST = 1e6
 

@@ -14,4 +14,8 @@ What holds it
 Freeing it
     `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `start_counters`
     (the counters at a cell's start, with which its failure is compared).
+Parking it in host memory
+    `parking` (``%gpumem park``), `parkable_storages` (which memory can be parked), `parking_checks`
+    (what it is refused for), `host_copies`, `unpark_on_use` (operations without a cell),
+    `code_names` (which cells use none), `idle_parking` (``--after``).
 """

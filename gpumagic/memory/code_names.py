@@ -21,8 +21,20 @@ _LEADING = {
     *("gc", "sys", "inspect", "builtins", "ctypes", "threading", "_thread", "asyncio", "queue"),
     *("concurrent", "multiprocessing", "importlib", "runpy", "code", "codeop", "pdb", "bdb"),
     *("cProfile", "profile", "timeit", "pickle", "copy", "types", "weakref", "traceback"),
-    *("atexit", "signal", "faulthandler", "tracemalloc", "sched", "dis", "unittest", "doctest"),
+    *(
+        "atexit",
+        "signal",
+        "faulthandler",
+        "tracemalloc",
+        "sched",
+        "dis",
+        "unittest",
+        "doctest",
+        "__main__",
+    ),
 }
+#: Modules whose objects refer to no others.
+_VALUES = {"datetime", "decimal", "fractions", "uuid", "pathlib", "re", "zoneinfo"}
 #: Libraries whose functions use no tensor that is not passed to them.
 _LIBRARIES = {"numpy"}
 #: Functions that run code, or reach what they are not given.
@@ -143,9 +155,7 @@ class _Lookup:
         numpy = sys.modules.get("numpy")
         if numpy is not None and kind is introspection.module_attributes(numpy).get("ndarray"):
             return not introspection.slot(value, "dtype").hasobject
-        return _is_known_module(introspection.module_of(kind)) and not introspection.derives(
-            kind, dict, list, tuple, set
-        )
+        return introspection.module_of(kind).partition(".")[0] in _VALUES
 
     def _is_plain_function(self, function: types.FunctionType) -> bool:
         if function.__globals__ is not self._names:

@@ -73,6 +73,7 @@ class IdleParking:
         if PARKING.active or debugger_attached(self._shell):
             self._restart()
             return
+        MODES.leave()  # what was parked last has come back without a cell
         try:
             result = PARKING.park(self._shell)
             self.refusal = None

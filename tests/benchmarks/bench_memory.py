@@ -20,6 +20,7 @@ def rows() -> Iterable[Row]:
     yield from _nested(torch)
     yield from _sampler(torch)
     yield from _cost(torch)
+    yield from _parking(torch)
 
 
 def _empty(torch: Any, size: int) -> Any:
@@ -133,6 +134,29 @@ def _cost(torch: Any) -> Iterator[Row]:
     yield Row.shown(f"{name}, after a peak", busy, took[raw], note=note)
     note = "one torch.cuda.memory_stats() a device"
     yield Row.shown(f"{name}, idle", took[idle], took[flat], note=note)
+
+
+def _parking(torch: Any) -> Iterator[Row]:
+    """GiB/s to the host and back, beside plain copies of the same bytes."""
+    from gpumagic.memory.parking import PARKING
+
+    size = 512 * MIB
+    tensor = torch.zeros(size, dtype=torch.uint8).cuda()
+    parked, back = PARKING.park(), PARKING.bring_back()
+    started = time.perf_counter()
+    host = tensor.cpu()
+    plain_out = time.perf_counter() - started
+    started = time.perf_counter()
+    tensor.copy_(host)
+    torch.cuda.synchronize()
+    plain_in = time.perf_counter() - started
+    gib = size / 2**30
+    for name, ours, plain in (
+        ("%gpumem park", parked.seconds, plain_out),
+        ("%gpumem unpark", back.seconds, plain_in),
+    ):
+        note = f"one plain copy of the same {size // MIB} MiB"
+        yield Row.shown(f"{name}, 512 MiB", gib / ours, gib / plain, unit="GiB/s", note=note)
 
 
 def _in_turns(*functions: Callable[[], None], turns: int = 40) -> dict[Callable[[], None], float]:

@@ -48,6 +48,8 @@ THREADS = count(most=10**9 - 1, of="threads")
         (duration, "0.5", 0.5),
         (duration, "500ms", 0.5),
         (duration, "2min", 120.0),
+        (duration, "15m", 900.0),
+        (duration, "1.5h", 5400.0),
         (duration, " 3 s ", 3.0),
         (duration, "5µs", 5e-6),
         (duration, "1000000s", 1e6),

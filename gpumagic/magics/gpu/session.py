@@ -15,7 +15,7 @@ from traitlets.config import Config
 from gpumagic.errors import GpuMagicError
 from gpumagic.magics.cudatime.per_cell import cell_timer
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpumem import history, per_cell
+from gpumagic.magics.gpumem import history, park, per_cell
 from gpumagic.selection import cpu_threads
 from gpumagic.system import text
 
@@ -51,6 +51,7 @@ def capture(shell: Any) -> dict[str, Any]:
         "timing": (timing.above,) if timing is not None and timing.watching else (),
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
+        "parking": None if extension.parking is None else extension.parking.after,
         "timings": extension.named_timings,
         "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
     }
@@ -96,6 +97,10 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
         "%gpumem record": (
             found["history"],
             lambda: history.of(shell).on(found["history"]),
+        ),
+        "%gpumem park --after": (
+            found["parking"],
+            lambda: park.of_shell(shell).set_idle(found["parking"]),
         ),
     }
     for mode, (was, begin) in modes.items():

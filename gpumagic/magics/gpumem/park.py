@@ -61,6 +61,8 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             print(told)
         return options.after if options.output else None
     progress = Progress(shell, enabled=not quiet, what="%gpumem park")
+    if not PARKING.active:
+        MODES.leave()
     try:
         result = PARKING.park(shell, progress=progress.update)
     finally:
@@ -82,12 +84,17 @@ def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
         MODES.leave()
 
 
+#: What a cell is: run by the user, or by another cell.
+_OUTERMOST, _WITHIN = "outermost", "within"
+
+
 class ShellParking:
     """What parking adds to one shell: what is called around its cells, and the idle time."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._idle: IdleParking | None = None
+        self._in_cell = False
         self._hook = CellHook(
             before=self._before, after=self._after, cancelled=self._cancelled, failed=_failed
         )
@@ -122,7 +129,8 @@ class ShellParking:
         of(self._shell).hooks.add(self._hook, running=True)
         if self._idle is None:
             self._idle = IdleParking(self._shell, loop.call_later, loop.remove_timeout)
-            self._idle.begin_activity()  # the cell that is running
+            if self._in_cell:
+                self._idle.begin_activity()
         self._unregister()
         self._shell.events.register("pre_execute", self._idle.begin_activity)
         self._shell.events.register("post_execute", self._idle.end_activity)
@@ -151,7 +159,8 @@ class ShellParking:
 
     # --- around cells ----------------------------------------------------------------------------
 
-    def _before(self, info: Any, outer: Any) -> bool:
+    def _before(self, info: Any, outer: str | None) -> str:
+        self._in_cell = True
         if self._idle is not None:
             self._idle.begin_activity()
         if not PARKING.active:
@@ -164,7 +173,7 @@ class ShellParking:
                     show(self._shell, result)
             except DeviceError as error:  # the cell runs; what it does to a parked tensor fails
                 print(f"%gpumem: {error}", file=sys.stderr)
-        return True
+        return _OUTERMOST if outer is None else _WITHIN
 
     def _leaves_parked(self, info: Any) -> bool:
         source = getattr(info, "transformed_cell", None)
@@ -176,10 +185,13 @@ class ShellParking:
     def _after(self, begun: Any, result: Any) -> None:
         if not PARKING.active:
             MODES.leave()
-        if self._idle is not None and begun:
+        if begun == _OUTERMOST:
+            self._cancelled()
+        elif begun and self._idle is not None:
             self._idle.end_activity()
 
     def _cancelled(self) -> None:
+        self._in_cell = False
         if self._idle is not None:
             self._idle.end_activity(all_of_it=True)
 

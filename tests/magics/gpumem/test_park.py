@@ -1,0 +1,145 @@
+"""``%gpumem park`` and ``unpark``: cells before and after, the table, a kernel that idles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kernels import PATIENCE
+
+MIB = 2**20
+SETUP = """
+import torch
+x = torch.arange(1000.).cuda()
+n = 3
+def plain(a): return a + n
+def uses(): return x.cpu().sum().item()
+"""
+
+
+@pytest.fixture
+def cells(torch: Any, run_cell: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    run_cell(SETUP)
+    yield run_cell
+    run_cell("%gpumem unpark -q")
+    run_cell("del x, uses, plain")
+
+
+def parked() -> bool:
+    from gpumagic.memory.parking import PARKING
+
+    return PARKING.active
+
+
+def test_park_and_a_cell_that_uses_it(cells: Callable[..., Any]) -> None:
+    shown = cells("%gpumem park").text
+    assert "cuda:0" in shown
+    assert "0 B" in shown
+    assert parked()
+    used = cells("uses()")
+    assert used.value == 499500.0
+    assert used.text.startswith("Brought back 3.91 KiB to cuda:0")
+    assert not parked()
+
+
+def test_a_cell_that_uses_none_leaves_it_parked(cells: Callable[..., Any]) -> None:
+    cells("%gpumem park -q")
+    for source in ("plain(2)", "import math; math.sqrt(n)", "%gpumem vars", "!true", "n = 4"):
+        cells(source)
+        assert parked(), source
+    assert "Parked in host memory" in cells("%gpu").text
+    assert "3.91 KiB of cuda:0" in cells("%gpumem").text
+    assert parked()
+
+
+def test_within_the_cell_that_parks(cells: Callable[..., Any]) -> None:
+    ran = cells("%gpumem park -q\nr = uses(), repr(x)[:6]\nr")
+    assert ran.value == (499500.0, "tensor")
+    assert not parked()
+    cells("%gpumem park -q\nr = uses()\n%gpumem park -q")
+    assert parked()
+
+
+def test_unpark(cells: Callable[..., Any]) -> None:
+    assert cells("%gpumem unpark").text == "Nothing is parked."
+    result = cells("p = %gpumem park -o -q\np").value
+    assert result.devices[0].parked == 4096
+    assert "ParkedMemory" in repr(result)
+    back = cells("%gpumem unpark -o -q").value
+    assert back.devices == {0: 4000}
+    assert not parked()
+
+
+def test_no_room_before_a_cell(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
+    """The cell runs; what it does to a parked tensor fails in one clear line."""
+    cells("big = torch.zeros(64 * 2**20).cuda()")
+    cells("%gpumem park -q")
+    virtual_gpu.add_process(0, 4242, torch.cuda.mem_get_info(0)[0] - MIB)
+    ran = cells("n\nuses()", raising=False)
+    assert "parked memory cannot come back" in ran.stderr
+    assert "everything stays parked" in str(ran.error)
+    assert parked()
+    virtual_gpu.end_process(4242)
+    assert cells("uses()").value == 499500.0
+    del ran
+    cells("del big")
+    cells("%gpumem free -q")
+
+
+def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
+    cells("g = torch.cuda.CUDAGraph()")
+    ran = cells("%gpumem park", raising=False)
+    assert "nothing was parked: a CUDA graph is captured" in f"{ran.error}{ran.stderr}"
+    cells("del g")
+
+
+def test_unloading_brings_it_back(cells: Callable[..., Any]) -> None:
+    cells("%gpumem park -q")
+    cells("%unload_ext gpumagic")
+    assert not parked()
+    cells("%load_ext gpumagic")
+    assert cells("uses()").value == 499500.0
+
+
+def test_by_itself_only_in_a_kernel(cells: Callable[..., Any]) -> None:
+    ran = cells("%gpumem park --after 15min", raising=False)
+    assert "needs a kernel" in f"{ran.error}{ran.stderr}"
+    assert "does not park by itself" in cells("%gpumem park off").stdout
+    ran = cells("%gpumem park off --after 15min", raising=False)
+    assert "either off or --after" in f"{ran.error}{ran.stderr}"
+
+
+WATCH = """
+import asyncio, pathlib
+async def watch(path):
+    while torch.cuda.memory_reserved():
+        await asyncio.sleep(0.01)
+    pathlib.Path(path).touch()
+task = asyncio.ensure_future(watch({path!r}))
+"""
+
+
+def test_a_kernel_that_idles(kernel: Callable[..., Any], tmp_path: Path) -> None:
+    """It parks by itself, not while a cell runs; variables come back and outlast a restart."""
+    one = kernel()
+    one.run(SETUP)
+    one.run("%gpumem park --after 50ms")
+    one.run("import asyncio\nawait asyncio.sleep(0.2)\nassert torch.cuda.memory_reserved()")
+    path = tmp_path / "parked"
+    message = one.submit(WATCH.format(path=str(path)))
+    one.wait(message)
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < deadline, "it did not park"
+        time.sleep(0.02)
+    ran = one.run("print(uses())")
+    assert "Brought back 3.91 KiB" in ran.text
+    assert ran.stdout == "499500.0\n"
+    assert "parks no more by itself" in one.run("%gpumem park off").stdout
+    one.run("%gpumem park -q")
+    one.run("%gpu reset --restart --keep x")
+    assert one.value("x.cpu().sum().item()") == 499500.0

@@ -1,0 +1,366 @@
+"""Memory that is parked comes back bit for bit, whole or not at all, and nothing touches it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpumagic.errors import DeviceError
+from gpumagic.memory import parking_checks
+from gpumagic.memory.parkable_storages import IN_USE, NO_OBJECT, TWICE
+from gpumagic.memory.parking import PARKING
+from gpumagic.system import host_memory
+
+MIB, GIB = 2**20, 2**30
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_parked(torch: Any) -> Iterator[None]:
+    yield
+    PARKING.bring_back()
+
+
+def training(torch: Any) -> dict[str, Any]:
+    """A model after a step, with a graph that waits for backward, and views of what it uses."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 64)
+    )
+    model[3].weight = torch.nn.Parameter(torch.randn(64, 32))
+    model = model.cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    batch = torch.randn(16, 64).cuda()
+    model(batch).sum().backward()
+    optimizer.step()
+    loss = model(batch).sigmoid().sum()
+    tied = torch.nn.Parameter(model[0].weight)
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "batch": batch,
+        "loss": loss,
+        "view": batch[3:9].t(),
+        "detached": model[0].weight.detach(),
+        "tied": tied,
+        "elsewhere": torch.arange(5).to("cuda:1"),
+        "mask": torch.ones(7, dtype=torch.bool).to("cuda"),
+        "sparse": torch.eye(4).to_sparse().cuda(),
+        "storage": torch.arange(300).to("cuda").untyped_storage(),
+    }
+
+
+def contents(torch: Any, made: dict[str, Any]) -> list[Any]:
+    """Every tensor of `training`, on the host."""
+    parameters = [*made["model"].parameters()]
+    tensors = [*parameters, *(p.grad for p in parameters)]
+    tensors += [s["exp_avg"] for s in made["optimizer"].state.values()]
+    tensors += [made[name] for name in ("batch", "view", "detached", "elsewhere", "mask")]
+    tensors.append(made["sparse"].to_dense())
+    tensors.append(torch.empty(0, dtype=torch.int64, device="cuda").set_(made["storage"]))
+    return [each.detach().cpu().clone() for each in tensors]
+
+
+def allocated(torch: Any) -> list[int]:
+    return [torch.cuda.memory_allocated(ordinal) for ordinal in (0, 1)]
+
+
+def test_everything_comes_back(torch: Any) -> None:
+    """Bytes, aliases, devices, gradients, optimizer states, and a graph that waits for backward."""
+    made = training(torch)
+    before, sizes = contents(torch, made), allocated(torch)
+    parked = PARKING.park()
+    assert [torch.cuda.memory_reserved(i) for i in (0, 1)] == [0, 0]
+    for ordinal, device in parked.devices.items():
+        assert device.stays == ()
+        assert device.parked == device.allocated_before == sizes[ordinal] - device.workspaces
+        assert (device.allocated_after, device.reserved_after) == (0, 0)
+        assert device.outside
+    assert f"{parked}".count("cuda:") == 2
+    back = PARKING.bring_back()
+    assert sum(back.devices.values()) == parked.copied
+    assert back.storages == parked.storages
+    assert allocated(torch) == [sizes[i] - parked.devices[i].workspaces for i in (0, 1)]
+    after = contents(torch, made)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert made["view"].data_ptr() == made["batch"].data_ptr() + 3 * 64 * 4
+    assert made["detached"].data_ptr() == made["model"][0].weight.data_ptr()
+    assert made["tied"].untyped_storage()._cdata == made["detached"].untyped_storage()._cdata
+    assert made["elsewhere"].device.index == 1
+    made["loss"].backward()
+    made["optimizer"].step()
+
+
+def test_memory_of_another_stream_comes_back_for_it(torch: Any) -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        tensor = torch.ones(3 * MIB).to("cuda")
+    PARKING.park()
+    PARKING.bring_back()
+    streams = {
+        segment["stream"]
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if block["address"] == tensor.data_ptr()
+    }
+    assert streams == {stream.cuda_stream}
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_what_is_deleted_while_parked_stays_gone(torch: Any) -> None:
+    kept, gone = torch.ones(MIB).to("cuda"), torch.ones(2 * MIB).to("cuda")
+    PARKING.park()
+    assert PARKING.size() == {0: 12 * MIB}
+    del gone
+    assert PARKING.size() == {0: 4 * MIB}
+    assert "4.00 MiB of cuda:0" in str(PARKING.note())
+    assert PARKING.bring_back().devices == {0: 4 * MIB}
+    assert torch.cuda.memory_allocated() == 4 * MIB
+    assert bool((kept.cpu() == 1).all())
+    assert PARKING.note() is None
+
+
+def test_memory_that_stays_is_named_and_adds_up(torch: Any) -> None:
+    """What other libraries may use is not taken from them."""
+    exported = torch.ones(MIB).to("cuda")
+    capsule = torch.utils.dlpack.to_dlpack(exported)
+    shared = torch.ones(2 * MIB).to("cuda")
+    imported = torch.from_dlpack(torch.utils.dlpack.to_dlpack(shared))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch prefers torch.export
+        scripted = torch.jit.script(torch.nn.Linear(4, 4)).cuda()
+    hidden = torch._C._cuda_cudaCachingAllocator_raw_alloc(MIB, 0)
+    parked = torch.ones(3 * MIB).to("cuda")
+    addresses = [each.data_ptr() for each in (exported, shared, imported)]
+    result = PARKING.park().devices[0]
+    reasons = {each.reason: each for each in result.stays}
+    assert reasons.keys() == {IN_USE, TWICE, NO_OBJECT}
+    assert reasons[TWICE].size == 8 * MIB
+    assert reasons[NO_OBJECT].size == MIB
+    assert reasons[IN_USE].number == 3
+    assert result.parked == 12 * MIB
+    assert result.parked + sum(each.size for each in result.stays) == result.allocated_before
+    assert torch.cuda.memory_allocated() == result.allocated_before - 12 * MIB
+    assert [each.data_ptr() for each in (exported, shared, imported)] == addresses
+    PARKING.bring_back()
+    torch._C._cuda_cudaCachingAllocator_raw_delete(hidden)
+    del capsule, scripted
+    assert bool((parked.cpu() == 1).all())
+
+
+# --- whole or not at all -------------------------------------------------------------------------
+
+
+def interrupt(after: float) -> Callable[[float], None]:
+    def progress(done: float) -> None:
+        if done > after:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_interrupted_while_parking_nothing_has_changed(torch: Any) -> None:
+    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    addresses = [each.data_ptr() for each in tensors]
+    with pytest.raises(KeyboardInterrupt):
+        PARKING.park(progress=interrupt(0.5))
+    assert not PARKING.active
+    assert [each.data_ptr() for each in tensors] == addresses
+
+
+def test_interrupted_between_release_and_guard_all_comes_back(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    from gpumagic.cuda import storages
+
+    guard, calls = storages.guard, []
+
+    def interrupted(storage: Any, message: str) -> None:
+        calls.append(storage)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        guard(storage, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storages, "guard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            PARKING.park()
+    calls.clear()
+    assert not PARKING.active
+    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+
+
+def test_interrupted_while_coming_back_all_stays_parked(torch: Any) -> None:
+    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    PARKING.park()
+    with pytest.raises(KeyboardInterrupt):
+        PARKING.bring_back(progress=interrupt(0.5))
+    assert PARKING.active
+    assert torch.cuda.memory_reserved() == 0
+    with pytest.raises(RuntimeError, match="parked in host memory"):
+        tensors[0].data_ptr()
+    PARKING.bring_back()
+    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+
+
+def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:
+    tensor = torch.ones(64 * MIB).to("cuda")
+    PARKING.park()
+    free = torch.cuda.mem_get_info(0)[0]
+    virtual_gpu.add_process(0, os.getppid(), free - 100 * MIB)
+    with pytest.raises(DeviceError, match=r"needs 256 MiB and has 100 MiB free; .* holds") as told:
+        PARKING.bring_back()
+    assert f"pid {os.getppid()}" in str(told.value)
+    assert "\n" not in str(told.value)
+    assert PARKING.active
+    waited = PARKING.failures(seconds=0)
+    assert "everything stays parked" in str(next(waited))
+    virtual_gpu.end_process(os.getppid())
+    assert [*waited] == []
+    assert not PARKING.active
+    assert float(tensor.cpu()[-1]) == 1
+
+
+# --- nothing touches it --------------------------------------------------------------------------
+
+
+def test_another_thread_gets_one_clear_line(torch: Any) -> None:
+    tensor = torch.ones(MIB).to("cuda")
+    failures: list[str] = []
+
+    def work() -> None:
+        for use in (lambda: tensor + 1, lambda: tensor.sum(), lambda: tensor.data_ptr()):
+            try:
+                use()
+            except RuntimeError as error:
+                failures.append(str(error).splitlines()[0])
+
+    PARKING.park()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(failures) == 3
+    assert all("%gpumem unpark brings it back" in each for each in failures)
+
+
+def test_a_fork_cannot_bring_it_back(torch: Any) -> None:
+    tensor = torch.ones(MIB).to("cuda")
+    PARKING.park()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+        child = os.fork()
+    if not child:
+        try:
+            PARKING.bring_back()
+        except DeviceError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        assert told.read().startswith("this is a fork of the process")
+    PARKING.bring_back()
+    assert bool((tensor.cpu() == 1).all())
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def refused(torch: Any, match: str) -> None:
+    tensor = torch.ones(100).to("cuda")
+    address = tensor.data_ptr()
+    with pytest.raises(DeviceError, match=match) as told:
+        PARKING.park()
+    assert "\n" not in str(told.value)
+    assert not PARKING.active
+    assert tensor.data_ptr() == address
+
+
+def test_refused_while_a_thread_of_the_users_runs(torch: Any) -> None:
+    ends, runs = threading.Event(), threading.Event()
+
+    def train() -> None:
+        runs.set()
+        ends.wait()
+
+    thread = threading.Thread(target=train, name="trainer")
+    thread.start()
+    try:
+        assert runs.wait(60)
+        refused(torch, "the running thread trainer is in .*train")
+    finally:
+        ends.set()
+        thread.join()
+
+
+def test_refused_with_a_captured_graph(torch: Any) -> None:
+    graph = torch.cuda.CUDAGraph()
+    refused(torch, "a CUDA graph is captured")
+    del graph
+
+
+def test_refused_with_a_pool_of_the_users(torch: Any) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.ones(MIB).to("cuda")
+    refused(torch, "MemPool")
+    del tensor, pool
+    torch.cuda.empty_cache()
+
+
+def test_refused_within_a_mode(torch: Any) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        refused(torch, "FlopCounterMode is active; park outside")
+    with torch.device("cpu"):
+        PARKING.park()
+
+
+def test_refused_for_another_process(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.ones(100).to("cuda")
+    reductions = torch.multiprocessing.reductions
+    reference = reductions.StorageWeakRef(tensor.untyped_storage())
+    monkeypatch.setattr(reductions, "shared_cache", {"sent": reference})
+    refused(torch, "another process uses tensors")
+
+
+def test_refused_with_nccl(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed.distributed_c10d as c10d  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setitem(c10d._world.pg_map, object(), ("cuda:nccl", None))
+    refused(torch, "process group of NCCL")
+
+
+def test_refused_where_the_host_has_no_room(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "available", lambda: 200 * MIB)
+    assert parking_checks.check_host(50 * MIB) is True
+    assert parking_checks.check_host(150 * MIB) is False
+    tensor = torch.empty(64 * MIB, device="cuda")
+    refused(torch, r"256 MiB of GPU memory do not fit .*\(200 MiB\)")
+    del tensor
+
+
+def test_refused_twice_and_nothing_to_do(torch: Any) -> None:
+    assert PARKING.park().storages == 0
+    assert not PARKING.active
+    assert PARKING.bring_back().storages == 0
+    tensor = torch.ones(100).to("cuda")
+    PARKING.park()
+    with pytest.raises(DeviceError, match="parked already"):
+        PARKING.park()
+    PARKING.bring_back()
+    assert bool((tensor.cpu() == 1).all())
+
+
+def test_refused_by_a_torch_that_cannot_guard(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_clear_storage_data_ptr_access_error_msg")
+    refused(torch, "cannot guard parked memory")
