@@ -8,6 +8,7 @@ namespace as its globals afterwards too, and the globals that it uses are kept w
 `names`              the globals that a function uses; the names that imports bind
 `plan`               what can be kept
 `pickler`            pickles, without large data: tensors, arrays, long byte strings
+`tables`             what pickles refer to by number
 `reducers`           objects that cloudpickle refuses, or does not restore as they were
 `shared_memory`      memory that arrays and tensors share
 `constructors`       what the pickles call when they are loaded

@@ -11,12 +11,8 @@ from typing import Any
 from gpumagic.cuda import context_failure
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables import names as naming
-from gpumagic.restart.variables.pickler import (
-    LostWithContextError,
-    PickleNotes,
-    Tables,
-    VariablePickler,
-)
+from gpumagic.restart.variables.pickler import LostWithContextError, VariablePickler
+from gpumagic.restart.variables.tables import PickleNotes, Tables
 from gpumagic.system import text
 
 #: Characters of a reason why a variable cannot be kept.

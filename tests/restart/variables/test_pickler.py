@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gpumagic.restart.variables import constructors
-from gpumagic.restart.variables.pickler import Tables, VariablePickler, VariableUnpickler
+from gpumagic.restart.variables.pickler import VariablePickler, VariableUnpickler
+from gpumagic.restart.variables.tables import Tables
 
 
 def _pickled(value: Any, **options: Any) -> tuple[bytes, Tables, VariablePickler]:

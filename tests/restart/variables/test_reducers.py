@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from gpumagic.restart.variables import reducers
-from gpumagic.restart.variables.pickler import Tables, VariablePickler, VariableUnpickler
+from gpumagic.restart.variables.pickler import VariablePickler, VariableUnpickler
+from gpumagic.restart.variables.tables import Tables
 
 
 def _again(value: Any) -> Any:
