@@ -125,3 +125,14 @@ def test_unloading_withdraws_the_claim(ip: Any, run_cell: Callable[..., Any]) ->
     run_cell("%unload_ext gpumagic")
     assert claims.all_claims() == []
     run_cell("%load_ext gpumagic")
+
+
+def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
+    k = kernel()
+    k.run("import torch; x = torch.ones(3, device='cuda')")
+    assert claims.all_claims() == []
+    k.run("%gpu 1 -q")
+    assert claims.all_claims() == [], "it is too late, so nothing is claimed"
+    k.run("%gpu 1 --restart -q")
+    (claim,) = claims.all_claims()
+    assert claim.pid == k.value("__import__('os').getpid()")
