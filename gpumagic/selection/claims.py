@@ -139,7 +139,7 @@ def claim(uuids: tuple[str, ...]) -> Claims:
     Raises:
         ClaimError: no claim can be made.
     """
-    if not uuids and STATE.registration is None:
+    if not uuids and not STATE.choice.claim:
         return {}
     with open_folder() as folder:
         registration().publish(folder, uuids)

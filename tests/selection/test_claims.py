@@ -606,3 +606,26 @@ def test_the_signal_that_ends_a_kernel_ends_its_claim(folder: Path) -> None:
         other.process.send_signal(signal.SIGSEGV)
         other.process.wait()
         assert listed() == []
+
+
+def test_a_program_that_replaces_this_one_inherits_the_claim(folder: Path) -> None:
+    """There is no moment without the lock; the new program's own claim takes its place."""
+    new = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "print('replaced', flush=True)\ninput()\n"
+        "from gpumagic.selection import claims\n"
+        "claims.claim(('GPU-6',))\nprint('claimed', flush=True)\ninput()"
+    )
+    old = (
+        "from gpumagic.restart import execve\n"
+        "claims.claim(('GPU-5',))\n"
+        f"execve.replace([sys.executable, '-c', {new!r}], dict(os.environ), '/',"
+        " defer_interrupts=False)"
+    )
+    with chooser(old, "replaced") as other:
+        assert listed() == [("GPU-5",)]
+        other.go_on()
+        assert other.line() == "claimed"
+        assert listed() == [("GPU-6",)]
+        links = [link.readlink() for link in Path(f"/proc/{other.process.pid}/fd").iterdir()]
+        assert len([link for link in links if link.name.startswith("gpumagic-")]) == 1

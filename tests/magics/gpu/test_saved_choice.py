@@ -71,7 +71,7 @@ def test_what_applying_prints(
     printed: str,
     mask: str | None,
 ) -> None:
-    def apply_saved(spec: Any, variables: Any) -> Selection:
+    def apply_saved(spec: Any, variables: Any, *, claim: bool) -> Selection:
         environment.write(variables)
         return chosen(spec.text, variables[MASK], status)
 
@@ -89,7 +89,7 @@ def test_what_applying_prints(
 def test_a_choice_that_cannot_be_applied_is_one_line(
     shell: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def apply_saved(spec: Any, variables: Any) -> Selection:
+    def apply_saved(spec: Any, variables: Any, *, claim: bool) -> Selection:
         raise DeviceError("the GPUs cannot be listed: no NVML")
 
     monkeypatch.setattr(apply, "apply_saved", apply_saved)

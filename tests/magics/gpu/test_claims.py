@@ -1,0 +1,138 @@
+"""Claims by ``%gpu``: in the table, off by option and by trait, restored after a cell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpumagic.cuda.process_state import STATE
+from gpumagic.selection import claim_folder, claims
+
+_CLAIM = (
+    "import sys; from gpumagic.selection import claims; claims.claim(tuple(sys.argv[1:]));"
+    "print('claimed', flush=True); input()"
+)
+
+
+@contextmanager
+def claimed_by_another(*uuids: str) -> Iterator[int]:
+    """Another process claims these; its pid."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _CLAIM, *uuids],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "claimed\n"
+        try:
+            yield other.pid
+        finally:
+            other.communicate("\n")
+
+
+def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -> None:
+    chosen = run_cell("%gpu 1").value or run_cell("%gpu 1 -o -q").value
+    uuid = chosen.devices[0].uuid
+    assert STATE.choice.claim == (uuid,)
+    table = run_cell("%gpu -o -q").value
+    assert [len(device.claims) for device in table] == [0, 1, 0, 0]
+    assert table[1].claims[0].own
+    assert "GPU 1: claimed by this kernel." in str(table)
+    run_cell("%%gpu 2\nfrom gpumagic.cuda.process_state import STATE; inside = STATE.choice.claim")
+    inside = run_cell("inside").value
+    assert inside == (table[2].uuid,)
+    assert STATE.choice.claim == (uuid,)
+    run_cell("%gpu on")
+    assert STATE.choice.claim == ()
+    assert claims.all_claims() == []
+
+
+def test_another_processes_claim_orders_and_is_named(run_cell: Callable[..., Any]) -> None:
+    table = run_cell("%gpu -o -q").value
+    first = run_cell("%gpu auto -o -q").value.devices[0]
+    run_cell("%gpu on -q")
+    with claimed_by_another(first.uuid) as pid:
+        chosen = run_cell("%gpu auto -o -q").value
+        assert chosen.devices[0].uuid != first.uuid
+        assert not any("claimed" in note for note in chosen.notes)
+        chosen = run_cell(f"%gpu {first.index} -o -q").value
+        assert chosen.status == "applied"
+        assert chosen.notes == (f"GPU {first.index} is claimed by process {pid}",)
+        run_cell("%gpu on -q")
+        chosen = run_cell("%gpu auto --no-claim -o -q").value
+        assert chosen.devices[0].uuid == first.uuid
+        assert STATE.choice.claim == ()
+        run_cell("%config GpuMagic.claim = False")
+        chosen = run_cell("%gpu auto -o -q").value
+        assert (chosen.devices[0].uuid, STATE.choice.claim) == (first.uuid, ())
+        run_cell("%config GpuMagic.claim = True")
+        chosen = run_cell(f"%gpu auto {len(table)} -o -q").value
+        assert chosen.notes == (f"GPU {first.index} is claimed by process {pid}",)
+        run_cell("%gpu on -q")
+
+
+def test_where_no_claim_can_be_made_one_line_says_so(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(claim_folder.VARIABLE, "/missing")
+    for line in ("%gpu 1 -o -q", "%gpu auto -o -q"):
+        chosen = run_cell(line).value
+        assert len(chosen.devices) == 1
+        assert chosen.notes == (
+            "not claimed: /missing cannot be opened (No such file or directory)",
+        )
+    assert run_cell("%gpu on -o -q").value.notes == ()
+
+
+def test_the_notebook_is_published_only_when_the_user_says_so(
+    run_cell: Callable[..., Any],
+) -> None:
+    run_cell("%gpu 1 -q")
+    assert claims.all_claims()[0].notebook is None
+    run_cell("%config GpuMagic.publish_notebook = True")
+    (claim,) = claims.all_claims()
+    assert claim.notebook == "a notebook"
+    assert claim.idle is not None
+    assert claim.idle > 0
+    run_cell("from gpumagic.selection import claims; idle = claims.all_claims()[0].idle")
+    assert run_cell("idle").value == 0
+    run_cell("%config GpuMagic.publish_notebook = False")
+    assert claims.all_claims()[0].notebook is None
+    run_cell("%gpu on -q")
+
+
+def test_a_failed_choice_leaves_the_claim_as_it_was(run_cell: Callable[..., Any]) -> None:
+    run_cell("%gpu 1 -q")
+    before = STATE.choice.claim
+    run_cell("%gpu 99 -q", raising=False)
+    run_cell("%gpu auto 99 -q", raising=False)
+    assert STATE.choice.claim == before != ()
+    assert [claim.uuids for claim in claims.all_claims()] == [before]
+    run_cell("%gpu on -q")
+
+
+def test_unloading_withdraws_the_claim(ip: Any, run_cell: Callable[..., Any]) -> None:
+    run_cell("%gpu 1 -q")
+    assert claims.all_claims()
+    run_cell("%unload_ext gpumagic")
+    assert claims.all_claims() == []
+    run_cell("%load_ext gpumagic")
+
+
+def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
+    k = kernel()
+    k.run("import torch; x = torch.ones(3, device='cuda')")
+    assert claims.all_claims() == []
+    k.run("%gpu 1 -q")
+    assert claims.all_claims() == [], "it is too late, so nothing is claimed"
+    k.run("%gpu 1 --restart -q")
+    (claim,) = claims.all_claims()
+    assert claim.pid == k.value("__import__('os').getpid()")
