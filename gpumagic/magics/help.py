@@ -15,13 +15,14 @@ _TEXT = 24
 
 
 def formatted(parser: argparse.ArgumentParser) -> str:
-    """Return usage, description, the options of each group, and the epilog.
+    """Return usage, the epilog (examples), the description, and the options of each group.
 
-    The parser states its usage; description and epilog stand as they are written.
+    What most want to know comes first. The parser states its usage; description and epilog stand as
+    they are written.
     """
     usage = (parser.usage or "%(prog)s") % {"prog": parser.prog}
     groups = (_group(group) for group in parser._action_groups)
-    parts = (f"usage: {usage}", parser.description, *groups, parser.epilog)
+    parts = (f"usage: {usage}", parser.epilog, parser.description, *groups)
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 

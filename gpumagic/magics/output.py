@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpumagic.magics.extension import find
 from gpumagic.results import Result
+
+if TYPE_CHECKING:
+    from gpumagic.render.blocks import Block
 
 _Live = TypeVar("_Live", bound="LiveDisplay")
 
 
 def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> None:
-    """Display ``result``: HTML and text in a notebook, text in a terminal.
+    """Display ``result``: HTML and text in a notebook, text in a terminal, in colours where it can.
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
-    from IPython.display import display
+    if _is_colored_terminal(shell):
+        from gpumagic.render import text
 
-    cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
+        print(text.render(result._blocks(), color=True, wrap=True))
+    else:
+        from IPython.display import display
+
+        cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter does not show it a second time.
         extension.note_displayed(result)
+
+
+def _is_colored_terminal(shell: Any) -> bool:
+    """Return whether what is printed is seen in a terminal with colours (https://no-color.org)."""
+    if hasattr(shell, "kernel") or not sys.stdout.isatty():
+        return False
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def hand_over(
@@ -72,6 +89,24 @@ class LiveDisplay:
         """Show a result."""
         self._update(result._repr_mimebundle_())
 
+    def blocks(self, blocks: Sequence[Block]) -> None:
+        """Show blocks."""
+        from gpumagic.render import html, text
+
+        self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+
+    def close(self) -> None:
+        """Remove the content, unless `keep` was called."""
+        if self._remains:
+            if self._whole is not None:
+                self._erase()
+                print(self._whole, flush=True)
+            return
+        self._erase()
+        if self._handle is not None:
+            self._handle.update({"text/plain": ""}, raw=True)
+            self._handle = None
+
     def keep(self) -> None:
         """Leave the content on the screen at the end."""
         self._remains = True
@@ -116,11 +151,4 @@ class LiveDisplay:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._remains:
-            if self._whole is not None:
-                self._erase()
-                print(self._whole, flush=True)
-            return
-        self._erase()
-        if self._handle is not None:
-            self._handle.update({"text/plain": ""}, raw=True)
+        self.close()

@@ -1,74 +1,64 @@
-"""A progress bar between repeats: shown only after a second, and removed at the end."""
+"""The progress of the repeats: shown only after a second, and removed at the end."""
 
 from __future__ import annotations
 
 import sys
-import warnings
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-#: Seconds before the bar is shown.
-DELAY = 1.0
-_WIDTH = 24
+from gpumagic.magics.output import LiveDisplay
+from gpumagic.render import text
+from gpumagic.render.blocks import Block, Cell, Column, Grid
+from gpumagic.render.units import seconds, share
+
+#: Seconds before anything is shown, and between two updates.
+DELAY, PERIOD = 1.0, 0.2
 
 
 class Progress:
-    """A bar on standard error: tqdm's where it is installed, else a line that is redrawn.
+    """The share done, the time elapsed and the current median, in one place.
 
-    No thread is started. Nothing is shown unless standard error is a kernel's or a terminal.
+    An output of its own in a notebook, and a line on standard error in a terminal, which what the
+    timed code prints does not meet. No thread is started.
     """
 
     def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:
-        in_kernel = getattr(shell, "kernel", None) is not None
-        self._enabled = enabled and (in_kernel or sys.stderr.isatty())
+        self._in_kernel = getattr(shell, "kernel", None) is not None
+        self._enabled = enabled and (self._in_kernel or sys.stderr.isatty())
         self._started = perf_counter()
-        self._bar: Any = None
+        self._next = self._started + DELAY
+        self._live = LiveDisplay(shell)
         self._what = what
+        self._drawn = 0
 
-    def update(self, done: float) -> None:
-        """Show that the fraction ``done``, 0 to 1, is done."""
-        if not self._enabled or perf_counter() - self._started < DELAY:
+    def update(self, done: float, median: Callable[[], float | None] = lambda: None) -> None:
+        """Show that the share ``done``, 0 to 1, is done; ``median`` is asked if it is shown."""
+        now = perf_counter()
+        if not self._enabled or now < self._next:
             return
-        if self._bar is None:
-            self._bar = _tqdm(self._what) or _Line(self._what)
-        self._bar.n = round(done * 100)
-        self._bar.refresh()
+        self._next = now + PERIOD
+        blocks = _blocks(self._what, done, now - self._started, median())
+        if self._in_kernel:
+            self._live.blocks(blocks)
+            return
+        line = text.render(blocks)
+        sys.stderr.write(f"\r{line:<{self._drawn}}")
+        sys.stderr.flush()
+        self._drawn = len(line)
 
     def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        """Remove what is shown."""
+        self._live.close()
+        if self._drawn:
+            sys.stderr.write("\r" + " " * self._drawn + "\r")
+            sys.stderr.flush()
+            self._drawn = 0
 
 
-def _tqdm(what: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tqdm warns if ipywidgets is missing
-            from tqdm.auto import tqdm
-    except ImportError:
-        return None
-
-    class Bar(tqdm):  # type: ignore[misc]
-        monitor_interval = 0  # no thread
-
-    return Bar(total=100, desc=what, leave=False, bar_format="{desc} {bar} {n} %")
-
-
-class _Line:
-    """A line that is redrawn from its beginning."""
-
-    n = 0
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def refresh(self) -> None:
-        filled = round(self.n / 100 * _WIDTH)
-        bar = "█" * filled + "░" * (_WIDTH - filled)
-        sys.stderr.write(f"\r{self._what} {bar} {self.n:3d} %")
-        sys.stderr.flush()
-
-    def close(self) -> None:
-        sys.stderr.write("\r" + " " * (_WIDTH + len(self._what) + 7) + "\r")
-        sys.stderr.flush()
+def _blocks(what: str, done: float, elapsed: float, median: float | None) -> list[Block]:
+    parts = [share(min(done, 1.0)), seconds(elapsed)]
+    if median is not None:
+        parts.append(f"median {seconds(median)}")
+    columns = (Column("Magic"), Column("Done"))
+    return [Grid(columns, [(Cell(what), Cell(" · ".join(parts), bar=done))], header=False)]

@@ -5,6 +5,7 @@ One scope of the ledger serves the lines and the cell: the lines' intervals add 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -77,6 +78,8 @@ class _MemoryCounter:
         self.cell: dict[int, Interval] = {}
         #: By line and ordinal.
         self.totals: dict[tuple[Line, int], _LineTotal] = {}
+        #: How often each line ran; the passes of a comprehension are one run.
+        self.runs: Counter[Line] = Counter()
 
     def new_record(self) -> _CallMemory:
         return _CallMemory()
@@ -105,6 +108,8 @@ class _MemoryCounter:
         call.peak = {ordinal: reading.allocated for ordinal, reading in self.now.items()}
 
     def end_line(self, call: _CallMemory, line: Line, *, recursive: bool) -> None:
+        if line.number not in call.carried:
+            self.runs[line] += 1
         before = call.carried.setdefault(line.number, {})
         for ordinal, end in self.now.items():
             start, carried = call.start.get(ordinal, _Reading()), before.get(ordinal, 0)
@@ -159,7 +164,7 @@ class _Profile:
         notes = (*self._tracer.notes, *self._notes)
         ran = self._tracer.ran
         sources = tuple(
-            source_lines(source, self._devices(i, living), ran=i in ran)
+            source_lines(source, self._devices(i, living), ran=i in ran, runs=self._runs(i))
             for i, source in enumerate(self._sources)
         )
         lines = sources[0].devices
@@ -199,6 +204,10 @@ class _Profile:
             )
         return living
 
+    def _runs(self, source: int) -> Mapping[int, int]:
+        runs = self._counter.runs
+        return {line.number: runs[line] for line in sorted(runs) if line.source == source}
+
     def _devices(
         self, source: int, living: Mapping[int, Living]
     ) -> Mapping[int, Mapping[int, LineMemory]]:
@@ -217,10 +226,13 @@ def source_lines(
     devices: Mapping[int, Mapping[int, LineMemory]] | None = None,
     *,
     ran: bool = False,
+    runs: Mapping[int, int] | None = None,
 ) -> SourceLines:
     """Return a source as a part of the result."""
     empty = not source.codes
-    return SourceLines(source.name, source.first, source.lines, devices or {}, ran, empty=empty)
+    return SourceLines(
+        source.name, source.first, source.lines, devices or {}, ran, empty=empty, runs=runs or {}
+    )
 
 
 class LineMeasurement(Measured["_Profile | str", LineReport]):

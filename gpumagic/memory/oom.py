@@ -168,6 +168,7 @@ def _report(
         other_device=_device_with(table, device, requested),
     )
     pinned = survey.held_by(lambda root: root.by_notebook)
+    holders = [h for h in held.holders if h.bytes] if held else []
     return OutOfMemory(
         device=device,
         name=None if listed is None else listed.name,
@@ -185,7 +186,9 @@ def _report(
         limit=limit,
         fragmented=fragmented,
         fragmentation="expandable" if expandable else "too-late" if fragmented else "",
-        holders=tuple(h for h in held.holders if h.bytes)[:_HOLDERS] if held else (),
+        holders=tuple(holders[:_HOLDERS]),
+        more_holders=len(holders[_HOLDERS:]),
+        more_bytes=sum(h.bytes for h in holders[_HOLDERS:]),
         unattributed=held.unattributed if held else None,
         recoverable=sum(blocks.all[i].size for i in pinned if blocks.all[i].device == device),
         remedies=remedies(situation),

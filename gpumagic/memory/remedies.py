@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import OUTPUT
+from gpumagic.render.units import share
 from gpumagic.results import Process, Remedy
 
 #: So many variables are tried, the largest.
@@ -57,7 +58,9 @@ def remedies(now: Situation) -> tuple[Remedy, ...]:
         *_processes(now),
         *_fragmentation(now),
     ]
-    return (*found, _less(now))
+    least = (now.requested or 0) // 100
+    useful = [each for each in found if each.enough or each.gives is None or each.gives >= least]
+    return (*useful, _less(now))
 
 
 def _by_holders(
@@ -145,7 +148,7 @@ def _limit(now: Situation) -> Iterator[Remedy]:
     if now.limit is None or now.requested is None:
         return
     enough = fits(replace(now, limit=None), set())
-    why = f"this process may use only {now.limit / now.total:.0%} of the device"
+    why = f"this process may use only {share(now.limit / now.total)} of the device"
     yield Remedy("torch.cuda.set_per_process_memory_fraction(1.0)", why, None, enough)
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from gpumagic.system.text import listed
 
 #: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
-#: is a line of source, its indentation kept.
-Style = Literal["", "dim", "strong", "good", "warn", "bad", "code"]
+#: is a line of source, its indentation kept, ``command`` what may be typed.
+Style = Literal["", "dim", "strong", "good", "warn", "bad", "code", "command"]
+#: What a part of a device's memory is used for; what is left of a bar is free.
+Use = Literal["allocated", "cached", "outside", "others", "unknown"]
+USES: Mapping[Use, str] = {
+    "allocated": "allocated",
+    "cached": "cached",
+    "outside": "non-PyTorch",
+    "others": "other processes",
+    "unknown": "in use, not known by what",
+}
 
 #: A value that is not known.
 DASH = "–"
@@ -41,6 +51,15 @@ class Cell:
     style: Style = ""
     bar: float | None = None
     spark: Sparkline | None = None
+    #: The parts of a bar by their use, 0 to 1, in place of ``bar``.
+    stack: Mapping[Use, float] | None = None
+    #: The whole of a text that is shortened, shown where the pointer rests on it; never what is
+    #: another user's, since the notebook is saved with it.
+    whole: str | None = None
+
+    @property
+    def has_bar(self) -> bool:
+        return self.bar is not None or self.stack is not None
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,8 @@ class Column:
     rank: int = 0
     #: Before that, its cells are shortened to this width, if it is above 0.
     least: int = 0
+    #: Whether a cell is broken between words, rather than shortened.
+    wrap: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,30 @@ class Line:
         return cls((Cell(text, style),), folded)
 
 
-Block: TypeAlias = Grid | Line
+@dataclass(frozen=True)
+class Callout:
+    """Blocks that are set off from the rest by a rule in the colour of ``style``."""
+
+    blocks: Sequence[Line | Grid]
+    style: Style = "bad"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks below a summary: folded in a notebook; text has the summary only."""
+
+    summary: str
+    blocks: Sequence[Line | Grid]
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the parts of the stacked bars above stand for."""
+
+    uses: Sequence[Use]
+
+
+Block: TypeAlias = Grid | Line | Callout | Fold | Legend
 
 
 def dim_lines(texts: Iterable[str]) -> list[Block]:
@@ -93,6 +137,55 @@ def names_line(before: str, names: Sequence[str], after: str = "") -> Line:
     return Line.of(f"{before}{short}{after}", "dim", "" if short == every else every)
 
 
+def use_of(
+    total: int | None,
+    free: int | None,
+    *,
+    allocated: int | None,
+    reserved: int | None,
+    outside: int | None,
+    others: int | None,
+) -> Mapping[Use, float] | None:
+    """Return what a device's memory is used for, as shares of it; None where that is not known.
+
+    What is in use, and of which the reporter has not told, is shown as that.
+    """
+    if not total or free is None:
+        return None
+    uses: dict[Use, int] = {
+        "allocated": allocated or 0,
+        "cached": max((reserved or 0) - (allocated or 0), 0),
+        "outside": outside or 0,
+        "others": others or 0,
+    }
+    uses["unknown"] = max(total - free - sum(uses.values()), 0)
+    # Below a hundredth it is what the two libraries round differently.
+    if uses["unknown"] < total / 100:
+        uses["unknown"] = 0
+    return {use: size / total for use, size in uses.items() if size}
+
+
+def legend(stacks: Iterable[Mapping[Use, float] | None]) -> list[Block]:
+    """Return the legend of stacked bars, with what occurs in them; none where there are none."""
+    shown = {use for stack in stacks for use in stack or ()}
+    return [Legend([use for use in USES if use in shown])] if shown else []
+
+
+def filled(share: float, steps: int) -> int:
+    """Return how many of a bar's ``steps`` are filled: none only at 0, all only at 1."""
+    if share <= 0:
+        return 0
+    return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
+
+
+_UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
+
+
+def short_uuids(text: str) -> str:
+    """Return ``text`` with the UUIDs in it shortened to what `%gpu` takes for them."""
+    return _UUID.sub(r"\1…", text)
+
+
 def shortened(text: str, longest: int) -> str:
     """Return ``text``, cut to ``longest`` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
@@ -104,7 +197,9 @@ def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
     The length of a table may be the choice of another process.
     """
     for block in blocks[:ROWS]:
-        if isinstance(block, Grid) and len(block.rows) > ROWS:
+        if isinstance(block, (Callout, Fold)):
+            yield replace(block, blocks=tuple(bounded(block.blocks)))  # type: ignore[arg-type]
+        elif isinstance(block, Grid) and len(block.rows) > ROWS:
             yield replace(block, rows=block.rows[:ROWS])
             yield _more(len(block.rows))
         else:

@@ -5,33 +5,87 @@ All text is escaped: names of processes and devices are chosen by others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from gpumagic.render import sparkline
-from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
+from gpumagic.render.blocks import (
+    USES,
+    Block,
+    Callout,
+    Cell,
+    Column,
+    Fold,
+    Grid,
+    Legend,
+    Line,
+    Style,
+    Use,
+    bounded,
+)
+from gpumagic.render.units import share as percentage
 from gpumagic.system.text import harmless
 
-# JupyterLab and Notebook 7 define the variables; elsewhere (VS Code, nbconvert, Colab) the
-# fallbacks apply, legible on white and on black.
-_COLORS = {
-    "good": "var(--jp-success-color1, #2e9e44)",
-    "warn": "var(--jp-warn-color1, #c77700)",
-    "bad": "var(--jp-error-color1, #d9363e)",
+#: The colours of states, as red, green and blue, and the share of the front end's own text colour
+#: that is mixed into them where they are a text's: legible on its background, dark or light.
+COLORS: Mapping[Style, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
+INK = 40
+#: What a device's memory is used for: told apart by lightness too, on white and on black.
+USE_COLORS: Mapping[Use, str] = {
+    "allocated": "#2f74c0",
+    "cached": "#8fbbe8",
+    "outside": "#b07cc6",
+    "others": "#d98e3f",
+    "unknown": "#888888",
 }
-_STYLES = {
+_BAR = "#4a86c5"
+_TRACK = "rgba(128,128,128,.3)"
+
+_STYLES: Mapping[Style, str] = {
     "": "",
-    "dim": "opacity:.65",
+    "dim": "opacity:.7",
     "strong": "font-weight:600",
     "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
-    **{name: f"color:{color}" for name, color in _COLORS.items()},
+    "command": "",
+    **{
+        style: f"color:color-mix(in srgb, currentColor {INK}%, {color})"
+        for style, color in COLORS.items()
+    },
 }
+# JupyterLab stripes its rows by a style sheet; a cell that stays while the others are scrolled
+# needs a background that is not transparent, so that rows name theirs.
+_GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgroundColor, inherit))"
+_STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
+_STICKY = "position:sticky;left:0;background:inherit"
 
 
 def render(blocks: Sequence[Block]) -> str:
     """Return the blocks as one ``<div>``."""
-    inner = "".join(_line(b) if isinstance(b, Line) else _table(b) for b in bounded(blocks))
-    return f'<div class="gpumagic">{inner}</div>'
+    return f'<div class="gpumagic">{_blocks(tuple(bounded(blocks)))}</div>'
+
+
+def _blocks(blocks: Sequence[Block]) -> str:
+    return "".join(map(_block, blocks))
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Line):
+        return _line(block)
+    if isinstance(block, Grid):
+        return _table(block)
+    if isinstance(block, Callout):
+        edge = COLORS.get(block.style, "currentColor")
+        return (
+            f'<div role="note" style="border-left:4px solid {edge};padding:.1em 0 .1em .8em;'
+            f'margin:.4em 0">{_blocks(block.blocks)}</div>'
+        )
+    if isinstance(block, Fold):
+        return (
+            '<details style="margin:.15em 0"><summary style="cursor:pointer">'
+            f'<div style="display:inline">{_text(block.summary)}</div></summary>'
+            f"{_blocks(block.blocks)}</details>"
+        )
+    return _legend(block)
 
 
 def _text(text: str) -> str:
@@ -43,10 +97,17 @@ def _style(*rules: str) -> str:
     return f' style="{kept}"' if kept else ""
 
 
+def _part(cell: Cell) -> str:
+    tag = "code" if cell.style == "command" else "span"
+    hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
+    hover = "" if not hidden else f' title="{_text(str(cell.whole))}"'
+    # One click selects a command.
+    select = "user-select:all" if cell.style == "command" else ""
+    return f"<{tag}{hover}{_style(_STYLES[cell.style], select)}>{_text(cell.text)}</{tag}>"
+
+
 def _line(line: Line) -> str:
-    parts = "".join(
-        f"<span{_style(_STYLES[part.style])}>{_text(part.text)}</span>" for part in line.parts
-    )
+    parts = "".join(map(_part, line.parts))
     style = "white-space:pre-wrap;margin:.15em 0"
     if not line.folded:
         return f'<div style="{style}">{parts}</div>'
@@ -54,40 +115,83 @@ def _line(line: Line) -> str:
     return f'<details style="{style}"><summary>{parts}</summary>{opened}</details>'
 
 
-def _table(grid: Grid) -> str:
-    head = "".join(
-        f"<th{_style(f'text-align:{column.align}')}>{_text(column.header)}</th>"
-        for column in grid.columns
+def _legend(legend: Legend) -> str:
+    swatch = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin:0 .35em 0 0"
+    entries = "".join(
+        f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};'
+        f'background:{USE_COLORS[use]}"></span>{USES[use]} </span>'
+        for use in legend.uses
     )
-    head = f"<thead><tr>{head}</tr></thead>" if grid.header else ""
+    return f'<div style="margin:.15em 0">{entries}</div>'
+
+
+def _table(grid: Grid) -> str:
+    slots = [any(row[i].has_bar for row in grid.rows) for i in range(len(grid.columns))]
+    head = "".join(
+        f'<th scope="col"{_style(f"text-align:{column.align}", _STICKY if i == 0 else "")}>'
+        f"{_text(column.header)}</th>"
+        for i, column in enumerate(grid.columns)
+    )
+    head = f'<thead><tr style="background:{_GROUND}">{head}</tr></thead>' if grid.header else ""
     body = "".join(
-        "<tr>"
+        f'<tr style="background:{_STRIPE if number % 2 else _GROUND}">'
         + "".join(
-            f"<td{_style(f'text-align:{column.align}', 'white-space:nowrap')}>{_cell(cell)}</td>"
-            for column, cell in zip(grid.columns, row, strict=True)
+            _table_cell(cell, column, first=i == 0, slot=slots[i])
+            for i, (cell, column) in enumerate(zip(row, grid.columns, strict=True))
         )
         + "</tr>"
-        for row in grid.rows
+        for number, row in enumerate(grid.rows)
     )
     return (
         # JupyterLab's own style gives all columns a part of too small a width: cells overlap.
-        '<div style="overflow-x:auto"><table style="table-layout:auto;margin:.3em 0;'
-        f'font-variant-numeric:tabular-nums">{head}<tbody>{body}</tbody></table></div>'
+        '<div style="overflow-x:auto">'
+        '<table style="table-layout:auto;margin:.3em 0;font-variant-numeric:tabular-nums">'
+        f"{head}<tbody>{body}</tbody></table></div>"
     )
 
 
-def _cell(cell: Cell) -> str:
-    content = f"<span{_style(_STYLES[cell.style])}>{_text(cell.text)}</span>"
+def _table_cell(cell: Cell, column: Column, *, first: bool, slot: bool) -> str:
+    rules = [f"text-align:{column.align}", "" if column.wrap else "white-space:nowrap"]
+    content = _part(cell)
     if cell.spark is not None:
         content = sparkline.svg(cell.spark) + content
+    if slot:  # the same for every row, so that the bars can be compared
+        end = "space-between" if column.align == "right" else "flex-start"
+        flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
+        content = f'<span style="{flex}">{_bar(cell)}{content}</span>'
+    if first:
+        return f'<th scope="row"{_style(*rules, "font-weight:normal", _STICKY)}>{content}</th>'
+    return f"<td{_style(*rules)}>{content}</td>"
+
+
+def _bar(cell: Cell) -> str:
+    if cell.stack is not None:
+        return _stack(cell.stack)
     if cell.bar is None:
-        return content
+        return '<span style="flex:none;width:5em"></span>'
     share = min(max(cell.bar, 0.0), 1.0) * 100
-    color = _COLORS.get(cell.style, "var(--jp-brand-color1, #3b82c4)")
+    # Rounded to pixels, a little is still seen, and what is not full does not look so.
+    width = 0.0 if share <= 0 else 100.0 if share >= 100 else min(max(share, 2.0), 98.0)
+    color = COLORS.get(cell.style, _BAR)
     return (
-        '<span style="display:inline-block;width:5em;height:.7em;margin-right:.5em;'
-        "vertical-align:baseline;border-radius:2px;"
-        'background:var(--jp-border-color2, rgba(128,128,128,.35))">'
-        f'<span style="display:block;width:{share:.0f}%;height:100%;border-radius:2px;'
-        f'background:{color}"></span></span>{content}'
+        f'<span role="img" aria-label="{share:.0f} %" style="flex:none;width:5em;height:.7em;'
+        f'border-radius:2px;background:{_TRACK}"><span style="display:block;width:{width:.0f}%;'
+        f'height:100%;border-radius:2px;background:{color}"></span></span>'
+    )
+
+
+def _stack(stack: Mapping[Use, float]) -> str:
+    shares = {use: share for use, share in stack.items() if share > 0}
+    free = max(1 - sum(shares.values()), 0.0)
+    label = ", ".join(f"{USES[use]} {percentage(part)}" for use, part in shares.items())
+    label = f"{label}, free {percentage(free)}".removeprefix(", ")
+    parts = "".join(
+        f'<span style="flex:{share:.4f} 0 0;min-width:2px;background:{USE_COLORS[use]}"></span>'
+        for use, share in shares.items()
+    )
+    rest = f'<span style="flex:{free:.4f} 0 0;min-width:2px"></span>' if free > 0 else ""
+    return (
+        f'<span role="img" aria-label="{label}" title="{label}" style="flex:none;display:flex;'
+        f'width:12em;height:.8em;border-radius:2px;overflow:hidden;background:{_TRACK}">'
+        f"{parts}{rest}</span>"
     )

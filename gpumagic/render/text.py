@@ -6,14 +6,27 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
+from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from gpumagic.render.blocks import Block, Cell, Grid, Line, bounded
+from gpumagic.render.blocks import (
+    USES,
+    Block,
+    Callout,
+    Cell,
+    Fold,
+    Grid,
+    Legend,
+    Line,
+    Use,
+    bounded,
+    filled,
+)
 from gpumagic.system.text import harmless
 
 _STYLES = {
@@ -24,15 +37,29 @@ _STYLES = {
     "warn": "yellow",
     "bad": "red",
     "code": "",
+    "command": "bold",
 }
-_BAR_WIDTH = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_BAR_WIDTH, _STACK_WIDTH = 8, 16
+_USE_SIGNS: Mapping[Use, str] = {
+    "allocated": "█",
+    "cached": "▓",
+    "outside": "▒",
+    "others": "░",
+    "unknown": "?",
+}
 #: The width of text that is not printed to a terminal.
 _COLUMNS = 80
 _GAP = "  "
 
 
-def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = False) -> str:
-    """Return the blocks as text without trailing blanks; ``width`` defaults to `columns`."""
+def render(
+    blocks: Sequence[Block], *, width: int | None = None, color: bool = False, wrap: bool = False
+) -> str:
+    """Return the blocks as text without trailing blanks; ``width`` defaults to `columns`.
+
+    ``wrap`` breaks long lines between words, and indents what follows.
+    """
     buffer, width = StringIO(), width or columns()
     console = Console(
         file=buffer,
@@ -43,10 +70,36 @@ def render(blocks: Sequence[Block], *, width: int | None = None, color: bool = F
         force_jupyter=False,
         soft_wrap=False,
     )
-    for block in bounded(blocks):
-        drawn = _line(block) if isinstance(block, Line) else _table(block, width)
+    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None):
         console.print(drawn, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
+
+
+def _drawn(blocks: Sequence[Block], width: int, console: Console | None) -> Iterator[Text]:
+    """Yield the text of the blocks; with a console, long lines are wrapped."""
+    for block in blocks:
+        if isinstance(block, Callout):
+            edge = Text("┃ ", _STYLES[block.style])
+            for inner in _drawn(block.blocks, width - 2, console):
+                for line in inner.split("\n", allow_blank=True):
+                    yield edge + line
+        elif isinstance(block, Fold):
+            yield Text(block.summary)
+        elif isinstance(block, Legend):
+            yield Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
+        elif isinstance(block, Grid):
+            yield _table(block, width)
+        else:
+            yield _wrapped(_line(block), width, console)
+
+
+def _wrapped(line: Text, width: int, console: Console | None) -> Text:
+    """Return a line broken between words, what follows indented by two more than its beginning."""
+    if console is None or line.cell_len <= width:
+        return line
+    indent = len(line.plain) - len(line.plain.lstrip()) + 2
+    lines = line.wrap(console, max(width - indent, 20), overflow="fold")
+    return Text("\n" + " " * indent).join(lines)
 
 
 def columns() -> int:
@@ -84,13 +137,47 @@ def _line(line: Line) -> Text:
 
 
 def _cell(cell: Cell) -> Text:
-    content = Text(harmless(cell.text), _STYLES[cell.style])
-    if cell.bar is None:
-        return content
-    filled = round(min(max(cell.bar, 0.0), 1.0) * _BAR_WIDTH)
-    bar = Text("█" * filled, _STYLES[cell.style])
-    bar.append("░" * (_BAR_WIDTH - filled), "dim")
-    return bar.append(" ").append(content)
+    return Text(harmless(cell.text), _STYLES[cell.style])
+
+
+def _fitted(cell: Text, width: int, *, wrap: bool) -> Iterator[Text]:
+    """Yield the lines of a cell: one that is shortened, or several."""
+    if wrap and cell.cell_len > width:
+        for line in textwrap.wrap(cell.plain, width, break_on_hyphens=False):
+            yield Text(line, cell.style)
+    else:
+        cell.truncate(width, overflow="ellipsis")
+        yield cell
+
+
+def _bar(cell: Cell, width: int) -> Text:
+    """Return a cell's bar in its slot of ``width``, which is empty where there is none."""
+    if cell.stack is not None:
+        return _stack(cell.stack, width)
+    eighths = 0 if cell.bar is None else filled(cell.bar, 8 * width)
+    full, part = divmod(eighths, 8)
+    bar = "█" * full + (_EIGHTHS[part] if part else "")
+    return Text(bar.ljust(width), _STYLES[cell.style])
+
+
+def _bars(cells: Sequence[Cell]) -> list[Text] | None:
+    """Return the bars of a column's cells, all of one width; None if it has none."""
+    if not any(cell.has_bar for cell in cells):
+        return None
+    width = _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
+    return [_bar(cell, width) for cell in cells]
+
+
+def _stack(stack: Mapping[Use, float], width: int) -> Text:
+    """Return a bar of several parts: whatever is above 0 is seen, free memory too."""
+    shares = {use: share for use, share in stack.items() if share > 0}
+    free = max(1 - sum(shares.values()), 0.0)
+    parts = {_USE_SIGNS[use]: share for use, share in shares.items()} | {" ": free}
+    cells = {sign: max(round(share * width), 1) for sign, share in parts.items() if share > 0}
+    while sum(cells.values()) != width:  # what rounding has changed, where it is seen least
+        step = 1 if sum(cells.values()) < width else -1
+        cells[max(cells, key=lambda sign: (cells[sign] + step > 0, cells[sign]))] += step
+    return Text("".join(sign * count for sign, count in cells.items()))
 
 
 def _table(grid: Grid, width: int) -> Text:
@@ -106,6 +193,13 @@ def _table(grid: Grid, width: int) -> Text:
         [Text(header, "bold"), *(_cell(row[i]) for row in grid.rows)]
         for i, header in enumerate(headers)
     ]
+    bars = [_bars([row[i] for row in grid.rows]) for i in range(len(grid.columns))]
+    for column, slots, how in zip(columns, bars, grid.columns, strict=True):
+        if slots is not None:
+            figures = max(cell.cell_len for cell in column[1:])
+            for cell in column[1:]:
+                cell.align(how.align, figures)
+            column[1:] = [slot + Text(" ") + c for c, slot in zip(column[1:], slots, strict=True)]
     widths = [max(cell.cell_len for cell in column) for column in columns]
     least = [min(w, c.least or w) for w, c in zip(widths, grid.columns, strict=True)]
     shown: list[int] = []
@@ -119,15 +213,21 @@ def _table(grid: Grid, width: int) -> Text:
     for i in sorted(shown, key=lambda i: widths[i], reverse=True):
         excess = sum(widths[i] for i in shown) + gaps - width
         widths[i] -= min(max(excess, 0), widths[i] - least[i])
-    for i in shown:
-        for cell in columns[i]:
-            cell.truncate(widths[i], overflow="ellipsis")
-            cell.align(grid.columns[i].align, widths[i])
-    lines = [Text(_GAP).join(columns[i][row] for i in shown) for row in range(len(grid.rows) + 1)]
+    lines: list[Text] = []
+    for row in range(0 if grid.header else 1, len(grid.rows) + 1):
+        cells = [
+            [*_fitted(columns[i][row], widths[i], wrap=grid.columns[i].wrap and row > 0)]
+            for i in shown
+        ]
+        for parts in zip_longest(*cells, fillvalue=None):
+            texts = [Text() if part is None else part for part in parts]
+            for i, text in zip(shown, texts, strict=True):
+                text.align(grid.columns[i].align, widths[i])
+            lines.append(Text(_GAP).join(texts))
     if not grid.header:
-        return Text("\n").join(lines[1:])
+        return Text("\n").join(lines)
     lines.insert(1, Text("─" * lines[0].cell_len))
     dropped = [header for i, header in enumerate(headers) if i not in shown and header]
     if dropped:
-        lines.append(Text(f"not shown, the output is too narrow: {', '.join(dropped)}", "dim"))
+        lines.append(Text(f"hidden (too narrow): {', '.join(dropped)}", "dim"))
     return Text("\n").join(lines)

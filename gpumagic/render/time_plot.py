@@ -45,7 +45,7 @@ def draw(
     Raises:
         DependencyError: matplotlib is not installed.
     """
-    plot = plots.new_plot(8, 0.9 + 1.5 * max(len(panels), 1))
+    plot = plots.new_plot(0.9 + 1.5 * max(len(panels), 1))
     plot.figure.patch.set_alpha(0)
     scale, unit = _scale(times[-1] if times else 0.0)
     all_axes = plot.figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0]

@@ -7,18 +7,20 @@ from collections.abc import Iterable
 
 from gpumagic.render.blocks import DASH
 
+#: As wide as a plus sign, and never broken from its figure.
+MINUS = "\N{MINUS SIGN}"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_(value: int | None, *, sign: bool = False) -> str:
     """Return bytes in binary units with three or four significant digits: ``1.50 GiB``, ``512 B``.
 
-    With ``sign``, a change: ``+1.50 GiB``, ``-512 B``, ``0 B``.
+    With ``sign``, a change: ``+1.50 GiB``, a minus sign before what has become less, ``0 B``.
     """
     if value is None:
         return DASH
     prefix = (
-        ("+" if value > 0 else "-" if value < 0 else "") if sign else ("-" if value < 0 else "")
+        ("+" if value > 0 else MINUS if value < 0 else "") if sign else (MINUS if value < 0 else "")
     )
     amount = float(abs(value))
     unit = 0
@@ -37,7 +39,7 @@ def seconds(value: float | None) -> str:
     if value is None:
         return DASH
     if value < 0:
-        return "-" + seconds(-value)
+        return MINUS + seconds(-value)
     if value == 0:
         return "0 s"
     if value >= 60:
@@ -77,6 +79,12 @@ def cpu_seconds(value: float | None, loops: int = 1) -> str:
 def percent(value: float | None) -> str:
     """Return a percentage: ``97 %``."""
     return DASH if value is None else f"{value:.0f} %"
+
+
+def share(value: float, digits: int = 0, *, sign: bool = False) -> str:
+    """Return a part of 1 as a percentage: ``97 %``; with ``sign`` a change, ``+2.5 %``."""
+    prefix = MINUS if value < 0 else "+" if sign else ""
+    return f"{prefix}{abs(value) * 100:.{digits}f} %"
 
 
 def spans(numbers: Iterable[int], *, comma: str = ", ", dash: str = "–") -> str:

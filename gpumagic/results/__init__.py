@@ -30,7 +30,7 @@ from gpumagic.results.oom import OutOfMemory, Remedy
 from gpumagic.results.process_group import ProcessGroup
 from gpumagic.results.processes import Process
 from gpumagic.results.sample import Sample
-from gpumagic.results.selection import Selection, Status
+from gpumagic.results.selection import Selection, Status, WayOut
 from gpumagic.results.timing import Bound, CudaTiming
 from gpumagic.results.watch import (
     CellSpan,
@@ -106,4 +106,5 @@ __all__ = [
     "WatchHistory",
     "WatchPanel",
     "WatchedDevice",
+    "WayOut",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_
+from gpumagic.render.units import share as percentage
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.cell_memory import cell_number, first_line
 from gpumagic.system.text import plural
@@ -87,6 +88,6 @@ def _row(device: str, held: CellHolding, total: int) -> list[Cell]:
         Cell(cell_number(held.number) if known else "", "dim"),
         Cell(first_line(held.source), "" if known else "dim"),
         Cell(bytes_(held.bytes)),
-        Cell(f"{share:.0%}", "dim", bar=share),
+        Cell(percentage(share), "dim", bar=share),
         Cell(str(held.blocks), "dim"),
     ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN, _LONGEST = 60, 44
 #: At most so many cells are numbered below the plot's axis.
 _TICKS = 20
-_LIMIT_COLOR = "#c0392b"
+_LIMIT_COLOR = "#d9533e"
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class CellLog(Series[CellMemory]):
         known = sorted({ordinal for cell in self for ordinal in cell.devices})
         used = {i for cell in self for i, d in cell.devices.items() if d.reserved_now or d.ooms}
         ordinals = [ordinal for ordinal in known if ordinal in used] or known
-        plot = plots.new_plot(8, 0.6 + 2.4 * len(ordinals))
+        plot = plots.new_plot(0.6 + 2.4 * len(ordinals))
         panels = plot.figure.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]
         for ordinal, axes in zip(ordinals, panels, strict=True):
             _draw(axes, self.cells, ordinal, self.limits.get(ordinal))
@@ -160,17 +160,21 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
     peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
     reserved = [d.reserved_now for d in deltas]
     allocated = [d.allocated_now for d in deltas]
-    axes.bar(places, peaks, width=0.8, color="#f2a65a", alpha=0.55, label="peak")
+    # What exceeds the memory before and after the cell: one that did nothing has none.
+    bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
+    above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
+    axes.bar(places, above, bottom=bases, width=0.8, color="#d98e3f", alpha=0.7, label="peak")
     axes.step(places, reserved, where="mid", color="#8a8f98", linewidth=1.2, label="reserved")
-    axes.step(places, allocated, where="mid", color="#1f6fb2", linewidth=1.8, label="allocated")
+    axes.step(places, allocated, where="mid", color="#3f86cf", linewidth=1.8, label="allocated")
     top = max([1, *peaks, *reserved])
     if limit is not None:
         # A limit far above everything would flatten the curves.
-        above = limit > 4 * top
-        title = f"limit {bytes_(limit)}{', above' if above else ''}"
+        beyond = limit > 4 * top
+        title = f"limit {bytes_(limit)}{', above the scale' if beyond else ''}"
         axes.set_title(title, loc="right", fontsize=8, color=_LIMIT_COLOR)
-        axes.axhline(limit, color=_LIMIT_COLOR, linewidth=1, linestyle="--", label="limit")
-        top = top if above else max(top, limit)
+        if not beyond:
+            axes.axhline(limit, color=_LIMIT_COLOR, linewidth=1, linestyle="--", label="limit")
+            top = max(top, limit)
     failed = [i for i, d in zip(places, deltas, strict=True) if d.ooms]
     for place in failed:
         axes.axvline(place, color=_LIMIT_COLOR, linewidth=1, linestyle=":")

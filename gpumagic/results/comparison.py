@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Style, dim_lines
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.sample import Sample
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
 Verdict = Literal["faster", "slower", "noise"]
 Quantity = Literal["gpu", "wall"]
 
-_VERDICTS: dict[str | None, tuple[str, Style]] = {
-    "faster": ("faster", "good"),
-    "slower": ("slower", "warn"),
-    "noise": ("within the noise", "dim"),
-    None: ("", "dim"),
-}
+#: A ratio this near to 1 is shown dim, however certain it is.
+_SMALL = 0.02
 
 
 @dataclass(frozen=True)
@@ -85,13 +82,11 @@ class Comparison(Result):
     def _blocks(self) -> list[Block]:
         slowest = max(self.sample(entry).median for entry in self)
         columns = (
-            Column("name"),
+            Column("Name"),
             Column("GPU", "right"),
-            Column("wall", "right", rank=1),
-            Column("IQR", "right", rank=3),
-            Column("× " + self.baseline, "right"),
-            Column("95 % within", "right", rank=2),
-            Column(""),
+            Column(f"Compared with {self.baseline}"),
+            Column("Wall", "right", rank=1),
+            Column("IQR", "right", rank=2),
         )
         rows = [_row(self, entry, slowest) for entry in self]
         return [Grid(columns, rows), *dim_lines(self.notes)]
@@ -128,18 +123,21 @@ class Comparison(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render.plots import new_plot
+        from gpumagic.render import plots
 
-        plot = new_plot(8, 3)
+        plot = plots.new_plot(3)
         samples = [self.sample(entry) for entry in self]
         scale, unit = time_unit(samples)
         axes = plot.figure.subplots()
         for row, (entry, sample) in enumerate(zip(self, samples, strict=True)):
-            colors = {"faster": "C2", "slower": "C1"}
-            color = "C0" if row == 0 else colors.get(str(entry.verdict), "C7")
+            colors = {"faster": plots.GOOD, "slower": plots.BAD}
+            baseline = plots.COLORS[0]
+            color = baseline if row == 0 else colors.get(str(entry.verdict), plots.NEUTRAL)
             values = [value / scale for value in sample.all]
             low, high = (quartile / scale for quartile in sample.quartiles)
             axes.barh(row, high - low, left=low, height=0.5, color=color, alpha=0.3)
+            figure = f"{seconds(sample.median)} "
+            axes.text(sample.median / scale, row - 0.27, figure, ha="center", va="bottom")
             axes.plot([sample.median / scale] * 2, [row - 0.25, row + 0.25], color=color, lw=2)
             # One below the other in the order of the runs, so that a drift shows as a slope.
             steps = max(len(values) - 1, 1)
@@ -169,15 +167,37 @@ def _row(result: Comparison, entry: Compared, slowest: float) -> tuple[Cell, ...
         for name, figure in figures.items()
     }
     cells[result.quantity] = Cell(figures[result.quantity], "strong", bar)
-    verdict, style = _VERDICTS[entry.verdict]
-    is_baseline = entry is result.entries[0]
-    within = "" if entry.interval is None else "{:.3g}–{:.3g}".format(*entry.interval)
+    cells["ratio"] = _ratio(entry)
+    if entry is result.entries[0]:
+        cells["ratio"] = Cell("baseline", "dim")
     return (
         Cell(entry.name),
         cells["gpu"],
+        cells["ratio"],
         cells["wall"],
         Cell(seconds(compared.iqr) if len(compared.all) > 1 else DASH, "dim"),
-        Cell("1" if is_baseline else DASH if entry.ratio is None else f"{entry.ratio:.3g}"),
-        Cell(within, "dim"),
-        Cell("baseline" if is_baseline else verdict, "dim" if is_baseline else style),
     )
+
+
+def _ratio(entry: Compared) -> Cell:
+    """Return how many times faster or slower, and within what, with 95 % confidence."""
+    ratio = entry.ratio
+    if not ratio:
+        return Cell(DASH, "dim")
+    faster = ratio < 1
+    low, high = entry.interval or (ratio, ratio)
+    if faster:
+        ratio, low, high = 1 / ratio, 1 / high, 1 / low if low else math.inf
+    text = f"{_times(ratio)}\N{MULTIPLICATION SIGN} {'faster' if faster else 'slower'}"
+    if entry.interval is not None:
+        text += f" ({_times(low)}\N{EN DASH}{_times(high)})"
+    if entry.verdict == "noise":
+        return Cell(f"{text}, within the noise", "dim")
+    if entry.verdict is None or abs(ratio - 1) < _SMALL:
+        return Cell(text, "dim")
+    return Cell(text, "good" if faster else "warn")
+
+
+def _times(ratio: float) -> str:
+    """Return a ratio with three significant digits at least, where they can be told apart."""
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"

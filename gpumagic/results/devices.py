@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
+from gpumagic.render.blocks import (
+    DASH,
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Style,
+    short_uuids,
+)
 from gpumagic.render.units import bytes_, percent, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.claims import Claim
@@ -21,17 +31,18 @@ if TYPE_CHECKING:
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
+#: By importance, which is the order in which a narrow terminal keeps them.
 _COLUMNS = (
     Column("GPU", "right"),
     Column("CUDA"),
-    Column("Name", rank=1),
     Column("Memory used / total"),
-    Column("Util", "right", rank=2),
+    Column("Util", "right", rank=1),
+    Column("Mine", "right", rank=2),
+    Column("Others", "right", rank=3),
     Column("Temp", "right", rank=5),
     Column("Power", "right", rank=6),
-    Column("Mine", "right", rank=3),
-    Column("Others", "right", rank=4),
 )
+_NAME = Column("Name", rank=4)
 _MIG_COLUMNS = (
     Column("GPU", "right"),
     Column("MIG instance", rank=1),
@@ -137,21 +148,30 @@ class DeviceTable(Series[Device]):
     show_processes: bool = False
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
+    #: What was typed for the gate that is closed (``off``), None if none is, and the CUDA ordinals
+    #: that it allows.
+    gate: str | None = None
+    allowed: tuple[int, ...] = ()
+
+    def is_gated(self, device: Device) -> bool:
+        """Return whether new work on a device that this process sees is refused."""
+        is_visible = device.visible is not False
+        return self.gate is not None and is_visible and device.ordinal not in self.allowed
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:
-            return [Line.of(f"No GPU to show: {self.error}.", "warn"), _sees(self)]
+            return [Line.of(f"No GPU to show: {self.error}.", "warn"), *_sees(self)]
         if not self:
             return [
                 Line.of("No GPU to show: NVML lists none on this machine.", "warn"),
-                _sees(self),
+                *_sees(self),
             ]
-        blocks: list[Block] = [Grid(_COLUMNS, [_row(device) for device in self])]
+        blocks = _devices(self)
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
         errors = [(device.index, device.error) for device in self if device.error is not None]
         blocks += [Line.of(f"GPU {i}: {e}.", "bad") for i, e in errors if e != _short(e)]
         blocks += _claims(self)
-        blocks.append(_sees(self))
+        blocks += _sees(self)
         if self.show_processes:
             blocks += _processes(self)
         blocks += [Line.of(note, "warn") for note in self.notes]
@@ -167,27 +187,34 @@ class DeviceTable(Series[Device]):
         return data_frame(rows, columns, index="index")
 
 
-def _row(device: Device) -> list[Cell]:
+def _devices(table: DeviceTable) -> list[Block]:
+    """Return the table, and above it the name that the devices have in common."""
+    names = Counter(device.name for device in table)
+    common = next(iter(names)) if len(names) == 1 else None
+    rows = [_row(device, gated=table.is_gated(device)) for device in table]
+    if common is not None:
+        count = f"{len(table)} × " * (len(table) > 1)
+        return [Line.of(f"{count}{common}", "strong"), Grid(_COLUMNS, rows)]
+    for device, row in zip(table, rows, strict=True):
+        row.append(Cell(device.name or DASH, "dim" if device.visible is False else ""))
+    return [Grid((*_COLUMNS, _NAME), rows)]
+
+
+def _row(device: Device, *, gated: bool) -> list[Cell]:
     if device.error is not None:
-        blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 4)
-        return [
-            Cell(str(device.index)),
-            _ordinal(device),
-            Cell(device.name or DASH),
-            Cell(_short(device.error), "bad"),
-            *blank,
-        ]
+        blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
+        error = Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
+        return [Cell(str(device.index)), _ordinal(device, gated), error, *blank]
     hidden: Style = "dim" if device.visible is False else ""
     return [
         Cell(str(device.index), hidden or "strong"),
-        _ordinal(device),
-        Cell(device.name or DASH, hidden),
+        _ordinal(device, gated),
         memory_cell(device),
         Cell(percent(device.utilization), hidden),
-        Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
-        Cell(_power(device), hidden),
         _bytes(device.memory_own),
         _bytes(device.memory_others),
+        Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
+        Cell(_power(device), hidden),
     ]
 
 
@@ -200,7 +227,9 @@ def _bytes(value: int | None) -> Cell:
     return Cell(bytes_(value), "" if value else "dim")
 
 
-def _ordinal(device: Device) -> Cell:
+def _ordinal(device: Device, gated: bool) -> Cell:
+    if gated:
+        return Cell("gated", "warn")
     if device.ordinal is not None:
         return Cell(f"cuda:{device.ordinal}", "good")
     if device.visible is False:
@@ -220,7 +249,11 @@ def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
         [
             Cell(str(device.index)),
             Cell(part.name or DASH),
-            Cell(part.uuid, "good" if part.uuid == device.instance else ""),
+            Cell(
+                short_uuids(part.uuid) + " ✓" * (part.uuid == device.instance),
+                "good" if part.uuid == device.instance else "",
+                whole=part.uuid,
+            ),
             Cell(f"{bytes_(part.memory_used)} / {bytes_(part.memory_total)}"),
         ]
         for device in table
@@ -228,7 +261,7 @@ def _mig_rows(table: DeviceTable) -> list[list[Cell]]:
     ]
 
 
-def _sees(table: DeviceTable) -> Line:
+def _sees(table: DeviceTable) -> Iterator[Line]:
     """Return how many devices this process sees, by which variables, and whether that is final."""
     known = [device.visible for device in table]
     if not table.devices:
@@ -255,7 +288,18 @@ def _sees(table: DeviceTable) -> Line:
         order = "; CUDA's own order (fastest first) is not known before it starts"
     if any(d.instance for d in table) and len(table) > 1:
         order += "; CUDA shows a process one MIG instance, and no other GPU beside it"
-    return Line((Cell(count), Cell(f"{variables(table.environment)}; {state}{order}.", "dim")))
+    if table.gate is not None:
+        names = ", ".join(f"cuda:{ordinal}" for ordinal in table.allowed)
+        yield Line(
+            (
+                Cell(f"! Gated: '%gpu {table.gate} --soft' allows new work on ", "warn"),
+                Cell(f"{names or 'no GPU'}; to lift that: "),
+                Cell("%gpu on", "command"),
+            )
+        )
+    named = variables(table.environment)
+    rest = f"; {state}{order}."
+    yield Line((Cell(count), Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim")))
 
 
 def variables(environment: Mapping[str, str | None]) -> str:

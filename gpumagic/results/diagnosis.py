@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from gpumagic.render.blocks import Block, Cell, Line, Style
+from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
+from gpumagic.render.units import spans
 from gpumagic.results.base import Result, Series
+from gpumagic.system.text import noun, plural
 
 Health = Literal["ok", "warn", "bad", "unknown"]
 
 _STYLES: Mapping[Health, Style] = {"ok": "good", "warn": "warn", "bad": "bad", "unknown": "dim"}
-_WORDS: Mapping[Health, str] = {"ok": "ok", "warn": "warn", "bad": "bad", "unknown": "?"}
+_SIGNS: Mapping[Health, str] = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
+_COLUMNS = (Column(""), Column("Check"), Column("Found", least=24, wrap=True))
+_TO_DO = Column("To do", least=24, wrap=True)
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,21 @@ class Diagnosis(Series[Finding]):
     def _blocks(self) -> list[Block]:
         tone: Style = "dim" if self.usable is None else "good" if self.usable else "bad"
         blocks: list[Block] = [Line.of(self.verdict, tone)]
-        for found in self.findings:
-            blocks.append(_finding(found))
-            if found.remedy is not None:
-                blocks.append(Line((Cell("      → "), Cell(found.remedy, "strong"))))
+        merged = _merged(self.findings)
+        wrong = [f for status in ("bad", "warn") for f in merged if f.status == status]
+        if wrong:
+            rows = [[*_row(found), _remedy(found)] for found in wrong]
+            blocks.append(Grid((*_COLUMNS, _TO_DO), rows))
+        for status, what in (("unknown", "not known"), ("ok", "passed")):
+            if rest := [found for found in merged if found.status == status]:
+                number = sum(found.status == status for found in self.findings)
+                names = ", ".join(found.subject for found in rest)
+                summary = f"{_SIGNS[rest[0].status]} {plural(number, 'check')} {what}: {names}"
+                rows = [[*_row(found), _remedy(found)] for found in rest]
+                to_do = any(found.remedy for found in rest)
+                if not to_do:
+                    rows = [row[:-1] for row in rows]
+                blocks.append(Fold(summary, [Grid((*_COLUMNS, *[_TO_DO] * to_do), rows)]))
         return blocks
 
     def __repr__(self) -> str:
@@ -73,11 +89,29 @@ class Explanation(Result):
         return f"<Explanation: {self.text}>"
 
 
-def _finding(found: Finding) -> Line:
-    return Line(
-        (
-            Cell(f"{_WORDS[found.status]:<6}", _STYLES[found.status]),
-            Cell(found.subject, "strong"),
-            Cell(f": {found.evidence}"),
-        )
-    )
+def _merged(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with those that are the same for several GPUs as one."""
+    same: dict[Finding, list[int]] = {}
+    for found in findings:
+        device = re.fullmatch(r"GPU (\d+)(.*)", found.subject)
+        alike = found if device is None else replace(found, subject=device[2])
+        same.setdefault(alike, []).extend([] if device is None else [int(device[1])])
+    return [
+        replace(found, subject=f"{noun(len(numbers), 'GPU')} {spans(numbers)}{found.subject}")
+        if numbers
+        else found
+        for found, numbers in same.items()
+    ]
+
+
+def _row(found: Finding) -> list[Cell]:
+    return [
+        Cell(_SIGNS[found.status], _STYLES[found.status]),
+        Cell(found.subject, "strong"),
+        Cell(found.evidence),
+    ]
+
+
+def _remedy(found: Finding) -> Cell:
+    remedy = found.remedy or ""
+    return Cell(remedy, "command" if remedy.startswith("%") else "")

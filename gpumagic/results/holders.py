@@ -151,7 +151,7 @@ def _rows(holder: Holder, total: int) -> list[list[Cell]]:
     """Return a holder's row, and below it one for each of its parts, if they are several."""
     frees = "all" if holder.alone == holder.bytes else bytes_(holder.alone)
     first = [
-        Cell(holder.name, "warn" if holder.pinned else "strong"),
+        Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
         Cell(bytes_(holder.bytes), bar=holder.bytes / total),
         Cell(_kind(holder), "dim"),
         Cell(str(holder.blocks), "dim"),

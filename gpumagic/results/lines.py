@@ -53,6 +53,9 @@ class SourceLines:
     ran: bool = True
     #: Whether there is nothing in it to run.
     empty: bool = False
+    #: How often each line ran, by its number; ``change`` is the sum over these runs, ``peak`` the
+    #: highest of one.
+    runs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,39 +91,56 @@ class LineReport(Result):
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each line with a change (needs pandas). Bytes."""
         rows = [
-            (s.name, line, ordinal, s.lines[line - s.first].strip(), *vars(memory).values())
+            (
+                s.name,
+                line,
+                ordinal,
+                s.lines[line - s.first].strip(),
+                *vars(memory).values(),
+                s.runs.get(line),
+            )
             for s in self.sources
             for ordinal, lines in s.devices.items()
             for line, memory in sorted(lines.items())
         ]
-        figures = ["change", "peak", "given", "taken", "stayed"]
+        figures = ["change", "peak", "given", "taken", "stayed", "runs"]
         index = ["source", "line", "device"]
-        return data_frame(rows, [*index, "text", *figures], index=index, types={"stayed": "Int64"})
+        types = {"stayed": "Int64", "runs": "Int64"}
+        return data_frame(rows, [*index, "text", *figures], index=index, types=types)
 
 
 def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
     columns = [
         Column("Line", "right"),
+        Column("Runs", "right", rank=2),
         Column("Change", "right"),
         Column("Peak", "right"),
-        Column("Retained", "right"),
+        Column("Retained", "right", rank=1),
         Column("Source"),
     ]
+    highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
     for number in _shown(source, lines):
         if number is None:
-            rows.append([*[Cell("")] * 4, Cell("⋯", "dim")])
+            rows.append([*[Cell("")] * 5, Cell("⋯", "dim")])
             continue
         text = Cell(source.lines[number - source.first].expandtabs(4), "code")
         memory = lines.get(number)
+        count = source.runs.get(number)
+        runs = Cell("" if count is None else f"{count:,}", "dim")
         if memory is None:
-            rows.append([Cell(str(number), "dim"), *[Cell("")] * 3, text])
+            rows.append([Cell(str(number), "dim"), runs, *[Cell("")] * 3, text])
             continue
         rows.append(
             [
                 Cell(str(number), "dim"),
+                runs,
                 Cell(bytes_(memory.change, sign=True), "" if memory.change else "dim"),
-                Cell(bytes_(memory.peak, sign=True), "" if memory.peak else "dim"),
+                Cell(
+                    bytes_(memory.peak, sign=True),
+                    "" if memory.peak else "dim",
+                    memory.peak / highest,
+                ),
                 Cell(bytes_(memory.stayed), "strong" if memory.stayed else "dim"),
                 text,
             ]

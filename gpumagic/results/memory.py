@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.blocks import (
+    DASH,
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Style,
+    Use,
+    dim_lines,
+    legend,
+    use_of,
+)
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.conditions import Conditions
@@ -67,20 +79,7 @@ class MemoryReport(Result):
     def _blocks(self) -> list[Block]:
         if self.error is not None:
             return [Line.of(f"No GPU memory to show: {self.error}")]
-        columns = [
-            Column("Device"),
-            Column("GPU", "right", rank=5),
-            Column("Name", rank=6),
-            Column("Allocated", "right"),
-            Column("Reserved", rank=1),
-            Column("Peak", "right", rank=2),
-            Column("Non-PyTorch", "right", rank=4),
-            Column("Others", "right", rank=3),
-            Column("Free", "right"),
-            Column("Total", "right", rank=3),
-        ]
-        rows = [_report_row(ordinal, memory) for ordinal, memory in self.devices.items()]
-        blocks: list[Block] = [Grid(columns, rows)]
+        blocks = _table(self)
         changes = [
             f"cuda:{ordinal} {_changes(memory)}"
             for ordinal, memory in self.devices.items()
@@ -169,6 +168,8 @@ class MemoryDelta(Result):
         return f"<MemoryDelta {inner or 'no device'}>"
 
 
+#: Below this part of the reserved memory, and below so many bytes pinned, there is no line.
+_NOISE, _FEW_PINNED = 0.01, 2**20
 #: What has a line where there is any of it.
 _DETAILS: Mapping[str, Callable[[DeviceMemory], int | None]] = {
     "CUDA graphs' pools, of reserved": lambda memory: memory.graph_pools,
@@ -181,16 +182,60 @@ def _details(result: MemoryReport) -> list[Block]:
     """Return lines on private pools, fragmentation and pinned host memory."""
     blocks: list[Block] = []
     for name, read in _DETAILS.items():
-        sizes = {i: size for i, memory in result.devices.items() if (size := read(memory))}
+        sizes = {
+            i: size
+            for i, memory in result.devices.items()
+            if (size := read(memory)) and size >= _NOISE * (memory.reserved or 0)
+        }
         if sizes:
             listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in sizes.items())
             blocks.append(Line.of(f"{name}: {listed}"))
-    if result.pinned:
+    if result.pinned is not None and result.pinned >= _FEW_PINNED:
         live = f"{bytes_(result.pinned_active)} by live tensors"
         blocks.append(Line.of(f"Pinned host memory: {bytes_(result.pinned)}, {live}"))
     elif result.pinned is None and result.in_use:
         blocks.append(Line.of(f"Pinned host memory: {DASH} (not counted by this torch)", "dim"))
     return blocks
+
+
+#: By importance, which is the order in which a narrow terminal keeps them.
+_COLUMNS = (
+    Column("Device"),
+    Column("Free / total"),
+    Column("Allocated", "right"),
+    Column("Reserved", "right", rank=1),
+    Column("Others", "right", rank=2),
+    Column("Peak", "right", rank=3),
+    Column("Non-PyTorch", "right", rank=4),
+    Column("GPU", "right", rank=5),
+)
+
+
+def _table(result: MemoryReport) -> list[Block]:
+    """Return a row a device; a name that all have in common is above the table."""
+    columns = [*_COLUMNS]
+    rows = [_report_row(ordinal, memory) for ordinal, memory in result.devices.items()]
+    names = [memory.name for memory in result.devices.values()]
+    blocks: list[Block] = []
+    if len({*names}) == 1 and names[0] is not None:
+        count = f"{len(names)} × " * (len(names) > 1)
+        blocks.append(Line.of(f"{count}{names[0]}", "strong"))
+    elif any(names):
+        columns.append(Column("Name", rank=6))
+        for row, name in zip(rows, names, strict=True):
+            row.append(Cell(name or DASH, "dim"))
+    return [*blocks, Grid(columns, rows), *legend(_uses(m) for m in result.devices.values())]
+
+
+def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:
+    return use_of(
+        memory.total,
+        memory.free,
+        allocated=memory.allocated,
+        reserved=memory.reserved,
+        outside=memory.outside,
+        others=memory.others,
+    )
 
 
 def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
@@ -199,20 +244,16 @@ def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
     if memory.free is not None and memory.total:
         used = 1 - memory.free / memory.total
     tone: Style = "" if used is None or used < _WARN else "warn" if used < _BAD else "bad"
-    share = None
-    if memory.reserved is not None and memory.total:
-        share = memory.reserved / memory.total
+    free = f"{bytes_(memory.free)} / {bytes_(memory.total)}"
     return [
         Cell(f"cuda:{ordinal}", idle or "strong"),
-        Cell(DASH if memory.index is None else str(memory.index)),
-        Cell(memory.name or DASH, "dim"),
+        Cell("! " * (tone != "") + free, tone, stack=_uses(memory)),
         Cell(bytes_(memory.allocated), idle),
-        Cell(bytes_(memory.reserved), idle, bar=share),
+        Cell(bytes_(memory.reserved), idle),
+        Cell(bytes_(memory.others)),
         Cell(bytes_(memory.peak), idle),
         Cell(bytes_(memory.outside), idle),
-        Cell(bytes_(memory.others)),
-        Cell(bytes_(memory.free), tone),
-        Cell(bytes_(memory.total)),
+        Cell(DASH if memory.index is None else str(memory.index)),
     ]
 
 

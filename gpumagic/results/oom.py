@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, legend, use_of
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import Holder
@@ -67,6 +67,9 @@ class OutOfMemory(Result):
     #: Whether all objects were searched; if not, there may be holders that are not listed.
     complete: bool = True
     notes: tuple[str, ...] = ()
+    #: How many more holders there are, and what they hold besides.
+    more_holders: int = 0
+    more_bytes: int | None = None
 
     @property
     def unused(self) -> int | None:
@@ -75,13 +78,37 @@ class OutOfMemory(Result):
             return None
         return self.reserved - self.allocated
 
+    @property
+    def missing(self) -> int | None:
+        """How much more than was free the request needed; None where that is not known.
+
+        Not if enough was reserved and unused, in blocks that were too small.
+        """
+        if self.requested is None or self.free is None or self.fragmented:
+            return None
+        free = self.free
+        if self.limit is not None and self.reserved is not None:
+            free = min(free, max(self.limit - self.reserved, 0))
+        return self.requested - free if self.requested > free else None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the request is larger than all that this process may use."""
+        if self.requested is None or self.total is None:
+            return False
+        return self.requested > self.total
+
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = [_headline(self)]
         if self.source:
             blocks.append(Line.of(f"    {self.source}", "dim"))
         if self.total is None:
             return blocks
-        blocks += [_places(self), *_verdict(self)]
+        blocks += [*_places(self), *_verdict(self)]
+        if self.is_too_large:
+            size = bytes_(self.total)
+            text = f"No memory that is freed helps: {size} is all there is. Ask for less."
+            return [*blocks, Line.of(text, "strong"), *dim_lines(self.notes)]
         if self.holders or not self.complete:
             blocks.append(_holders(self))
         blocks += [_remedy(number, remedy) for number, remedy in enumerate(self.remedies, 1)]
@@ -97,32 +124,45 @@ def _headline(result: OutOfMemory) -> Line:
     tried = "" if result.requested is None else f" tried to allocate {bytes_(result.requested)}"
     where = result.where or "the failed call"
     call = f": {where}{tried}" if tried or result.where else ""
-    return Line((Cell(f"Out of memory on {device}{name}", "bad"), Cell(call)))
+    missing = f", {bytes_(result.missing)} short" if result.missing else ""
+    return Line(
+        (Cell(f"✗ Out of memory on {device}{name}", "bad"), Cell(call), Cell(missing, "strong"))
+    )
 
 
-def _places(result: OutOfMemory) -> Grid:
-    """Return what the device's memory is used for."""
-    columns = [Column("Where"), Column("Bytes"), Column("What", rank=1)]
-    return Grid(columns, [_place(result, *row) for row in _rows(result)], header=False)
+def _places(result: OutOfMemory) -> Iterator[Block]:
+    """Yield what the device's memory is used for: one bar, and the figures."""
+    stack = use_of(
+        result.total,
+        result.free,
+        allocated=result.allocated,
+        reserved=result.reserved,
+        outside=result.outside,
+        others=result.others,
+    )
+    if stack is not None:
+        free = f"{bytes_(result.free)} free of {bytes_(result.total)}"
+        yield Grid((Column("Device"),), [(Cell(free, stack=stack),)], header=False)
+        yield from legend([stack])
+    columns = [Column("Where"), Column("Bytes", "right"), Column("What", rank=1)]
+    rows = [
+        [Cell(what), Cell(bytes_(size)), Cell(more, "dim")] for what, size, more in _rows(result)
+    ]
+    yield Grid(columns, rows, header=False)
 
 
 def _rows(result: OutOfMemory) -> Iterator[tuple[str, int | None, str]]:
-    yield "live tensors", result.allocated, ""
+    yield "allocated", result.allocated, "live tensors"
     largest = "" if not result.largest_free else f"largest block {bytes_(result.largest_free)}"
-    yield "reserved, unused", result.unused, largest
+    yield "cached", result.unused, largest or "reserved by PyTorch, unused"
     if result.outside:
-        yield "non-PyTorch memory", result.outside, "CUDA's context, libraries"
+        yield "non-PyTorch", result.outside, "CUDA's context, libraries"
     if result.others:
         yield "other processes", result.others, _processes(result.processes)
     limited = ""
     if result.limit is not None:
         limited = f"this process may use {bytes_(result.limit)}"
     yield "free", result.free, limited
-
-
-def _place(result: OutOfMemory, what: str, size: int | None, more: str) -> list[Cell]:
-    share = None if size is None or not result.total else size / result.total
-    return [Cell(what), Cell(bytes_(size), bar=share), Cell(more, "dim")]
 
 
 def _processes(processes: Sequence[Process]) -> str:
@@ -153,6 +193,11 @@ def _verdict(result: OutOfMemory) -> Iterator[Line]:
 def _holders(result: OutOfMemory) -> Grid:
     columns = [Column("Held by"), Column("Bytes"), Column("What", rank=1), Column("Also", rank=2)]
     rows = [_holder(result, holder) for holder in result.holders]
+    if result.more_holders:
+        size = Cell(bytes_(result.more_bytes), "dim")
+        if result.allocated:
+            size = replace(size, bar=(result.more_bytes or 0) / result.allocated)
+        rows.append([Cell(f"{result.more_holders} more", "dim"), size, Cell(""), Cell("")])
     if result.unattributed:
         share = result.unattributed / result.allocated if result.allocated else None
         size = Cell(bytes_(result.unattributed), "dim", share)
@@ -168,20 +213,26 @@ def _holder(result: OutOfMemory, holder: Holder) -> list[Cell]:
     named = [f"{part} {bytes_(size)}" for part, size in parts if part]
     what = ", ".join(named) if len(parts) > 1 else holder.kind
     return [
-        Cell(holder.name, "warn" if holder.pinned else "strong"),
+        Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
         Cell(bytes_(holder.bytes), bar=holder.bytes / (result.allocated or 1)),
         Cell(what, "dim"),
-        Cell(", ".join(holder.also[:3]), "dim"),
+        Cell(_also(holder), "dim", whole=", ".join(holder.also)),
     ]
+
+
+def _also(holder: Holder) -> str:
+    more = len(holder.also) - 3
+    return ", ".join(holder.also[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _remedy(number: int, remedy: Remedy) -> Line:
     gives = "" if remedy.gives is None else f" gives {bytes_(remedy.gives)}"
-    verdict = {True: ", enough", False: ", not enough", None: ""}[remedy.enough] if gives else ""
+    verdict = {True: ", ✓ enough", False: ", not enough", None: ""}[remedy.enough] if gives else ""
+    command = remedy.what.startswith("%")
     return Line(
         (
             Cell(f"{number}. "),
-            Cell(remedy.what, "good" if remedy.enough else "strong"),
+            Cell(remedy.what, "good" if remedy.enough else "command" if command else "strong"),
             Cell(f"{gives}{verdict}"),
             Cell(f": {remedy.why}", "dim"),
         )

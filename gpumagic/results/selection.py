@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Cell, Line, Style, dim_lines, names_line
+from gpumagic.render.blocks import (
+    Block,
+    Callout,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Style,
+    dim_lines,
+    names_line,
+    short_uuids,
+)
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.devices import Device, variables
@@ -21,6 +32,15 @@ STATUS_STYLES: Mapping[str, Style] = {
     "gated": "warn",
     "too-late": "bad",
 }
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """What may be typed where a choice is too late."""
+
+    command: str
+    #: What it does, and its cost.
+    effect: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,11 @@ class Selection(Result):
     notes: tuple[str, ...] = ()
     #: The names of the variables that a restart has lost.
     lost: tuple[str, ...] = ()
+    #: If it is too late: that and why, in one short line; where CUDA was initialised, if that is
+    #: known; and the commands that help.
+    problem: str | None = None
+    where: str | None = None
+    ways_out: tuple[WayOut, ...] = ()
 
     def _blocks(self) -> list[Block]:
         count = len(self.devices)
@@ -54,9 +79,13 @@ class Selection(Result):
         if not self.devices_known:
             sees = "what this kernel sees is not known before CUDA starts"
         status = Cell(self.status, STATUS_STYLES[self.status])
-        masked = Cell(f"  ({variables(self.environment)})", "dim")
+        whole = f"  ({variables(self.environment)})"
+        masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
         headline = Line((status, Cell(f": {sees}"), masked))
-        blocks: list[Block] = [headline, *map(_visible, self.devices)]
+        blocks: list[Block] = [headline]
+        if self.problem is not None:
+            blocks.append(_callout(self))
+        blocks += map(_visible, self.devices)
         if self.lost:
             number = plural(len(self.lost), "variable")
             blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
@@ -64,6 +93,18 @@ class Selection(Result):
 
     def __repr__(self) -> str:
         return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
+
+
+def _callout(result: Selection) -> Callout:
+    """Return why it is too late, and the commands that help, to copy."""
+    lines: list[Line | Grid] = [Line.of(f"✗ {result.problem}", "strong")]
+    if result.where is not None:
+        lines.append(Line.of(f"{result.where}."))
+    if result.ways_out:
+        lines.append(Line.of("To change that:"))
+        rows = [(Cell(f"{way.command}", "command"), Cell(way.effect)) for way in result.ways_out]
+        lines.append(Grid((Column("Command"), Column("Effect", least=30)), rows, header=False))
+    return Callout(lines)
 
 
 def _visible(device: Device) -> Line:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
-from gpumagic.render.units import bytes_, cpu_seconds, seconds
+from gpumagic.render.units import bytes_, cpu_seconds, seconds, share
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.conditions import Conditions
@@ -93,6 +94,8 @@ class CudaTiming(Result):
     power: float | None = None
     #: The machine and the versions; None for a result that was put together otherwise.
     conditions: Conditions | None = None
+    #: Whether a single run is shown with a row for each time, instead of in one line.
+    show_rows: bool = False
 
     def _blocks(self) -> list[Block]:
         ended_by_itself = self.quality is not None and self.quality.stopped_by is not None
@@ -128,22 +131,45 @@ class CudaTiming(Result):
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render.plots import new_plot
+        from gpumagic.render import plots
 
-        plot = new_plot(8, 3)
+        plot = plots.new_plot(3)
         name = "GPU" if self.gpu is not None else "wall"
         rows = {name: self._timed}
         if len(self.per_device) > 1:
-            rows.update((f"cuda:{i}", sample) for i, sample in self.per_device.items())
+            busy = {i: sample for i, sample in self.per_device.items() if sample.worst > 0}
+            rows.update((f"cuda:{i}", sample) for i, sample in busy.items())
         scale, unit = time_unit(list(rows.values()))
         timeline, spread = plot.figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-        for i, (label, sample) in enumerate(rows.items()):
+        highest = max(map(_without_outliers, rows.values())) / scale
+        lowest = min(sample.best for sample in rows.values()) / scale
+        bins = min(max(round(len(self.wall.all) ** 0.5), 5), 30)
+        step = (highest - lowest) / bins or highest / bins or 1.0
+        edges = [lowest + step * i for i in range(bins + 1)]
+        beyond = 0
+        for color, (label, sample) in zip(cycle(plots.COLORS), rows.items()):
             values = [value / scale for value in sample.all]
-            timeline.plot(range(1, len(values) + 1), values, "o-", ms=3, lw=0.8, label=label)
-            color = f"C{i}"
-            bins = min(max(round(len(values) ** 0.5), 5), 30)
-            spread.hist(values, bins, orientation="horizontal", alpha=0.6, color=color)
-            spread.axhline(sample.median / scale, color=color, lw=1)
+            beyond += sum(value > highest for value in values)
+            runs = range(1, len(values) + 1)
+            timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)
+            kept = [value for value in values if value <= highest]
+            spread.hist(kept, edges, orientation="horizontal", alpha=0.6, color=color)
+            median = sample.median / scale
+            spread.axhline(median, color=color, lw=1)
+            place = (1.0, median)
+            spread.annotate(
+                seconds(sample.median),
+                place,
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="bottom",
+            )
+        margin = 0.08 * (highest - lowest) or 0.1 * highest or 1.0
+        timeline.set_ylim(max(lowest - margin, 0), highest + margin)
+        if beyond:
+            worst = seconds(max(sample.worst for sample in rows.values()))
+            text = f"{plural(beyond, 'repeat')} above, up to {worst}"
+            timeline.annotate(text, (1.0, 1.0), xycoords="axes fraction", ha="right", va="top")
         bound = ", at most" if self.gpu_at_most else ""
         timeline.set(xlabel="repeat", ylabel=f"{name} time per loop{bound} ({unit})", title="runs")
         spread.set(xlabel="repeats", title="distribution; the line is the median")
@@ -194,6 +220,13 @@ class CudaTiming(Result):
         return self._timed.stdev
 
 
+def _without_outliers(sample: Sample) -> float:
+    """Return the largest of the times that are not far above the others."""
+    first, third = sample.quartiles
+    limit = third + 5 * max(third - first, 0.01 * third)
+    return max(value for value in sample.all if value <= limit)
+
+
 def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
     """Return the unit for the largest of all times, as seconds and as text."""
     largest = max(sample.worst for sample in samples)
@@ -240,7 +273,35 @@ def _work(result: CudaTiming) -> list[Block]:
     ]
 
 
+def _one_line(result: CudaTiming) -> list[Block]:
+    """Return a single run in one line, as ``%timeit`` shows its own."""
+    parts: list[list[Cell]] = []
+    if result.gpu is not None:
+        devices = "on the GPU"
+        if result.per_device:
+            devices = f"on {' and '.join(f'{result.backend}:{i}' for i in result.per_device)}"
+        figure = _at_most(result, "GPU") + seconds(result.gpu.median)
+        parts.append([Cell(figure, "strong"), Cell(f" {devices}")])
+        if len(result.per_device) > 1:
+            each = [
+                f"{result.backend}:{i} {_at_most(result, 'GPU')}{seconds(sample.median)}"
+                for i, sample in result.per_device.items()
+            ]
+            parts.append([Cell(", ".join(each))])
+    wall = Cell(seconds(result.wall.median), "" if parts else "strong")
+    parts.append([Cell("wall "), wall])
+    parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
+    if result.host is not None and any(name == "Host" for name, _, _ in _rows(result)):
+        parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])
+    cells = parts[0]
+    for part in parts[1:]:
+        cells = [*cells, Cell(" · "), *part]
+    return [Line(cells)]
+
+
 def _single(result: CudaTiming) -> list[Block]:
+    if not result.show_rows:
+        return _one_line(result)
     columns = (Column("what"), Column("time", "right"), Column("remark", rank=1))
     rows = []
     for name, sample, style in _rows(result):
@@ -301,7 +362,7 @@ def _count(result: CudaTiming) -> str:
     if quality.precision is None:
         precision = "too few for the precision of the median"
     else:
-        precision = f"the median is known to ±{quality.precision:.1%}"
+        precision = f"the median is known to ±{share(quality.precision, 1)}"
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[quality.stopped_by]}"
 
@@ -345,7 +406,8 @@ def _quality(result: CudaTiming) -> list[str]:
         sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
         notes.append(f"L2 cache flushed before each loop: {sizes or 'there is no GPU in use'}")
     if quality.drift is not None:
-        notes.append(f"drift: the second half of the repeats took {quality.drift:+.1%}")
+        drift = share(quality.drift, 1, sign=True)
+        notes.append(f"drift: the second half of the repeats took {drift}")
     if quality.outliers:
         count = f"{len(quality.outliers):,} of {plural(result.repeat, 'repeat')}"
         worst = seconds(max(quality.outliers))

@@ -19,7 +19,7 @@ from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda,
 from gpumagic.cuda.process_state import STATE, Snapshot
 from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View
 from gpumagic.errors import DeviceError, GpuMagicWarning
-from gpumagic.results import Device, DeviceTable, Selection, Status
+from gpumagic.results import Device, DeviceTable, Selection, Status, WayOut
 from gpumagic.selection import claimed_choice, environment
 from gpumagic.selection.spec import (
     Spec,
@@ -65,7 +65,7 @@ def select(
     wants = Wants(min_free=min_free, max_util=max_util, idle=idle)
     selection = choose(parse(spec), wants, wait=wait, claim=claim)
     if selection.status == "too-late":
-        warnings.warn(str(selection.message), GpuMagicWarning, stacklevel=2)
+        warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection
 
 
@@ -258,27 +258,30 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     state = driver.state()
     notes: list[str] = []
     status: Status = "unchanged" if now == before else "applied"
-    message: str | None = None
+    problem: str | None = None
+    where: str | None = None
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
     if state.initialized:
         seen, known = _visible(table), True
         if _shows_others(wanted, seen, state, table):
-            status, message = "too-late", _too_late(spec, state, seen)
+            location = init_trace.location()
+            problem, where = _too_late(spec), None if location is None else str(location)
     elif state.initialized is None:
-        status = "too-late"
-        message = f"The CUDA driver does not say what it shows; {_remedy(spec)}"
+        problem = f"'{spec.text}' not verified: the CUDA driver does not say what it shows"
     elif init_failure.suspected() and wanted.visible:
-        status, message, count = _ask_runtime(spec, len(wanted.visible), status)
-        if status == "too-late":
+        problem, count = _ask_runtime(spec, len(wanted.visible))
+        if problem is not None:
             seen, known = (), count == 0
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
     if table.cuda_missing and spec.kind != "off":
         notes.append(driver.MISSING)
+    ways_out = _ways_out(spec, wanted, seen)
     if os.name != "nt" and any(driver.c_environment(name) != now[name] for name in VARIABLES):
+        problem = f"os.environ was replaced, so {MASK} does not reach the driver"
+        where, ways_out = None, ()
+    if problem is not None:
         status = "too-late"
-        message = f"os.environ was replaced, so {MASK} does not reach the driver"
-    if status == "too-late":
         value = f"{MASK} is not set" if now[MASK] is None else f"{MASK}={now[MASK]}"
         notes.append(f"processes started from here see the choice: {value}")
     return Selection(
@@ -288,8 +291,11 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         devices=seen,
         devices_known=known,
         cuda_initialized=state.initialized,
-        message=message,
+        message=None if problem is None else _message(problem, where, ways_out),
         notes=tuple(notes),
+        problem=problem,
+        where=where,
+        ways_out=() if problem is None else ways_out,
     )
 
 
@@ -330,32 +336,36 @@ def _shows_others(
     return list(wanted.indexes) != [device.index for device in seen]
 
 
-def _remedy(spec: Spec) -> str:
-    """Return the command for when it is too late."""
-    by_hand = "restart the kernel and choose before anything uses CUDA"
-    if os.name == "nt":  # it cannot replace a running process
-        return by_hand
-    return f"%gpu {spec.text} --restart (a fresh kernel in place of this one), or {by_hand}"
+def _ways_out(spec: Spec, wanted: View, seen: Sequence[Device]) -> tuple[WayOut, ...]:
+    """Return the commands for when it is too late; what would be refused is not among them."""
+    ways = []
+    if os.name != "nt":  # it cannot replace a running process
+        effect = "a fresh kernel in place of this one; --keep NAME … keeps variables"
+        ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
+    visible = {device.index for device in seen}
+    is_known = wanted.visible is not None and wanted.visible <= visible
+    if seen and is_known and spec.kind not in ("on", "reset"):
+        effect = "nothing is lost: new work for the other GPUs is refused in this process"
+        if spec.kind == "off":
+            effect = "nothing is lost: new work goes to the CPU, or is refused"
+        ways.append(WayOut(f"%gpu {spec.text} --soft", effect))
+    return tuple(ways)
 
 
-def _too_late(spec: Spec, state: driver.DriverState, seen: Sequence[Device]) -> str:
-    number = len(state.uuids or ())
-    shows = "no GPU" if number == 0 else plural(number, "GPU")
-    if seen:
-        shows += f" ({', '.join(f'cuda:{d.ordinal} = GPU {d.index}' for d in seen)})"
-    return (
-        f"Too late for '{spec.text}' in this process: {_initialized_by()}, and it still sees "
-        f"{shows}. To change that: {_remedy(spec)}"
-    )
+_BY_HAND = "restart the kernel and choose before anything uses CUDA"
+
+
+def _message(problem: str, where: str | None, ways_out: Sequence[WayOut]) -> str:
+    """Return the whole of it in one line: for a result that is printed elsewhere."""
+    ways = ", or ".join([*(f"{way.command} ({way.effect})" for way in ways_out), _BY_HAND])
+    return f"{problem}{'' if where is None else f' ({where})'}. To change that: {ways}"
+
+
+def _too_late(spec: Spec) -> str:
+    return f"Too late for '{spec.text}': {_library()}"
 
 
 _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
-
-
-def _initialized_by() -> str:
-    """Return what has initialised CUDA, and where, as far as is known."""
-    location = init_trace.location()
-    return _library() if location is None else f"{_library()} ({location})"
 
 
 def _library() -> str:
@@ -368,33 +378,28 @@ def _library() -> str:
         return f"a library other than torch has initialised CUDA{by}"
     return (
         "CUDA is already initialised, although torch.cuda.is_initialized() is False "
-        "(torch.cuda.is_available(), a backward pass"
-        + "".join(f" or {name}" for name in others)
-        + " does that)"
+        f"({', '.join(['torch.cuda.is_available()', 'a backward pass', *others])} may do that)"
     )
 
 
-def _ask_runtime(
-    spec: Spec, expected: int, status: Status
-) -> tuple[Status, str | None, int | None]:
-    """Return the status, a message, and how many devices torch's CUDA runtime finds, in a copy."""
+def _ask_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
+    """Return what is wrong, if anything, and how many devices torch's CUDA runtime finds.
+
+    It is asked in a copy of this process.
+    """
     start = init_failure.ask()
     if start.count == expected:
-        return status, None, expected
+        return None, expected
     if start.count is None:
-        message = (
-            f"It could not be verified that '{spec.text}' took effect: all GPUs were hidden while "
-            "torch was loaded, or a start of CUDA failed, and a copy of this process gave no "
-            f"answer; to be sure: {_remedy(spec)}"
+        problem = (
+            f"'{spec.text}' not verified: all GPUs were hidden while torch was loaded, or a start "
+            "of CUDA failed, and a copy of this process gave no answer"
         )
     elif start.count:
-        message = (
+        problem = (
             f"'{spec.text}' shows {plural(expected, 'GPU')}, of which CUDA finds "
             f"{start.count}: %gpu doctor tells more"
         )
     else:
-        message = (
-            f"Too late for '{spec.text}' in this process: {init_failure.cause()}. "
-            f"To change that: {_remedy(spec)}"
-        )
-    return "too-late", message, start.count
+        problem = f"Too late for '{spec.text}': {init_failure.cause()}"
+    return problem, start.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -116,6 +117,12 @@ class Benchmark:
         #: Wall seconds of the runs in which torch.compile compiled.
         self.compilations: list[float] = []
         self._compiled = CompilationRecord()
+
+    def median(self) -> float | None:
+        """Return the median of the repeats so far: GPU seconds per loop, or wall seconds."""
+        if not self.runs or not self.loops:
+            return None
+        return statistics.median(gpu_or_wall(self.runs)) / self.loops
 
     async def run(self) -> None:
         """Run everything; awaits only if the loop does.

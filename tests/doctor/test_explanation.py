@@ -158,7 +158,7 @@ def test_in_a_kernel(kernel: Callable[..., Kernel]) -> None:
     assert "Cannot re-initialize CUDA in forked subprocess" in forked.shown
     assert "(CUDA was initialised while cell [2] ran `x = torch.ones" in forked.text
     report = fresh.run("%gpu doctor")
-    assert "CUDA was initialised while cell [2]" in report.text
+    assert "CUDA was initialised while cell [2]" in report.html
     assert report.text.startswith("torch cannot use a GPU here, because this torch has no kernels")
     fresh.run("%unload_ext gpumagic")
     assert fresh.run("raise RuntimeError('CUDA error: x')", raising=False).text == ""

@@ -8,6 +8,9 @@ from gpumagic.magics.parsing import Parser, add_result_options
 HELP = """\
 usage: %magic [options] FILE
 
+examples:
+  %magic x
+
 What it does.
 
 positional arguments:
@@ -24,9 +27,6 @@ result:
   -o                    return the result object
   -v NAME               store the result object in NAME
   -q                    print nothing
-
-examples:
-  %magic x
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -13,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, hand_over, show
-from gpumagic.results import Explanation
+from gpumagic.results import Explanation, Selection
 
 RESULT = Explanation("the text")
 
@@ -170,3 +171,36 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
     assert first.data["text/plain"] == "one"
     assert second.data["text/plain"] == "the text"
     assert removed.data == {"text/plain": ""}
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "colored"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+        ({"TERM": "xterm"}, False, False),
+    ],
+)
+def test_colours_on_a_terminal(
+    ip: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    terminal: bool,
+    colored: bool,
+) -> None:
+    """Long lines are broken there, too; text/plain, which may be saved, is plain and whole."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
+    output = StringIO()
+    output.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", output)
+    show(ip, result)
+    shown = output.getvalue()
+    assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
+    assert len(shown.strip().splitlines()) == (2 if colored else 1)
+    assert "\x1b" not in result._repr_mimebundle_()["text/plain"]

@@ -178,7 +178,7 @@ def test_off_and_on(cells: Any, ip: Any) -> None:
 def test_a_message_that_says_nothing(torch: ModuleType, cells: Any) -> None:
     source = "try:\n    new(1 << 20)\nexcept RuntimeError:\n    pass\n"
     ran = cells(f"{source}raise torch.OutOfMemoryError('who knows')", raising=False)
-    assert ran.text.startswith("Out of memory on the GPU: In[2] line 5")
+    assert ran.text.startswith("✗ Out of memory on the GPU: In[2] line 5")
 
 
 def test_a_failure_of_ours_is_one_line(

@@ -14,8 +14,8 @@ from tests.support.gpu_processes import GIB
 
 def test_what_is_others_is_not_to_be_ended() -> None:
     """In a report that nobody asked for, and that is saved with the notebook."""
-    other = Process(77, 60 * GIB, user="ann", command="python train.py", own=False, mine=False)
-    unknown = Process(78, GIB, own=False)
+    other = Process(70077, 60 * GIB, user="ann", command="python train.py", own=False, mine=False)
+    unknown = Process(70078, GIB, own=False)
     mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
 
     def told(*processes: Process, other_device: int | None = None) -> list[remedies.Remedy]:
@@ -32,7 +32,7 @@ def test_what_is_others_is_not_to_be_ended() -> None:
     )
     for drawn in (as_text(report, 200), as_html(report)):
         assert "python mine.py (pid 79) 2.00 GiB, 2 not yours" in drawn
-        for word in ("ann", "train.py", "77", "78"):
+        for word in ("ann", "train.py", "70077", "70078"):
             assert word not in drawn
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 
@@ -26,23 +27,41 @@ def matplotlib() -> ModuleType:
 
 def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
-    plot = new_plot(4, 2)
-    assert plot._repr_png_().startswith(PNG)
+    plot = new_plot(2)
+    assert plot._repr_mimebundle_()[0]["image/png"].startswith(PNG)
     plot.save(tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text(encoding="utf-8")
     data, metadata = plot.bundle("a plot")
     assert data["image/png"].startswith(PNG)
     assert data["text/plain"] == "a plot"
-    assert metadata == {"image/png": {"width": 384, "height": 192}}
+    assert metadata == {"image/png": {"width": 768, "height": 192}}
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 
+def test_pictures_have_no_background_and_ink_that_is_seen_on_white_and_on_black(
+    matplotlib: ModuleType,
+) -> None:
+    from matplotlib.image import imread
+
+    plot = new_plot(2)
+    axes = plot.figure.subplots()
+    axes.set(xlabel="x", title="title")
+    axes.plot([0, 1], [0, 1], label="a", color=plots.COLORS[0])
+    axes.legend()
+    pixels = imread(BytesIO(plot.bundle("")[0]["image/png"]))
+    assert pixels[0, 0, 3] == 0
+    assert (pixels[..., 3] == 0).mean() > 0.5
+    drawn = pixels[pixels[..., 3] == 1][:, :3]
+    assert drawn.mean(axis=1).min() > 0.2
+    assert drawn.mean(axis=1).max() < 0.8
+
+
 def test_an_axis_in_bytes(matplotlib: ModuleType) -> None:
-    plot = new_plot(4, 2)
+    plot = new_plot(2)
     axes = plot.figure.subplots()
     axes.set_ylim(0, 2**21)
     bytes_axis(axes.yaxis, 2**20)
-    plot._repr_png_()
+    plot.bundle("")
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert [label for label in labels if label in ("0 B", "1.00 MiB", "2.00 MiB")]
     assert "500 KiB" not in labels
@@ -57,7 +76,7 @@ def test_without_matplotlib_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert not available()
     with pytest.raises(DependencyError) as raised:
-        plots.new_plot(1, 1)
+        plots.new_plot(1)
     assert str(raised.value) == (
         "plots need matplotlib, which is not installed: pip install matplotlib"
     )

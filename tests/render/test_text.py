@@ -8,7 +8,7 @@ import sys
 import pexpect
 import pytest
 
-from gpumagic.render.blocks import Cell, Column, Grid, Line
+from gpumagic.render.blocks import Callout, Cell, Column, Fold, Grid, Legend, Line, Use
 from gpumagic.render.text import render
 
 GRID = Grid(
@@ -33,7 +33,7 @@ GRID = Grid(
             """\
 Name     Used  Load           Command
 ────────────────────────────────────────────────────
-one         5  ████░░░░ 50 %  python train.py --long
+one         5  ████     50 %  python train.py --long
 second  1,000                 java""",
         ),
         (
@@ -41,7 +41,7 @@ second  1,000                 java""",
             """\
 Name     Used  Load           Command
 ────────────────────────────────────────
-one         5  ████░░░░ 50 %  python tr…
+one         5  ████     50 %  python tr…
 second  1,000                 java""",
         ),
         (
@@ -51,7 +51,7 @@ Name     Used  Command
 ──────────────────────────────
 one         5  python train.p…
 second  1,000  java
-not shown, the output is too narrow: Load""",
+hidden (too narrow): Load""",
         ),
         (
             20,
@@ -60,7 +60,7 @@ Name     Used
 ─────────────
 one         5
 second  1,000
-not shown, the output is too narrow: Load, Command""",
+hidden (too narrow): Load, Command""",
         ),
         (
             10,
@@ -69,7 +69,7 @@ Na…   Used
 ──────────
 one      5
 se…  1,000
-not shown, the output is too narrow: Load, Command""",
+hidden (too narrow): Load, Command""",
         ),
     ],
 )
@@ -97,9 +97,44 @@ def test_a_long_line_is_not_wrapped() -> None:
 
 
 def test_bars_end_at_their_ends() -> None:
-    rows = [(Cell("", bar=share),) for share in (-1.0, 0.0, 0.06, 1.0, 7.0)]
-    lines = render([Grid((Column(""),), rows, header=False)], width=80).splitlines()
-    assert lines == ["░" * 8, "░" * 8, "░" * 8, "█" * 8, "█" * 8]
+    """Eighths of a character: empty only at 0, full only at 100 %; the figures begin together."""
+    shares = (-1.0, 0.0, 1e-9, 0.06, 0.3, 0.999999, 1.0, 7.0)
+    rows = [(Cell("x", bar=share),) for share in (*shares, None)]
+    lines = render([Grid((Column("H"),), rows)], width=80).splitlines()[2:]
+    bars = ["", "", "▏", "▌", "██▍", "███████▉", "█" * 8, "█" * 8, ""]
+    assert lines == [f"{bar:<8} x" for bar in bars]
+
+
+@pytest.mark.parametrize(
+    ("stack", "bar"),
+    [
+        ({"allocated": 0.5, "cached": 0.25}, "████████▓▓▓▓"),
+        ({"allocated": 0.97, "others": 0.0}, "███████████████"),
+        ({"allocated": 1.0}, "████████████████"),
+        ({"allocated": 1e-9, "cached": 1e-9, "outside": 1e-9, "others": 0.9}, "█▓▒░░░░░░░░░░░"),
+        ({"others": 1.2}, "░░░░░░░░░░░░░░░░"),
+        ({}, ""),
+    ],
+)
+def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
+    """Whatever is above 0 is seen, what is free too."""
+    lines = render([Grid((Column("H"),), [(Cell("x", stack=stack),)])], width=80).splitlines()
+    assert lines[2] == f"{bar:<16} x"
+
+
+def test_callouts_folds_and_legends() -> None:
+    callout = Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Cell("x"), Cell("y"))])])
+    fold = Fold("2 more", [Line.of("inner")])
+    text = render([callout, fold, Legend(["allocated", "others"])], width=40)
+    assert text == "┃ a\n┃ A  B\n┃ ────\n┃ x  y\n2 more\n█ allocated  ░ other processes"
+
+
+def test_a_long_line_is_broken_between_words_where_that_is_wanted() -> None:
+    line = Line((Cell("  one two ", "strong"), Cell("three four five six seven")))
+    assert render([line], width=24, wrap=True) == "  one two three four\n    five six seven"
+    assert render([Callout([line])], width=26, wrap=True) == (
+        "┃   one two three four\n┃     five six seven"
+    )
 
 
 def test_text_does_not_steer_the_terminal() -> None:

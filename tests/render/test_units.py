@@ -27,7 +27,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
         (1.5 * GIB, "1.50 GiB"),
         (TIB, "1.00 TiB"),
         (5000 * TIB, "5000 TiB"),
-        (-512, "-512 B"),
+        (-512, "−512 B"),
     ],
 )
 def test_bytes(value: float | None, text: str) -> None:
@@ -36,7 +36,7 @@ def test_bytes(value: float | None, text: str) -> None:
 
 def test_a_change_has_a_sign() -> None:
     assert [bytes_(value, sign=True) for value in (GIB, -512, 0, None)] == [
-        *("+1.00 GiB", "-512 B", "0 B", "–")
+        *("+1.00 GiB", "−512 B", "0 B", "–")
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_change_has_a_sign() -> None:
         (59.96, "60.0 s"),
         (125, "2 min 5 s"),
         (7325, "2 h 2 min 5 s"),
-        (-0.5, "-500 ms"),
+        (-0.5, "−500 ms"),
     ],
 )
 def test_seconds(value: float | None, text: str) -> None:

@@ -38,11 +38,11 @@ Cell  First line                                    Device                   Cha
         ({}, "GPU memory: no change"),
         ({0: DeviceMemoryDelta(0, 0, 0, 5, 5)}, "GPU memory: no change"),
         ({0: SOME}, "GPU memory: cuda:0 +1.00 MiB, peak +1.00 MiB, now 3.00 MiB"),
-        ({0: RESERVED}, "GPU memory: cuda:0 reserved -2.00 MiB, now 2.00 MiB"),
+        ({0: RESERVED}, "GPU memory: cuda:0 reserved −2.00 MiB, now 2.00 MiB"),
         (
             {0: SOME, 1: SOME, 2: SOME, 4: SOME, 5: RESERVED},
             "GPU memory: cuda:0-2,4 each +1.00 MiB, peak +1.00 MiB, now 3.00 MiB · "
-            "cuda:5 reserved -2.00 MiB, now 2.00 MiB",
+            "cuda:5 reserved −2.00 MiB, now 2.00 MiB",
         ),
         (
             {0: FAILED, 1: FAILED},
@@ -92,7 +92,7 @@ def test_the_picture() -> None:
     limited = CellLog(LOG.cells, limits={0: 2 * GIB, 1: GIB})
     first, second, third = limited.plot().figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
-    assert second.get_title(loc="right") == "limit 1.00 GiB, above"
+    assert second.get_title(loc="right") == "limit 1.00 GiB, above the scale"
     assert third.get_title(loc="right") == ""
     lines = {line.get_label(): line for line in first.lines}
     assert list(lines["allocated"].get_ydata()) == [3 * MIB, GIB]

@@ -17,9 +17,9 @@ TEXT = """\
 3 cells, 2 with GPU work: wall 2.02 s, GPU ≤ 1.51 s, CPU 270 ms
 cell              wall        GPU      CPU
 ────────────────────────────────────────────────────────────────────────────────────────
- [4]   ████████ 2.00 s     1.50 s   250 ms  step()
-   –  ░░░░░░░░ 20.0 ms  ≤ 10.0 ms  20.0 ms  train(a, a, a, a, a, a, a, a, a, a, a, a, a…
- [6]      ░░░░░░░░ 0 s          –   < 1 µs  1 / 0
+ [4]  ████████  2.00 s     1.50 s   250 ms  step()
+   –  ▏        20.0 ms  ≤ 10.0 ms  20.0 ms  train(a, a, a, a, a, a, a, a, a, a, a, a, a…
+ [6]               0 s          –   < 1 µs  1 / 0
 1 older cell dropped from the log"""
 
 

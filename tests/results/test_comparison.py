@@ -29,13 +29,13 @@ COMPARISON = Comparison(
     ("a note",),
 )
 TEXT = """\
-name                     GPU     wall     IQR  × baseline  95 % within
-────────────────────────────────────────────────────────────────────────────────────────
-baseline    ████░░░░ 10.0 ms  11.0 ms  500 µs           1               baseline
-fused       ██░░░░░░ 5.00 ms  5.50 ms     0 s         0.5    0.48–0.52  faster
-eager     ████████ ≤ 20.5 ms  22.6 ms  500 µs           2      1.9–2.1  slower
-same        ████░░░░ 10.5 ms  11.6 ms  500 µs        1.01      0.9–1.1  within the noise
-once        ████░░░░ 10.0 ms  11.0 ms       –           –
+Name                     GPU  Compared with baseline                         Wall     IQR
+─────────────────────────────────────────────────────────────────────────────────────────
+baseline  ███▉       10.0 ms  baseline                                    11.0 ms  500 µs
+fused     ██         5.00 ms  2.00× faster (1.92–2.08)                    5.50 ms     0 s
+eager     ████████ ≤ 20.5 ms  2.00× slower (1.90–2.10)                    22.6 ms  500 µs
+same      ████▏      10.5 ms  1.01× slower (0.90–1.10), within the noise  11.6 ms  500 µs
+once      ███▉       10.0 ms  –                                           11.0 ms       –
 a note"""
 
 
@@ -73,7 +73,7 @@ def test_the_picture(tmp_path: object) -> None:
     names = Comparison(
         (Compared(r"$\frac{$", timing(0.010), 1.0), Compared("\x1b[2J", timing(0.02), 2.0)), "gpu"
     )
-    assert names.plot()._repr_png_().startswith(b"\x89PNG")
+    assert names.plot().bundle("")[0]["image/png"].startswith(b"\x89PNG")
     (axes,) = COMPARISON.plot().figure.axes
     assert axes.get_xlabel() == "GPU time per loop (ms)"
     assert [label.get_text() for label in axes.get_yticklabels()] == [

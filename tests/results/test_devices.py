@@ -44,11 +44,12 @@ FULL = DeviceTable(
 
 
 TEXT = """\
-GPU  CUDA    Name         Memory used / total           Util   Temp        Power      Mine    Others
-────────────────────────────────────────────────────────────────────────────────────────────────────
-  0  cuda:1  NVIDIA H100  ██████░░ 60.0 GiB / 80.0 GiB  97 %  61 °C  412 / 700 W  50.0 GiB  10.0 GiB
-  1  hidden  NVIDIA H100  – / –                            –      –            –         –         –
-  2  –       NVIDIA H100  the GPU is lost                  –      –            –         –         –
+3 × NVIDIA H100
+GPU  CUDA    Memory used / total           Util      Mine    Others   Temp        Power
+───────────────────────────────────────────────────────────────────────────────────────
+  0  cuda:1  ██████   60.0 GiB / 80.0 GiB  97 %  50.0 GiB  10.0 GiB  61 °C  412 / 700 W
+  1  hidden           – / –                   –         –         –      –            –
+  2  –                ✗ the GPU is lost       –         –         –      –            –
 What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this is final for the process.
 GPU              PID  User    Memory  Type     Command
 ──────────────────────────────────────────────────────────────
@@ -96,19 +97,49 @@ def test_a_long_command_is_shortened_to_the_width(width: int) -> None:
 
 
 def test_columns_that_do_not_fit_are_named() -> None:
-    dropped = "not shown, the output is too narrow: "
+    dropped = "hidden (too narrow): "
     assert dropped not in as_text(FULL, width=140)
-    assert f"{dropped}Temp, Power\n" in as_text(FULL, width=80)
+    assert f"{dropped}Power\n" in as_text(FULL, width=80)
+
+
+def test_names_that_differ_have_a_column_and_the_same_name_is_above_the_table() -> None:
+    other = replace(FULL, devices=(FULL[0], replace(FULL[1], name="NVIDIA A2")))
+    lines = as_text(other, width=140).splitlines()
+    assert lines[0].split()[-1] == "Name"
+    assert lines[3].endswith("NVIDIA A2")
+    # Where it is narrow, the others' memory is kept rather than the name.
+    assert "hidden (too narrow): Temp, Power, Name" in as_text(other, width=75)
+    one = as_text(replace(FULL, devices=FULL[:1]), width=140).splitlines()
+    assert one[0] == "NVIDIA H100"
+
+
+@pytest.mark.parametrize(("allowed", "gated"), [((), {0, 1}), ((1,), {0})])
+def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
+    devices = tuple(Device(i, ordinal=i, visible=True) for i in range(2))
+    table = DeviceTable((*devices, Device(2, visible=False)), gate="off", allowed=allowed)
+    lines = as_text(table, width=140).splitlines()
+    assert {i for i in range(3) if lines[2 + i].split()[1] == "gated"} == gated
+    assert lines[4].split()[1] == "hidden"
+    names = "cuda:1" if allowed else "no GPU"
+    assert lines[5] == (
+        f"! Gated: '%gpu off --soft' allows new work on {names}; to lift that: %gpu on"
+    )
+
+
+def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
+    uuid = "GPU-8f1d2c3e-0000-1111-2222-333344445555"
+    table = replace(FULL, environment={"CUDA_VISIBLE_DEVICES": uuid})
+    assert "CUDA_VISIBLE_DEVICES=GPU-8f1d2c3e…;" in as_text(table, width=140)
+    assert f'title="CUDA_VISIBLE_DEVICES={uuid}"' in as_html(table)
 
 
 def test_a_long_error_leaves_the_other_devices_their_columns() -> None:
     error = "the GPU is lost: it needs a reset, or the machine a reboot"
     table = replace(FULL, devices=(*FULL[:2], replace(FULL[2], error=error)))
     lines = as_text(table, width=110).splitlines()
-    assert lines[0].split() == (
-        "GPU CUDA Name Memory used / total Util Temp Power Mine Others".split()
-    )
-    assert "the GPU is lost: it …" in lines[4]
+    assert lines[0] == "3 × NVIDIA H100"
+    assert lines[1].split() == "GPU CUDA Memory used / total Util Mine Others Temp Power".split()
+    assert "✗ the GPU is lost: it …" in lines[5]
     assert f"GPU 2: {error}." in lines
 
 
@@ -182,7 +213,7 @@ def test_mig_instances_have_a_table() -> None:
     assert [line.split() for line in lines[3:7]] == [
         "GPU MIG instance UUID Memory used / total".split(),
         ["─" * len(lines[4])],
-        "0 1g.10gb MIG-a 1.00 GiB / 10.0 GiB".split(),
+        "0 1g.10gb MIG-a ✓ 1.00 GiB / 10.0 GiB".split(),
         "0 – MIG-b – / –".split(),
     ]
     seen = device.as_seen()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.results import Diagnosis, Explanation, Finding
-from gpumagic.results.base import as_html
+from gpumagic.results.base import as_html, as_text
 from tests.support.drawing import check_drawing
 
 DIAGNOSIS = Diagnosis(
@@ -20,25 +20,24 @@ DIAGNOSIS = Diagnosis(
 )
 TEXT = """\
 torch can use 1 GPU here.
-ok    driver: version 1 <script>
-warn  pynvml: not installed
-      → %pip install nvidia-ml-py
-bad   NVML: gone
-?     device files: none"""
+   Check   Found          To do
+───────────────────────────────────────────────────
+✗  NVML    gone
+!  pynvml  not installed  %pip install nvidia-ml-py
+? 1 check not known: device files
+✓ 1 check passed: driver"""
 
 
 def test_drawing() -> None:
     check_drawing(DIAGNOSIS, TEXT)
     html = as_html(DIAGNOSIS)
     assert "<script>" not in html
-    for color in ("success", "warn", "error"):
-        assert f"--jp-{color}-color1" in html
+    for color in ("#2e9e44", "#c77700", "#e85a5a"):
+        assert color in html
     check_drawing(Explanation("the reason"), "the reason")
 
 
-@pytest.mark.parametrize(
-    ("usable", "style"), [(None, "opacity"), (0, "--jp-error-color1"), (2, "--jp-success-color1")]
-)
+@pytest.mark.parametrize(("usable", "style"), [(None, "opacity"), (0, "#e85a5a"), (2, "#2e9e44")])
 def test_the_colour_of_the_verdict(usable: int | None, style: str) -> None:
     assert style in as_html(Diagnosis("verdict", usable))
 
@@ -53,3 +52,22 @@ def test_repr() -> None:
     assert repr(DIAGNOSIS) == "<Diagnosis: torch can use 1 GPU here. To look at: pynvml, NVML>"
     assert repr(Diagnosis("fine")) == "<Diagnosis: fine To look at: nothing>"
     assert repr(Explanation("the reason")) == "<Explanation: the reason>"
+
+
+def test_what_is_wrong_comes_first_and_equal_findings_of_gpus_are_merged() -> None:
+    gpus = tuple(Finding(f"GPU {i}", "bad" if i == 2 else "ok", "fine") for i in range(4))
+    slow = Finding("CPU", "warn", "few " * 30 + "threads", "%gpu --threads 4")
+    diagnosis = Diagnosis("verdict", 3, (slow, *gpus))
+    lines = as_text(diagnosis, 80).splitlines()
+    assert [line[:10] for line in lines if line[:1] in "✗!✓"] == [
+        "✗  GPU 2  ",
+        "!  CPU    ",
+        "✓ 3 checks",
+    ]
+    assert lines[-1] == "✓ 3 checks passed: GPUs 0–1, 3"
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in "".join(lines)  # the whole is there, in several lines
+    assert "".join(lines).count("few") == 30
+    html = as_html(diagnosis)
+    assert '<code style="user-select:all">%gpu --threads 4</code>' in html
+    assert "<details" in html

@@ -45,13 +45,13 @@ HOLDERS = Holders({0: DEVICE, 1: DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",
 TEXT = """\
 cuda:0                             Bytes              Kind             Blocks     Frees  Also held by
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-model                              ████░░░░ 4.00 GiB  module               12  1.00 GiB  optimizer, trainer, ema and 1 more
-└ parameters                       ███░░░░░ 3.00 GiB
-└ buffers                          █░░░░░░░ 1.00 GiB
-state                              █░░░░░░░ 1.00 GiB  optimizer state       1       all
-Out[3]                             █░░░░░░░ 1.00 GiB  tensor                1       0 B
-no variable: In[5] line 3 in step  █░░░░░░░ 1.00 GiB                        2
-not referenced by any variable     █░░░░░░░ 1.00 GiB
+model                              ████     4.00 GiB  module               12  1.00 GiB  optimizer, trainer, ema and 1 more
+└ parameters                       ███      3.00 GiB
+└ buffers                          █        1.00 GiB
+state                              █        1.00 GiB  optimizer state       1       all
+! Out[3]                           █        1.00 GiB  tensor                1       0 B
+no variable: In[5] line 3 in step  █        1.00 GiB                        2
+not referenced by any variable     █        1.00 GiB
 8.00 GiB allocated (8,589,934,592 B) = variables 5.00 GiB + notebook 1.00 GiB + unreferenced 2.00 GiB + rounding 64 B
 Hold only memory that is counted at others: view
 a note"""  # noqa: E501

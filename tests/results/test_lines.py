@@ -22,6 +22,7 @@ REPORT = LineReport(
                     16: LineMemory(0, MIB, MIB, MIB, None),
                 }
             },
+            runs={2: 1, 3: 1200, 16: 1},
         ),
         SourceLines("f", 1, ("def f(n):", "    return n"), ran=False),
         SourceLines("g", 1, (), empty=True),
@@ -31,19 +32,19 @@ REPORT = LineReport(
 )
 TEXT = """\
 cell on cuda:0
-Line     Change       Peak  Retained  Source
-──────────────────────────────────────────────────
-   2                                  if True:
-   3  +2.00 MiB  +2.00 MiB  2.00 MiB      a = f(2)
-   4                                  n0 = 0
-   5                                  n1 = 1
-                                      ⋯
-  14                                  n10 = 10
-  15                                  n11 = 11
-  16        0 B  +1.00 MiB         –      b = f(1)
+Line   Runs     Change                Peak  Retained  Source
+──────────────────────────────────────────────────────────────────
+   2      1                                           if True:
+   3  1,200  +2.00 MiB  ████████ +2.00 MiB  2.00 MiB      a = f(2)
+   4                                                  n0 = 0
+   5                                                  n1 = 1
+                                                      ⋯
+  14                                                  n10 = 10
+  15                                                  n11 = 11
+  16      1        0 B  ████     +1.00 MiB         –      b = f(1)
 f: did not run in this cell's thread
 g: nothing to run
-cuda:0: -1.00 MiB while no line of the cell ran
+cuda:0: −1.00 MiB while no line of the cell ran
 GPU memory  Allocated  Peak above start   Reserved  Allocated now  Reserved now
 ───────────────────────────────────────────────────────────────────────────────
 cuda:0      +3.00 MiB         +3.00 MiB  +4.00 MiB       3.00 MiB      4.00 MiB
@@ -65,3 +66,4 @@ def test_data_frame() -> None:
     assert frame.loc[("cell", 3, 0), "change"] == 2 * MIB
     assert frame.loc[("cell", 3, 0), "text"] == "a = f(2)"
     assert frame.loc[("cell", 16, 0), "stayed"] is pandas.NA
+    assert frame.loc[("cell", 3, 0), "runs"] == 1200

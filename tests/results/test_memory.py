@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpumagic.results import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
 from gpumagic.results.base import as_html, as_text
 from tests.support.drawing import check_drawing
@@ -39,19 +41,23 @@ REPORT = MemoryReport(
 )
 
 WIDE = """\
-Device  GPU  Name           Allocated  Reserved               Peak  Non-PyTorch    Others      Free     Total
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-cuda:0    2  NVIDIA <H100>   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB      512 MiB  3.00 GiB  60.0 GiB  80.0 GiB
-cuda:1    3  NVIDIA <H100>        0 B  ░░░░░░░░ 0 B            0 B            –         –         –  80.0 GiB
+2 × NVIDIA <H100>
+Device  Free / total                          Allocated  Reserved    Others      Peak  Non-PyTorch  GPU
+───────────────────────────────────────────────────────────────────────────────────────────────────────
+cuda:0  ██▓▒░            60.0 GiB / 80.0 GiB   12.0 GiB  16.0 GiB  3.00 GiB  13.0 GiB      512 MiB    2
+cuda:1                   – / 80.0 GiB               0 B       0 B         –       0 B            –    3
+█ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
 a note"""  # noqa: E501
 
 NARROW = """\
-Device  Allocated  Reserved               Peak      Free
-────────────────────────────────────────────────────────
-cuda:0   12.0 GiB  ██░░░░░░ 16.0 GiB  13.0 GiB  60.0 GiB
-cuda:1        0 B  ░░░░░░░░ 0 B            0 B         –
-not shown, the output is too narrow: GPU, Name, Non-PyTorch, Others, Total
+2 × NVIDIA <H100>
+Device  Free / total                          Allocated
+───────────────────────────────────────────────────────
+cuda:0  ██▓▒░            60.0 GiB / 80.0 GiB   12.0 GiB
+cuda:1                   – / 80.0 GiB               0 B
+hidden (too narrow): Reserved, Others, Peak, Non-PyTorch, GPU
+█ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
 a note"""
 
@@ -67,7 +73,7 @@ CHANGE = """\
 GPU memory  Allocated  Peak above start   Reserved  Allocated now  Reserved now
 ───────────────────────────────────────────────────────────────────────────────
 cuda:0       +512 MiB         +1.00 GiB  +1.00 GiB       12.0 GiB      14.0 GiB
-cuda:2         -512 B            +512 B        0 B       1.00 KiB      2.00 MiB
+cuda:2         −512 B            +512 B        0 B       1.00 KiB      2.00 MiB
 cuda:2: out of memory, 1 allocation failed
 cuda:2: 2 allocations tried again after emptying the cache"""
 
@@ -82,10 +88,11 @@ def test_the_report_in_a_narrow_terminal() -> None:
 
 def test_the_report_in_a_notebook() -> None:
     html = as_html(REPORT)
-    assert html.count("<tr>") == 3
+    assert html.count("<tr") == 3
     assert "NVIDIA &lt;H100&gt;" in html
     assert "<H100>" not in html
-    assert "width:20%" in html  # 16 of 80 GiB
+    uses = "allocated 15 %, cached 5 %, non-PyTorch 1 %, other processes 4 %, free 76 %"
+    assert f'aria-label="{uses}"' in html
     assert "60.0 GiB" in html
 
 
@@ -94,9 +101,9 @@ def test_little_free_memory_is_coloured() -> None:
         row = DeviceMemory(free=free, total=100 * GIB, context=True)
         return as_html(MemoryReport({0: row}))
 
-    assert "--jp-error-color1" in html(GIB)
-    assert "--jp-warn-color1" in html(9 * GIB)
-    assert "color:var" not in html(50 * GIB)
+    assert "#e85a5a" in html(GIB)
+    assert "#c77700" in html(9 * GIB)
+    assert "color-mix" not in html(50 * GIB)
 
 
 def test_no_report() -> None:
@@ -115,6 +122,22 @@ def test_private_pools_fragmentation_and_pinned_memory() -> None:
     ]
     unknown = str(MemoryReport({0: row}, in_use=True))
     assert unknown.endswith("Pinned host memory: – (not counted by this torch)")
+
+
+def test_noise_has_no_line() -> None:
+    row = DeviceMemory(allocated=GIB, reserved=GIB, fragmented=MIB)
+    assert "Fragmentation" not in str(MemoryReport({0: row}, pinned=4, pinned_active=4))
+    assert "Pinned" not in str(MemoryReport({0: row}, pinned=4, pinned_active=4))
+
+
+def test_a_device_that_others_have_filled_is_not_empty() -> None:
+    """What is in use, and by whom is not known, is neither free nor another process's."""
+    full = DeviceMemory(free=2 * GIB, total=80 * GIB, others=78 * GIB, name="A")
+    unknown = replace(full, others=None, name="B")
+    lines = str(MemoryReport({0: full, 1: unknown})).splitlines()
+    assert lines[2].startswith("cuda:0  ░░░░░░░░░░░░░░░  ! 2.00 GiB / 80.0 GiB")
+    assert lines[3].startswith("cuda:1  ???????????????  ! 2.00 GiB / 80.0 GiB")
+    assert lines[-1] == "░ other processes  ? in use, not known by what"
 
 
 def test_what_there_is_none_of_has_no_line() -> None:

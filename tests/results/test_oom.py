@@ -42,23 +42,25 @@ OOM = OutOfMemory(
     notes=("a note",),
 )
 TEXT = """\
-Out of memory on cuda:0 (NVIDIA H100): In[5] line 3 in forward tried to allocate 20.0 GiB
+✗ Out of memory on cuda:0 (NVIDIA H100): In[5] line 3 in forward tried to allocate 20.0 GiB
     h = self.net(x)
-live tensors        █████░░░ 50.0 GiB
-reserved, unused    █░░░░░░░ 10.0 GiB  largest block 4.00 GiB
-non-PyTorch memory  ░░░░░░░░ 1.00 GiB  CUDA's context, libraries
-other processes     ██░░░░░░ 17.0 GiB  python train.py (pid 7) 10.0 GiB, 1 not yours, as far as is known
-free                ░░░░░░░░ 2.00 GiB  this process may use 78.0 GiB
+█████████▓▓▒░░░  2.00 GiB free of 80.0 GiB
+█ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
+allocated        50.0 GiB  live tensors
+cached           10.0 GiB  largest block 4.00 GiB
+non-PyTorch      1.00 GiB  CUDA's context, libraries
+other processes  17.0 GiB  python train.py (pid 7) 10.0 GiB, 1 not yours, as far as is known
+free             2.00 GiB  this process may use 78.0 GiB
 Fragmented: enough memory is reserved and unused, but in blocks that are too small
 Held by                         Bytes              What                                     Also
 ────────────────────────────────────────────────────────────────────────────────────────────────
-model                           ██████░░ 40.0 GiB  parameters 30.0 GiB, gradients 10.0 GiB
-Out[3]                          █░░░░░░░ 5.00 GiB  tensor                                   x
-not referenced by any variable  █░░░░░░░ 5.00 GiB
+model                           ██████▍  40.0 GiB  parameters 30.0 GiB, gradients 10.0 GiB
+! Out[3]                        ▊        5.00 GiB  tensor                                   x
+not referenced by any variable  ▊        5.00 GiB
 1. %gpumem free gives 15.0 GiB, not enough: Out holds it
 2. a smaller batch: less at once
-3. %gpumem free model gives 40.0 GiB, enough: its parameters are lost
-a note"""  # noqa: E501
+3. %gpumem free model gives 40.0 GiB, ✓ enough: its parameters are lost
+a note"""
 
 
 def test_drawing() -> None:
@@ -67,10 +69,10 @@ def test_drawing() -> None:
 
 
 def test_drawing_of_what_little_is_known() -> None:
-    check_drawing(OutOfMemory(), "Out of memory on the GPU")
+    check_drawing(OutOfMemory(), "✗ Out of memory on the GPU")
     check_drawing(
         OutOfMemory(device=1, requested=GIB),
-        "Out of memory on cuda:1: the failed call tried to allocate 1.00 GiB",
+        "✗ Out of memory on cuda:1: the failed call tried to allocate 1.00 GiB",
     )
 
 
@@ -79,6 +81,30 @@ def test_fragmentation_and_an_incomplete_search() -> None:
     assert "Fragmentation is not the cause; expandable segments are on" in shown
     assert "not known: the search was incomplete" in shown
     assert "Fragment" not in str(replace(OOM, fragmented=None))
+
+
+def test_what_is_missing_is_stated() -> None:
+    short = replace(OOM, fragmented=None, limit=None)
+    assert short.missing == 18 * GIB
+    assert str(short).splitlines()[0].endswith("tried to allocate 20.0 GiB, 18.0 GiB short")
+    assert replace(short, limit=61 * GIB).missing == 19 * GIB
+    assert OOM.missing is None  # enough is reserved, in pieces
+    assert replace(short, requested=GIB).missing is None
+    assert OutOfMemory(requested=1).missing is None
+
+
+def test_for_what_is_larger_than_the_device_that_alone_is_the_advice() -> None:
+    large = replace(OOM, requested=100 * GIB, fragmented=None, notes=())
+    lines = str(large).splitlines()
+    assert lines[-1] == "No memory that is freed helps: 80.0 GiB is all there is. Ask for less."
+    assert not any("gpumem free" in line or "Held by" in line for line in lines)
+
+
+def test_the_holders_add_up() -> None:
+    more = replace(OOM, allocated=53 * GIB, more_holders=12, more_bytes=3 * GIB)
+    rows = [line for line in str(more).splitlines() if line.startswith("12 more")]
+    assert len(rows) == 1
+    assert "3.00 GiB" in rows[0]
 
 
 def test_unused() -> None:

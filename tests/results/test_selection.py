@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results import Device, Selection
+from gpumagic.render.html import COLORS
+from gpumagic.results import Device, Selection, WayOut
 from gpumagic.results.base import as_html
 from tests.support.drawing import check_drawing
 
@@ -60,8 +61,37 @@ def test_drawing_of_a_status(selection: Selection, text: str) -> None:
 
 
 def test_the_colour_of_the_status() -> None:
-    for status, color in (("applied", "success"), ("gated", "warn"), ("too-late", "error")):
-        assert f"--jp-{color}-color1" in as_html(Selection("0", {}, status))  # type: ignore[arg-type]
+    for status, color in (("applied", "good"), ("gated", "warn"), ("too-late", "bad")):
+        assert COLORS[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
+
+
+LATE = Selection(
+    "off",
+    {"CUDA_VISIBLE_DEVICES": "-1"},
+    "too-late",
+    (Device(0, ordinal=0, name="NVIDIA H100"),),
+    problem="Too late for 'off': torch has initialised CUDA",
+    where="CUDA was initialised while cell [2] ran `x = f()` (line 3)",
+    ways_out=(
+        WayOut("%gpu off --restart", "a fresh kernel"),
+        WayOut("%gpu off --soft", "nothing is lost"),
+    ),
+)
+TOO_LATE = """\
+too-late: this kernel still sees 1 GPU  (CUDA_VISIBLE_DEVICES=-1)
+┃ ✗ Too late for 'off': torch has initialised CUDA
+┃ CUDA was initialised while cell [2] ran `x = f()` (line 3).
+┃ To change that:
+┃ %gpu off --restart  a fresh kernel
+┃ %gpu off --soft     nothing is lost
+  cuda:0 is GPU 0, NVIDIA H100"""
+
+
+def test_too_late_is_a_callout_with_commands_to_copy() -> None:
+    check_drawing(LATE, TOO_LATE)
+    html = as_html(LATE)
+    for way in LATE.ways_out:
+        assert f'<code style="user-select:all">{way.command}</code>' in html
 
 
 def test_repr() -> None:

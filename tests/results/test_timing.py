@@ -71,17 +71,29 @@ GPU       ≤ 11.0 ms  10.0 ms  10.0 ms  30.0 ms  17.0 ms ± 9.20 ms
 Wall        11.0 ms  10.0 ms  10.0 ms  30.0 ms  17.0 ms ± 9.20 ms
 CPU         11.0 ms  10.0 ms  10.0 ms  30.0 ms  17.0 ms ± 9.20 ms
 Host        2.00 ms      0 s  2.00 ms  2.00 ms      2.00 ms ± 0 s
-3 repeats, 10 loops each; the median is known to ±1.2%: as precise as requested
+3 repeats, 10 loops each; the median is known to ±1.2 %: as precise as requested
 GPU-bound (the queue was never empty)
 torch.compile compiled in the first run, not counted: 1.50 s
 L2 cache flushed before each loop: cuda:0 1.00 MiB
-drift: the second half of the repeats took +25.0%
+drift: the second half of the repeats took +25.0 %
 outliers: 1 of 3 repeats, up to 30.0 ms; all are counted
 cuda:0's clock was throttled: too hot"""
 
 
+ONE_LINE = """\
+10.0 ms on cuda:1 · wall 12.0 ms · CPU < 1 µs · Python returned after 1.00 ms
+compiled in 500 ms, which is not counted
+a note"""
+
+
 def test_drawing_of_a_single_run() -> None:
-    check_drawing(SINGLE, SINGLE_TEXT)
+    check_drawing(SINGLE, ONE_LINE)
+    check_drawing(replace(SINGLE, show_rows=True), SINGLE_TEXT)
+    two = replace(SINGLE, per_device={0: Sample((0.010,)), 1: Sample((0.002,))}, gpu_at_most=True)
+    assert str(two).splitlines()[0] == (
+        "≤ 10.0 ms on cuda:0 and cuda:1 · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms · wall 12.0 ms · "
+        "CPU < 1 µs · Python returned after 1.00 ms"
+    )
 
 
 def test_drawing_of_repeats() -> None:
@@ -90,7 +102,9 @@ def test_drawing_of_repeats() -> None:
 
 def test_drawing_without_gpu_time() -> None:
     result = CudaTiming(None, Sample((1.0,)), Sample((0.5,)), gpu_note="no GPU time: no torch")
-    check_drawing(result, "GPU        –\nWall  1.00 s\nCPU   500 ms\nno GPU time: no torch")
+    check_drawing(result, "wall 1.00 s · CPU 500 ms\nno GPU time: no torch")
+    rows = "GPU        –\nWall  1.00 s\nCPU   500 ms\nno GPU time: no torch"
+    check_drawing(replace(result, show_rows=True), rows)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +123,7 @@ def test_drawing_without_gpu_time() -> None:
         ),
         (
             {"repeat": 9, "quality": Quality(0.1, "precision")},
-            "9 repeats, 1 loop each; the median is known to ±10.0%: as precise as requested",
+            "9 repeats, 1 loop each; the median is known to ±10.0 %: as precise as requested",
         ),
     ],
 )

@@ -73,7 +73,10 @@ def test_new_tensors_modules_and_streams_are_refused(gated: Kernel) -> None:
 
 def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
     line = "a gate is closed ('%gpu off --soft'): no GPU may be used for new work"
-    assert line in gated.run("%gpu").text
+    table = gated.run("%gpu").text
+    assert "Gated: '%gpu off --soft' allows new work on no GPU" in table
+    assert table.count("gated") == 4
+    assert "cuda:0" not in table
     chosen = gated.run("chosen = %gpu 0-3 -o").text
     assert chosen.startswith("gated: this kernel sees no GPU"), chosen
     assert line in chosen
@@ -82,7 +85,7 @@ def test_the_table_and_a_choice_say_that_it_is_closed(gated: Kernel) -> None:
     assert line in gated.run("%gpu off").text
     lifted = gated.run("%gpu on").text
     assert "a gate is closed" not in lifted
-    assert "a gate is closed" not in gated.run("%gpu").text
+    assert "ated" not in gated.run("%gpu").text
     gated.run("torch.empty(1, device='cuda')")
 
 

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from gpumagic.results import Result
 from gpumagic.results.base import as_html, as_text
 
-#: Characters of a bar, and of the line below a table's headers: text has them, HTML has shapes.
-_SHAPES = dict.fromkeys(map(ord, "█░─"), " ")
+#: Characters of bars, rules and the line below a table's headers: text has them, HTML has shapes.
+_SHAPES = dict.fromkeys(map(ord, "█▉▊▋▌▍▎▏▓▒░┃─"), " ")
 
 
 def check_drawing(result: Result, text: str, *, width: int = 200) -> None:
@@ -24,11 +24,18 @@ def check_drawing(result: Result, text: str, *, width: int = 200) -> None:
 
 
 class _Lines(HTMLParser):
-    """The lines of a result's HTML: one for each ``<div>`` and each row of a table."""
+    """The lines of a result's HTML: one for each ``<div>`` and each row of a table.
+
+    Of what is folded, the summary only, as in text.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.lines = [""]
+        self._folded = False
+
+    def handle_endtag(self, tag: str) -> None:
+        self._folded = tag == "summary" or (self._folded and tag != "details")
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag in ("div", "tr"):
@@ -37,4 +44,4 @@ class _Lines(HTMLParser):
             self.lines[-1] += " "
 
     def handle_data(self, data: str) -> None:
-        self.lines[-1] += data
+        self.lines[-1] += "" if self._folded else data.translate(_SHAPES)

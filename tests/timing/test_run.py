@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.results import CellTiming, CudaTiming, Sample
@@ -23,6 +24,7 @@ def test_a_single_run_in_text() -> None:
             cpu_system=Sample((5e-6,)),
             host=Sample((3e-5,)),
             per_device={0: Sample((0.05,))},
+            show_rows=True,
         )
     )
     assert shown.splitlines() == [
@@ -34,13 +36,14 @@ def test_a_single_run_in_text() -> None:
 
 
 def test_several_devices_in_text() -> None:
-    shown = str(timing(per_device={0: Sample((0.0123,)), 3: Sample((0.005,))}))
+    shown = str(timing(per_device={0: Sample((0.0123,)), 3: Sample((0.005,))}, show_rows=True))
     assert "  cuda:0  12.3 ms" in shown
     assert "  cuda:3  5.00 ms" in shown
 
 
 def test_no_gpu_in_text() -> None:
-    lines = str(timing(gpu=None, gpu_note="no GPU time: torch is not imported")).splitlines()
+    without = timing(gpu=None, gpu_note="no GPU time: torch is not imported", show_rows=True)
+    lines = str(without).splitlines()
     assert lines[0].split() == ["GPU", "–"]
     assert lines[-1] == "no GPU time: torch is not imported"
 
@@ -58,8 +61,8 @@ def test_cpu_time_that_the_clock_cannot_tell_from_nothing() -> None:
     assert str(CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.0)) == "wall 500 ms · CPU < 1 µs"
     for cpu in (0.0, 3e-18):
         run = Run(wall=0.5, host=0.5, user=cpu, system=0.0, readings={})
-        assert "< 1 µs  user < 1 µs, sys < 1 µs" in str(summarize([run]))
+        assert "< 1 µs  user < 1 µs, sys < 1 µs" in str(replace(summarize([run]), show_rows=True))
         repeated = " ".join(str(summarize([run] * 3, loops=100)).split())
         assert f"CPU {'< 10 ns ' * 5}± < 10 ns" in repeated
     run = Run(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
-    assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(summarize([run]))
+    assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(replace(summarize([run]), show_rows=True))

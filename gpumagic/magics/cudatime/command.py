@@ -82,6 +82,11 @@ def parser() -> Parser:
     made = Parser("%cudatime", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
     repeat_options.add_options(made)
     lines.add_options(made)
+    made.add_argument(
+        "--rows",
+        action="store_true",
+        help="show a single run with a row for each of its times, instead of in one line",
+    )
     profiling.add_options(made)
     work.add_options(made)
     named_results.add_options(made)

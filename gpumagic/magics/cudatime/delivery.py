@@ -33,7 +33,10 @@ class Delivery:
 
     def deliver(self, result: CudaTiming) -> None:
         """Show ``result``, and store it where the options say."""
-        self.result = result = replace(result, compiled=self._in_cells(result.compiled))
+        result = replace(
+            result, compiled=self._in_cells(result.compiled), show_rows=self.options.rows
+        )
+        self.result = result
         named_results.store(self.magics, self.options.name, result)
         hand_over(self.shell, result, self.options)
 

@@ -40,7 +40,9 @@ def run(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
         __tracebackhide__ = True
         number, complete = devices.index(device), False
         benchmark = Benchmark(
-            loop, plan, lambda part: progress.update((number + part) / len(devices))
+            loop,
+            plan,
+            lambda part: progress.update((number + part) / len(devices), benchmark.median),
         )
         try:
             with default_device(device):

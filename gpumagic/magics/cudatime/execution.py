@@ -67,7 +67,7 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     once_more = OnceMore(delivery)
     baseline = Baseline(delivery.options, CudaTiming, against)
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
-    benchmark = Benchmark(loop, plan, progress.update)
+    benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
     nvtx = nvtx_range(delivery.options)
 
     async def run() -> Any:

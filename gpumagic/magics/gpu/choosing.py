@@ -124,9 +124,13 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
 
 
 def warn(chosen: Selection) -> None:
-    """Warn of a choice that is too late."""
+    """Warn of a choice that is too late, in a line: the result says why, and what helps."""
     if chosen.status == "too-late":
         # Without a registry: shown every time, and nothing is left in the user's namespace.
         warnings.warn_explicit(
-            str(chosen.message), GpuMagicWarning, filename="%gpu", lineno=1, registry=None
+            str(chosen.problem or chosen.message),
+            GpuMagicWarning,
+            filename="%gpu",
+            lineno=1,
+            registry=None,
         )

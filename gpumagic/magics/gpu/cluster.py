@@ -209,7 +209,9 @@ def _warn(
     if not late:
         return
     first = next(each.selection for each in result if each.engine == late[0])
-    reason = str(first.message if first else "").partition(": ")[2].partition(". To change")[0]
+    reason = str(first.problem if first else "").partition(": ")[2]
+    if first is not None and first.where is not None:
+        reason += f" ({first.where})"
     reason = harmless(reason)
     again = " ".join(_again(options, defaults))
     which = f"{noun(len(late), 'engine')} {spans(late)}"

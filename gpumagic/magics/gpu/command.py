@@ -54,26 +54,44 @@ examples:
 """
 
 
+_DESCRIPTION = """\
+Show the GPUs, or choose which of them this kernel sees, and verify it.
+
+choices of GPUs, with the numbers of nvidia-smi:
+  0    0,2    1-3       an index, a list, a range
+  GPU-8f1d…, MIG-…      a UUID, or a unique beginning of one
+  auto [N]              the GPU, or N GPUs, with the most free memory
+  off                   none (also: none, cpu)
+  on                    all (also: all)
+  reset                 what the kernel was started with
+
+verbs:
+  ps                    the table with processes, as with -p; --mine: your own notebooks
+  shutdown NOTEBOOK     end one of your own notebooks, by its Jupyter server
+  watch, watch off      a panel that is updated while cells run (in a terminal: the table, repeated
+                        until interrupted)
+  plot [FILE]           a picture of what was watched (-o: the samples)
+  doctor                why torch can, or cannot, use the GPU here; what to do about it
+  cluster [PROFILE]     the GPUs of ipyparallel's engines; or the path of a connection file
+  pin                   each engine its own GPU
+  dist init, dist down  torch.distributed's process group of the engines
+"""
+
+
 @cache
 def parser() -> Parser:
     """Return the parser of the options of ``%gpu``."""
     options = Parser(
         "%gpu",
         usage="%(prog)s [SPEC] [options]",
-        description="Show the GPUs, or choose which of them this kernel sees, and verify it.",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
     options.add_argument(
         "spec",
         nargs="*",
         metavar="SPEC",
-        help="off (none, cpu), on (all), reset, an index, a list (0,2), a range (1-3), a UUID or "
-        "its beginning, auto [N]; ps: the table with processes; shutdown NOTEBOOK: end one of your "
-        "own, by its Jupyter server; watch: a panel that is updated "
-        "while cells run (in a terminal the table, repeated until interrupted); watch off; "
-        "plot [FILE]: a picture of what was watched (-o: the samples); doctor: a report on why the "
-        "GPU is, or is not, usable; cluster [PROFILE or connection file], pin, dist init, dist "
-        "down: see below",
+        help="GPUs to choose, or a verb: see above; without it, the table of devices",
     )
     options.add_argument("-p", "--processes", action="store_true", help="list processes")
     options.add_argument(

@@ -31,8 +31,10 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
     found = devices(processes=processes, arguments=arguments, connection_file=file)
     if not found.cuda_failed and init_failure.has_failed(found):
         found = devices(processes=processes, arguments=arguments, connection_file=file)
-    gated, dead = gate.note(), context_failure.cause()
-    notes = [] if gated is None else [f"{gated}."]
+    closed, dead = gate.current(), context_failure.cause()
+    if closed is not None:
+        found = replace(found, gate=closed.spec, allowed=closed.allowed)
+    notes = []
     if dead is not None:
         notes.append(f"This process's CUDA is over ({dead}): %gpu reset --restart starts it again.")
     if launch_blocking.is_temporary():

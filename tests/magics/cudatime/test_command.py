@@ -17,7 +17,7 @@ def test_output_returns_the_timing_and_displays_the_value(run_cell: Any) -> None
     ran = run_cell("%%cudatime -o\n6 * 7")
     assert isinstance(ran.value, CudaTiming)
     assert "42" in ran.text.splitlines()
-    assert "Wall" in ran.text
+    assert "wall" in ran.text
 
 
 def test_variable_and_quiet(run_cell: Any) -> None:
@@ -35,7 +35,7 @@ def test_quiet_as_a_default(ip: Any, run_cell: Any) -> None:
 def test_a_semicolon_silences_the_value_not_the_times(run_cell: Any) -> None:
     ran = run_cell("%cudatime 6 * 7;")
     assert ran.value is None
-    assert "Wall" in ran.text
+    assert "wall" in ran.text
 
 
 @pytest.mark.parametrize("magic", ["cudatime", "gpumem"])
@@ -113,7 +113,7 @@ def test_a_statement_that_awaits(run_cell: Any) -> None:
     run_cell("import asyncio")
     ran = run_cell("%cudatime await asyncio.sleep(0.02, 3)")
     assert ran.value == 3
-    assert "Wall" in ran.text
+    assert "wall" in ran.text
     timing = run_cell("é = %cudatime -o -q await asyncio.sleep(0.02)\né").value
     assert timing.wall.median >= 0.02
     inside = "\n    t = %cudatime -o -q -n 2 -r 3 await asyncio.sleep(0)\n"

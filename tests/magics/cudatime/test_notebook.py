@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_a_notebook(kernel: Any) -> None:
     # await, which %%time refuses: in the last expression, in a statement, repeated
     reply = k.run("%%cudatime\nimport asyncio\nx = await asyncio.sleep(0.05, 4)\nx + 1")
     assert reply.value == "5"
-    assert "Wall" in reply.text
+    assert "wall" in reply.text
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7)").value == "7"
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7);").value is None
     assert k.run("%cudatime -q await asyncio.sleep(0.01, 7)").value == "7"
@@ -38,7 +39,7 @@ def test_a_notebook(kernel: Any) -> None:
     k.run("assert 'y' not in globals()")
     reply = k.run("%%cudatime\nawait asyncio.sleep(0)\n\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
-    assert "Wall" in reply.text
+    assert "wall" in reply.text
     assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
 
     # CUDA comes to be inside the cell: no false figure
@@ -87,7 +88,7 @@ def test_interrupts(kernel: Any) -> None:
     assert reply.status == "error"
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "stopped early" in reply.text
-    assert "Wall" in reply.text
+    assert "wall" in reply.text
 
     # before anything is complete
     _ready(k)
@@ -105,7 +106,7 @@ def test_interrupts(kernel: Any) -> None:
     k.manager.interrupt_kernel()
     reply = k.wait(message)
     assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "Wall" in reply.text
+    assert "wall" in reply.text
 
     # while our own wait for the GPU lasts
     _ready(k)
@@ -128,7 +129,7 @@ def test_interrupts(kernel: Any) -> None:
     reply = k.wait(message)
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "interrupted while waiting for the GPU" in reply.text
-    assert "Host" in reply.text
+    assert "Python returned" in reply.text
     assert "event_timer.py" not in "\n".join(reply.error["traceback"])
     _ready(k)
     assert k.run("seen.partial and seen.gpu is None").value == "True"
@@ -154,18 +155,12 @@ def test_progress_shows_and_goes(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
     k.run("import time\nfrom gpumagic.magics import progress\nprogress.DELAY = 0.05")
     slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
-    # with tqdm where it is installed, and without
-    for reply in (
-        k.run(slow),
-        k.run("import sys; sys.modules['tqdm.auto'] = None"),
-        k.run(slow),
-    )[::2]:
-        assert "%cudatime" in reply.stderr
-        assert "█" in reply.stderr
-        assert reply.stderr.rstrip("\r").split("\r")[-1].strip() == ""
-    assert k.run(slow.replace("-n", "-q -n")).stderr == ""
+    reply = k.run(slow)
+    assert reply.stderr == ""  # which front ends colour as an error
+    assert re.search(r"%cudatime +[▏-█]+ +\d+ % · \d.* ms · median \d\d", reply.text)
+    assert "%cudatime" not in k.run(slow.replace("-n", "-q -n")).text
     k.run("progress.DELAY = 1000")
-    assert k.run(slow).stderr == ""
+    assert "%cudatime" not in k.run(slow).text
 
 
 def test_run_all_stops(notebook: Any) -> None:
@@ -238,7 +233,7 @@ def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
     assert "CancelledError" not in shown
     assert t.run("gc.isenabled(), many.partial").endswith("(True, True)")
     shown = interrupted("%%cudatime -v one\nbegun.touch(); await pause(90); seen.append(2)")
-    assert "Wall" in shown
+    assert "wall" in shown
     shown = interrupted("%cudatime --on cpu -n 1 -r 2000 -w 0 begun.touch(); await pause(.2)")
     assert "KeyboardInterrupt" in shown
     shown = interrupted("%gpumem -v memory begun.touch(); await pause(90)")
@@ -260,6 +255,6 @@ def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
 def test_plain_terminal(terminal: Any) -> None:
     t = terminal(Scenario(devices=1))
     shown = t.run("%cudatime 6 * 7")
-    assert "Wall" in shown
+    assert "wall" in shown
     assert "42" in shown
-    assert shown.index("Wall") < shown.index("42")
+    assert shown.index("wall") < shown.index("42")

@@ -16,7 +16,7 @@ from gpumagic.results import CudaTiming
 def test_a_profiler_that_sees_nothing_says_so(gpu_work: Any, ip: Any, run_cell: Any) -> None:
     ip.user_ns.update(gpu_work=gpu_work, runs=[])
     ran = run_cell("%%cudatime --kernels -v t\nruns.append(1)\ngpu_work.sleep(0.001)\nlen(runs)")
-    assert ran.text.count("Wall") == 1
+    assert ran.text.count("wall") == 1
     assert "torch's profiler cannot see the GPU here" in ran.text
     assert ip.user_ns["runs"] == [1, 1]
     assert ran.value == 2, "the value, as the variables, is the last run's"
@@ -58,7 +58,7 @@ def test_a_cell_that_raises_is_not_run_again(gpu_work: Any, run_cell: Any, ip: A
     assert ip.user_ns["runs"] == [1]
     ran = run_cell("%%cudatime --kernels\nruns.append(1)\n1 / (len(runs) < 3)", raising=False)
     assert isinstance(ran.error, ZeroDivisionError), "the second run's own exception passes"
-    assert "Wall" in ran.text
+    assert "wall" in ran.text
     assert run_cell("%cudatime --kernels -q -o 1").value.kernels is not None, "and it is closed"
 
 

@@ -73,7 +73,11 @@ def too_late(kernel: Kernel, because: str) -> dict[str, Any]:
     assert len(result["devices"]) == 4
     assert "too-late: this kernel still sees 4 GPUs" in result["shown"]
     assert "see the choice: CUDA_VISIBLE_DEVICES=-1" in result["shown"]
-    assert "GpuMagicWarning: Too late for 'off' in this process: " + because in result["stderr"]
+    assert f"✗ Too late for 'off': {because}" in result["shown"]
+    for way in ("%gpu off --restart", "%gpu off --soft"):
+        assert f"┃ {way}  " in result["shown"]
+    assert result["stderr"].startswith(f"%gpu:1: GpuMagicWarning: Too late for 'off': {because}")
+    assert result["stderr"].count("\n") == 1
     assert kernel.value("(torch.empty(1, device='cuda').is_cuda)") is True
     child = kernel.run("!echo $CUDA_VISIBLE_DEVICES")
     assert child.stdout.strip() == "-1"
@@ -102,7 +106,7 @@ def test_too_late_after_a_backward_pass_on_the_cpu(fresh: Kernel) -> None:
 def test_too_late_by_something_other_than_torch(fresh: Kernel) -> None:
     fresh.run("import ctypes; driver = ctypes.CDLL('libcuda.so.1'); assert driver.cuInit(0) == 0")
     reply = fresh.run("selection = %gpu off -o")
-    assert "a library other than torch has initialised CUDA" in reply.stderr
+    assert "a library other than torch has initialised CUDA" in reply.text
     assert fresh.value("selection.status") == "too-late"
 
 
@@ -145,7 +149,8 @@ def test_no_choice_is_applied_after_cuda_failed_to_start(
     broken.run(code, raising=False)
     broken.run(TENSOR, raising=False)
     result = choose(broken, "1", status="too-late", devices=[])
-    assert "Too late for '1' in this process: CUDA has failed to start" in result["stderr"]
+    assert "Too late for '1': CUDA has failed to start" in result["stderr"]
+    assert "--soft" not in result["shown"]  # it would have nothing to choose from
     assert "hidden" not in result["stderr"]
     assert "CUDA has failed in this process" in broken.run("%gpu").text
 

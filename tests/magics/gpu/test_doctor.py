@@ -13,8 +13,9 @@ def test_doctor_is_shown_and_returned(run_cell: Callable[..., Ran]) -> None:
     import torch  # noqa: F401, so that no child process need be asked
 
     shown = run_cell("%gpu doctor")
-    assert shown.text.startswith("torch can use 4 GPUs here.\nok    driver: ")
-    assert "color:var(--jp-success-color1" in shown.html
+    assert shown.text.startswith("torch can use 4 GPUs here.\n✓ ")
+    assert "checks passed: driver, CUDA of the driver, " in shown.text
+    assert "#2e9e44" in shown.html
     assert shown.value is None
     quiet = run_cell("%gpu doctor -o -q -v report")
     assert isinstance(quiet.value, Diagnosis)

@@ -243,7 +243,7 @@ def test_the_report(run_cell: Any, torch: ModuleType) -> None:
     second = run_cell("%gpumem -o")
     assert second.value.devices[0].allocated_change == -3 * MIB
     assert second.value.devices[0].reserved_change == 0
-    assert "Since the last report: cuda:0 allocated -3.00 MiB" in second.text
+    assert "Since the last report: cuda:0 allocated −3.00 MiB" in second.text
 
 
 def test_the_report_adds_up(run_cell: Any, torch: ModuleType) -> None:

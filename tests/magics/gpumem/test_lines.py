@@ -549,17 +549,27 @@ def test_the_event_log_is_stopped_again(lines: Any, torch: ModuleType) -> None:
 def test_on_the_screen(lines: Any, run_cell: Any) -> None:
     filler = "\n".join(f"n{i} = {i}" for i in range(12))
     ran = run_cell(f"%%gpumem --lines\nif True:\n    a = e(2)\n{filler}\nb = e(1); c = 0")
-    assert ran.text.splitlines()[:6] == [
+    assert ran.text.splitlines()[:2] + ran.text.splitlines()[3:6] == [
         "cell on cuda:0",
-        "Line     Change       Peak  Retained  Source",
-        "─────────────────────────────────────────────────────",
-        "   2                                  if True:",
-        "   3  +2.00 MiB  +2.00 MiB  2.00 MiB      a = e(2)",
-        "   4                                  n0 = 0",
+        "Line  Runs     Change                Peak  Retained  Source",
+        "   2     1                                           if True:",
+        "   3     1  +2.00 MiB  ████████ +2.00 MiB  2.00 MiB      a = e(2)",
+        "   4     1                                           n0 = 0",
     ]
+
     assert "⋯" in ran.text
     assert "n6 = 6" not in ran.text
     assert "white-space:pre" in ran.html
+
+
+def test_how_often_a_line_ran(lines: Any) -> None:
+    """Its change is the sum of its runs, its peak that of one."""
+    source = "kept = []\nfor i in range(3):\n    kept.append(e(1))\nb = [e(1) for i in range(4)]"
+    cell = lines(source).sources[0]
+    assert cell.runs[4] == 3
+    assert cell.runs[5] == 1  # a comprehension is one statement
+    assert cell.devices[0][4].change == 3 * MIB
+    assert cell.devices[0][4].peak == MIB
 
 
 def test_as_a_frame(lines: Any) -> None:

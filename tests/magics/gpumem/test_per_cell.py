@@ -43,7 +43,7 @@ def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
     assert "opacity" in ran.html  # dim
     assert watched("1").displays == []
     ran = watched("del x")
-    assert ran.text == "GPU memory: cuda:0 -3.00 MiB, peak 0 B, now 0 B"
+    assert ran.text == "GPU memory: cuda:0 −3.00 MiB, peak 0 B, now 0 B"
 
 
 def test_quiet_is_quiet(watched: Any) -> None:
@@ -57,12 +57,12 @@ def test_several_devices_in_one_line(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0-1 each +1.00 MiB, peak +1.00 MiB, now 1.00 MiB"
     ran = watched(f"z = {bytes_on(1, 2 * MIB)}; del x, y")
     assert ran.text == (
-        "GPU memory: cuda:0 -1.00 MiB, peak 0 B, now 0 B"
+        "GPU memory: cuda:0 −1.00 MiB, peak 0 B, now 0 B"
         " · cuda:1 +1.00 MiB, peak +2.00 MiB, now 2.00 MiB"
     )
     ran = watched("torch.cuda.empty_cache()")
     assert ran.text == (
-        "GPU memory: cuda:0 reserved -2.00 MiB, now 0 B · cuda:1 reserved -2.00 MiB, now 20.0 MiB"
+        "GPU memory: cuda:0 reserved −2.00 MiB, now 0 B · cuda:1 reserved −2.00 MiB, now 20.0 MiB"
     )
 
 
@@ -177,7 +177,7 @@ def test_the_log(watched: Any) -> None:
     assert not idle.changed
     assert all(cell.seconds > 0 for cell in found)
     text = watched("%gpumem log").text
-    assert re.search(rf"\[{freed.number}\] +del x +(cuda:1 +)?-5.00 MiB +0 B", text)
+    assert re.search(rf"\[{freed.number}\] +del x +(cuda:1 +)?−5.00 MiB +0 B", text)
 
 
 def test_the_log_leaves_the_current_device(watched: Any, torch: ModuleType) -> None:
@@ -232,7 +232,8 @@ def test_the_plot(matplotlib: ModuleType, watched: Any, tmp_path: Path) -> None:
     (bundle,) = ran.displays
     assert bundle["image/png"]
     (axes,) = ran.value.axes
-    assert max(bar.get_height() for bar in axes.patches) == 30 * MIB
+    assert max(bar.get_y() + bar.get_height() for bar in axes.patches) == 30 * MIB
+
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines["allocated"].get_ydata()) == [0, MIB, MIB]
     assert list(lines["reserved"].get_ydata()) == [0, 32 * MIB, 2 * MIB]
