@@ -102,7 +102,7 @@ def _part(cell: Cell) -> str:
     hidden = cell.whole is not None and cell.whole.strip() != cell.text.strip()
     hover = "" if not hidden else f' title="{_text(str(cell.whole))}"'
     # One click selects a command.
-    select = "user-select:all" if cell.style == "command" else ""
+    select = "white-space:nowrap;user-select:all" if cell.style == "command" else ""
     return f"<{tag}{hover}{_style(_STYLES[cell.style], select)}>{_text(cell.text)}</{tag}>"
 
 

@@ -6,6 +6,8 @@ Without pyplot: no figure stays open, and no backend is chosen.
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,31 @@ def bytes_axis(axis: Any, step: int) -> None:
 
     axis.set_major_locator(MultipleLocator(step))
     axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_(int(value))))
+
+
+def draw_runs(
+    timeline: Any,
+    spread: Any,
+    series: Mapping[str, tuple[Sequence[float], float, str]],
+    limits: tuple[float, float],
+) -> int:
+    """Draw values in their order, and beside them how often each occurs, in the same bins for all.
+
+    ``series`` has the values by name, and their median as a number and as text. Returns how many
+    values are above the upper limit.
+    """
+    lowest, highest = limits
+    beyond = 0
+    bins = min(max(round(max(len(values) for values, _, _ in series.values()) ** 0.5), 5), 30)
+    step = (highest - lowest) / bins or highest / bins or 1.0
+    edges = [lowest + step * i for i in range(bins + 1)]
+    for color, (label, (values, median, text)) in zip(cycle(COLORS), series.items(), strict=False):
+        beyond += sum(value > highest for value in values)
+        runs = range(1, len(values) + 1)
+        timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)
+        kept = [value for value in values if value <= highest]
+        spread.hist(kept, edges, orientation="horizontal", alpha=0.6, color=color)
+        spread.axhline(median, color=color, lw=1)
+        beside = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+        spread.annotate(text, (1.0, median), **beside)
+    return beyond

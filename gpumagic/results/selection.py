@@ -103,7 +103,9 @@ def _callout(result: Selection) -> Callout:
     if result.ways_out:
         lines.append(Line.of("To change that:"))
         rows = [(Cell(f"{way.command}", "command"), Cell(way.effect)) for way in result.ways_out]
-        lines.append(Grid((Column("Command"), Column("Effect", least=30)), rows, header=False))
+        lines.append(
+            Grid((Column("Command"), Column("Effect", least=30, wrap=True)), rows, header=False)
+        )
     return Callout(lines)
 
 

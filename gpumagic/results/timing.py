@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -143,27 +142,11 @@ class CudaTiming(Result):
         timeline, spread = plot.figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
         highest = max(map(_without_outliers, rows.values())) / scale
         lowest = min(sample.best for sample in rows.values()) / scale
-        bins = min(max(round(len(self.wall.all) ** 0.5), 5), 30)
-        step = (highest - lowest) / bins or highest / bins or 1.0
-        edges = [lowest + step * i for i in range(bins + 1)]
-        beyond = 0
-        for color, (label, sample) in zip(cycle(plots.COLORS), rows.items()):
-            values = [value / scale for value in sample.all]
-            beyond += sum(value > highest for value in values)
-            runs = range(1, len(values) + 1)
-            timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)
-            kept = [value for value in values if value <= highest]
-            spread.hist(kept, edges, orientation="horizontal", alpha=0.6, color=color)
-            median = sample.median / scale
-            spread.axhline(median, color=color, lw=1)
-            place = (1.0, median)
-            spread.annotate(
-                seconds(sample.median),
-                place,
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-            )
+        series = {
+            label: ([v / scale for v in sample.all], sample.median / scale, seconds(sample.median))
+            for label, sample in rows.items()
+        }
+        beyond = plots.draw_runs(timeline, spread, series, (lowest, highest))
         margin = 0.08 * (highest - lowest) or 0.1 * highest or 1.0
         timeline.set_ylim(max(lowest - margin, 0), highest + margin)
         if beyond:

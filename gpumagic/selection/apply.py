@@ -266,7 +266,8 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
         seen, known = _visible(table), True
         if _shows_others(wanted, seen, state, table):
             location = init_trace.location()
-            problem, where = _too_late(spec), None if location is None else str(location)
+            problem = f"Too late for '{spec.text}': {_library()}"
+            where = None if location is None else str(location)
     elif state.initialized is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not say what it shows"
     elif init_failure.suspected() and wanted.visible:
@@ -361,10 +362,6 @@ def _message(problem: str, where: str | None, ways_out: Sequence[WayOut]) -> str
     return f"{problem}{'' if where is None else f' ({where})'}. To change that: {ways}"
 
 
-def _too_late(spec: Spec) -> str:
-    return f"Too late for '{spec.text}': {_library()}"
-
-
 _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 
@@ -396,10 +393,8 @@ def _ask_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
             "of CUDA failed, and a copy of this process gave no answer"
         )
     elif start.count:
-        problem = (
-            f"'{spec.text}' shows {plural(expected, 'GPU')}, of which CUDA finds "
-            f"{start.count}: %gpu doctor tells more"
-        )
+        number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
+        problem = f"'{spec.text}' shows {number}: %gpu doctor tells more"
     else:
         problem = f"Too late for '{spec.text}': {init_failure.cause()}"
     return problem, start.count

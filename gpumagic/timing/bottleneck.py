@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from gpumagic.render.units import share as percentage
 from gpumagic.results import Bound
 from gpumagic.timing.launch_overhead import QueuedSampling
 
@@ -44,14 +43,14 @@ def judge(
     as_run = min(gpu) / loops
     if gpu_outlasts_host(gpu, host):
         alone = statistics.median((g - h) / g for g, h in zip(gpu, host, strict=True))
-        return "gpu", f"the GPU worked on for {percentage(alone)} of its time after the host"
+        return "gpu", f"the GPU worked on for {alone * 100:.0f} % of its time after the host"
     if sampling is None:
         return None, None
     if sampling.samples:
         if sampling.no_gpu_work:
             return None, None
         share = statistics.median(sampling.samples) / as_run
-        part = percentage(share)
+        part = f"{share * 100:.0f} %"
         evidence = f"with launch cost hidden, the GPU takes {part} of its best time as run"
         if share < _HOST_BOUND:
             return "host", evidence
@@ -59,6 +58,6 @@ def judge(
     if sampling.upper_bounds:
         share = min(sampling.upper_bounds) / as_run
         if share <= _SURELY_HOST_BOUND:
-            evidence = f"the GPU needs {percentage(share)} of its best time as run, or less"
+            evidence = f"the GPU needs {share * 100:.0f} % of its best time as run, or less"
             return "host", evidence
     return None, None

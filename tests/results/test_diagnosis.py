@@ -69,5 +69,5 @@ def test_what_is_wrong_comes_first_and_equal_findings_of_gpus_are_merged() -> No
     assert "…" not in "".join(lines)  # the whole is there, in several lines
     assert "".join(lines).count("few") == 30
     html = as_html(diagnosis)
-    assert '<code style="user-select:all">%gpu --threads 4</code>' in html
+    assert '<code style="white-space:nowrap;user-select:all">%gpu --threads 4</code>' in html
     assert "<details" in html

@@ -77,7 +77,7 @@ def test_without_a_gpu_the_host_has_the_bar() -> None:
     lines = (line(4, None, 0.01), line(5, None, 0.3))
     shown = as_text(timings(lines), width=100)
     assert "GPU" not in shown.splitlines()[0]
-    assert "████████   300 ms" in shown
+    assert "████████  300 ms" in shown
 
 
 def test_functions_and_what_did_not_run() -> None:

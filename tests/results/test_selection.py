@@ -91,7 +91,7 @@ def test_too_late_is_a_callout_with_commands_to_copy() -> None:
     check_drawing(LATE, TOO_LATE)
     html = as_html(LATE)
     for way in LATE.ways_out:
-        assert f'<code style="user-select:all">{way.command}</code>' in html
+        assert f'<code style="white-space:nowrap;user-select:all">{way.command}</code>' in html
 
 
 def test_repr() -> None:
