@@ -173,7 +173,7 @@ def _check(options: argparse.Namespace, cell: str | None, statement: str) -> Non
         raise SpecError("--save and --against are for a cell as a whole: leave --lines, --fit out")
     if options.fit is not None and (options.lines or options.functions):
         raise SpecError("--fit runs the cell several times: leave --lines out")
-    if options.functions and not options.lines:
+    if options.functions and not (options.lines or options.cluster):
         raise SpecError("-f names a function for --lines: %%gpumem --lines -f FUNC")
 
 
