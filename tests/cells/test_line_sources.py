@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from types import CodeType
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_a_function_without_source_has_its_numbers() -> None:
     made: dict[str, Any] = {}
     exec("\n\ndef f():\n    x = 1\n    return x", made)
     found = function_source("f", made["f"])
-    assert (found.first, found.lines) == (3, ("", "", ""))
+    # Before Python 3.11 no code has the number of the line of ``def``.
+    first = 3 if sys.version_info >= (3, 11) else 4
+    assert (found.first, found.lines) == (first, ("",) * (6 - first))
 
 
 def test_the_lines_that_continue_a_statement() -> None:
