@@ -66,6 +66,8 @@ class Parking:
         self._lock = threading.RLock()
         #: Called after everything has come back.
         self.when_back: Callable[[Unparked], None] | None = None
+        #: Called after something was parked (True), and after all has come back (False).
+        self.when_changed: Callable[[bool], None] | None = None
 
     @property
     def active(self) -> bool:
@@ -105,7 +107,10 @@ class Parking:
             if not ordinals:
                 return ParkedMemory(notes=("This process has not used a GPU.",))
             parking_checks.check_process(shell)
-            return self._park(ordinals, progress or (lambda done: None))
+            result = self._park(ordinals, progress or (lambda done: None))
+        if result.storages and self.when_changed is not None:
+            self.when_changed(True)
+        return result
 
     def _park(self, ordinals: tuple[int, ...], progress: _Progress) -> ParkedMemory:
         began = time.perf_counter()
@@ -176,6 +181,8 @@ class Parking:
                 result = self._bring_back(progress or (lambda done: None))
         if self.when_back is not None:
             self.when_back(result)
+        if self.when_changed is not None:
+            self.when_changed(False)
         return result
 
     def _bring_back(self, progress: _Progress) -> Unparked:

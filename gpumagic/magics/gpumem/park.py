@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpumagic.cells.hooks import CellHook
@@ -93,6 +94,7 @@ class ShellParking:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
+        PARKING.when_changed = _publish
         self._idle: IdleParking | None = None
         self._in_cell = False
         self._hook = CellHook(
@@ -194,6 +196,16 @@ class ShellParking:
         self._in_cell = False
         if self._idle is not None:
             self._idle.end_activity(all_of_it=True)
+
+
+def _publish(parked: bool) -> None:
+    """Say in this process's claim, if it publishes its notebook, whether its memory is parked."""
+    if "gpumagic.selection.claims" not in sys.modules:
+        return
+    from gpumagic.selection import claims
+
+    with suppress(Exception):  # a registry that cannot be written is no matter of the cell's
+        claims.set_parked(parked)
 
 
 def _failed(error: Exception) -> None:

@@ -136,3 +136,21 @@ def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
     k.run("%gpu 1 --restart -q")
     (claim,) = claims.all_claims()
     assert claim.pid == k.value("__import__('os').getpid()")
+
+
+def test_a_published_notebook_says_that_its_memory_is_parked(
+    run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any
+) -> None:
+    import torch
+
+    run_cell("%gpu 0-3 -q")  # all of them: CUDA has started so in this process
+    run_cell("%config GpuMagic.publish_notebook = True")
+    ip.user_ns["model"] = torch.zeros(2**20, device="cuda:0")
+    run_cell("%gpumem park -q")
+    (claim,) = claims.all_claims()
+    assert claim.parked is True
+    run_cell("%gpumem unpark -q")
+    (claim,) = claims.all_claims()
+    assert not claim.parked
+    run_cell("%config GpuMagic.publish_notebook = False")
+    run_cell("%gpu on -q")
