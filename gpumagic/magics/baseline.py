@@ -80,10 +80,11 @@ class Baseline:
         __tracebackhide__ = True
         if result is None or result.partial:
             return
-        if self._target is not None:
-            result.save(self._target)
         if self._before is not None:
             options = self._options
             compared = self._compare(result, self._before, options.fail_above, options.strict)
             if not options.quiet:
                 show(shell, compared)
+        # Last: what is worse than allowed must not take the place of what it is compared with.
+        if self._target is not None:
+            result.save(self._target)

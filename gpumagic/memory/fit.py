@@ -97,11 +97,13 @@ class FitSearch:
 def fitted(runs: Sequence[FitRun]) -> tuple[float, float] | None:
     """Return the line through the peaks, bytes at 0 and bytes per unit; None without two.
 
-    Through the two largest values that ran: small ones are ruled by rounding and workspaces.
+    Through the largest value that ran and the largest of at most half of it: small ones are ruled
+    by rounding and workspaces, and neighbours differ by rounding alone.
     """
     ran = sorted({run.value: run.peak for run in runs if run.peak is not None}.items())
     if len(ran) < 2:
         return None
-    (x0, y0), (x1, y1) = ran[-2:]
+    x1, y1 = ran[-1]
+    x0, y0 = next((run for run in reversed(ran) if 2 * run[0] <= x1), ran[0])
     slope = (y1 - y0) / (x1 - x0)
     return y0 - slope * x0, slope

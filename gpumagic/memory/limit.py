@@ -49,6 +49,12 @@ class MemoryLimit:
         self.update()
 
     def _check(self, size: int) -> None:
+        totals = [memory.total for memory in memory_report().devices.values()]
+        largest = max((total for total in totals if total is not None), default=None)
+        if largest is not None and size >= largest and None not in totals:
+            raise DeviceError(
+                f"{bytes_(size)} are no limit: no GPU here has more than {bytes_(largest)}"
+            )
         for ordinal, memory in memory_report().devices.items():
             outside = memory.outside or _UNKNOWN
             if memory.context and outside >= size:

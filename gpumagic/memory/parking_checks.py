@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 from gpumagic.cells import tracebacks
@@ -80,6 +81,12 @@ def _check_threads(shell: Any) -> None:
         number = cells.get(filename)
         return number if isinstance(number, int) else None
 
+    for thread in threading.enumerate():
+        # It waits in the standard library, and will run what it was given.
+        if isinstance(thread, threading.Timer) and not thread.finished.is_set():
+            called = getattr(thread.function, "__code__", None)
+            if called is None or tracebacks.is_users(called.co_filename, cell_of):
+                raise refuse(f"{thread.name} is a timer that may use the GPU; cancel it first")
     for name, stack in other_threads():
         for frame in stack:
             file = frame.f_code.co_filename

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.attribution import Survey
+from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.notebook_references import OUTPUT
 from gpumagic.render.units import share
 from gpumagic.results import Process, Remedy
@@ -149,7 +150,9 @@ def _limit(now: Situation) -> Iterator[Remedy]:
         return
     enough = fits(replace(now, limit=None), set())
     why = f"this process may use only {share(now.limit / now.total)} of the device"
-    yield Remedy("torch.cuda.set_per_process_memory_fraction(1.0)", why, None, enough)
+    own = "%gpumem limit off" if LIMIT.size is not None else None
+    command = own or "torch.cuda.set_per_process_memory_fraction(1.0)"
+    yield Remedy(command, why, None, enough)
 
 
 def _processes(now: Situation) -> Iterator[Remedy]:

@@ -42,7 +42,13 @@ def compare(
     Raises:
         SpecError: fewer than two timings, or a baseline that is none of them.
     """
-    if isinstance(timings, CudaTiming):
+    if not isinstance(timings, Mapping):
+        for each in (timings, *more):
+            if not isinstance(each, CudaTiming):
+                raise SpecError(
+                    f"compare() compares timings, not {type(each).__name__}; gpumagic.load(FILE) "
+                    "reads one, and --against compares peaks of memory"
+                )
         timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
     elif more:
         raise SpecError("compare() takes a mapping of timings, or timings alone, not both")

@@ -321,7 +321,8 @@ class LineTimer:
         last.gpu, last.devices = max(devices), devices
         if before.gpu is not None:
             passed = last.gpu - before.gpu
-            idle_for = min(passed, last.entered - before.left) if idle else 0.0
+            # Also while this process was held up between two marks the GPU had nothing to do.
+            idle_for = min(passed, last.left - before.entered) if idle else 0.0
             last.idle = before.idle + idle_for
             if len(boundaries) == 1:
                 if last.running is not None:

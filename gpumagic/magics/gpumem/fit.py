@@ -124,8 +124,8 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
         failed = True
         _forget(error)
     finally:
-        namespace.clear()
-        local.clear()
+        # Not cleared: functions that the cell made may live on in objects of the user's.
+        del namespace, local, once
         gc.collect()
         torch_cuda.empty_cache()
     if failed:

@@ -64,12 +64,27 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     progress = Progress(shell, enabled=not quiet, what="%gpumem park")
     if not PARKING.active:
         MODES.leave()
+    # Before parking: the cell that this line stands in has begun, and brings nothing back.
+    parking.register()
     try:
         result = PARKING.park(shell, progress=progress.update)
+    except KeyboardInterrupt:
+        raise DeviceError(f"interrupted; {_where()}") from None
+    except RuntimeError as error:  # CUDA is over
+        if isinstance(error, DeviceError):
+            raise
+        raise DeviceError(f"nothing was parked: {text.reason(error)}") from None
     finally:
         progress.close()
     parking.parked(result)
     return hand_over(shell, result, options, silent=silent)
+
+
+def _where() -> str:
+    """Return where the memory is, after an interrupt."""
+    if PARKING.active:
+        return "the memory is parked; %gpumem unpark brings it back"
+    return "the memory is on the GPU, nothing is parked"
 
 
 def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
@@ -80,6 +95,8 @@ def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
                 if not number and not quiet:
                     print(f"Waiting (interrupt to stop): {error}", flush=True)
         return PARKING.bring_back(progress=progress.update)
+    except KeyboardInterrupt:
+        raise DeviceError(f"interrupted; {_where()}") from None
     finally:
         progress.close()
         MODES.leave()
@@ -101,9 +118,12 @@ class ShellParking:
             before=self._before, after=self._after, cancelled=self._cancelled, failed=_failed
         )
 
+    def register(self) -> None:
+        """Watch the cells of the shell from now on."""
+        of(self._shell).hooks.add(self._hook, running=True)
+
     def parked(self, result: ParkedMemory) -> None:
         """Bring back what was parked at its first use."""
-        of(self._shell).hooks.add(self._hook, running=True)
         if result.storages:
             MODES.enter()
 
@@ -175,6 +195,10 @@ class ShellParking:
                     show(self._shell, result)
             except DeviceError as error:  # the cell runs; what it does to a parked tensor fails
                 print(f"%gpumem: {error}", file=sys.stderr)
+            except (
+                KeyboardInterrupt
+            ):  # IPython would show our frames, and run the cell all the same
+                print(f"%gpumem: interrupted; {_where()}", file=sys.stderr)
         return _OUTERMOST if outer is None else _WITHIN
 
     def _leaves_parked(self, info: Any) -> bool:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.error import UsageError
 
+from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 
 MIB = 2**20
@@ -144,3 +146,54 @@ def test_a_kernel_that_idles(kernel: Callable[..., Any], tmp_path: Path) -> None
     one.run("%gpu reset --restart --keep x")
     assert one.value("__import__('torch') and x.cpu().sum().item()") == 499500.0
     assert "parks no more by itself" in one.run("%gpumem park off").stdout
+
+
+def test_the_first_park_of_a_shell_lasts_in_a_cell_that_names_tensors(
+    ip: Any, run_cell: Callable[..., Any], virtual_gpu: Any
+) -> None:
+    import torch
+
+    ip.user_ns["x"] = torch.zeros(2**20, device="cuda:0")
+    run_cell("y = x.shape\n%gpumem park -q")
+    assert PARKING.active
+    run_cell("%gpumem unpark -q")
+    assert not PARKING.active
+
+
+def test_a_timer_of_the_users_is_not_parked_away_from(
+    ip: Any, run_cell: Callable[..., Any], virtual_gpu: Any
+) -> None:
+    import torch
+
+    ip.user_ns["x"] = torch.zeros(2**20, device="cuda:0")
+    run_cell("import threading\ntimer = threading.Timer(600, lambda: x.sum())\ntimer.start()")
+    try:
+        with pytest.raises(UsageError, match="is a timer that may use the GPU; cancel it first"):
+            run_cell("%gpumem park")
+    finally:
+        run_cell("timer.cancel(); timer.join()")
+    run_cell("%gpumem park -q")
+    run_cell("%gpumem unpark -q")
+
+
+def test_an_interrupt_says_where_the_memory_is(
+    ip: Any, run_cell: Callable[..., Any], virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    ip.user_ns["x"] = torch.zeros(2**20, device="cuda:0")
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PARKING, "_park", interrupted)
+        with pytest.raises(UsageError, match="interrupted; the memory is on the GPU"):
+            run_cell("%gpumem park")
+    run_cell("%gpumem park -q")
+    with monkeypatch.context() as patch:
+        patch.setattr(PARKING, "_bring_back", interrupted)
+        with pytest.raises(UsageError, match="interrupted; the memory is parked"):
+            run_cell("%gpumem unpark")
+        assert "interrupted; the memory is parked" in run_cell("1 + x.dim()").stderr
+    run_cell("%gpumem unpark -q")
