@@ -39,6 +39,7 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
     assert context_failure.is_cuda_error(text) is expected
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize(
     ("code", "cause"),
     [

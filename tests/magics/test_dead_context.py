@@ -18,6 +18,9 @@ host, number = torch.ones(2), 3
 """
 
 
+pytestmark = pytest.mark.own_process
+
+
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "context_failure", None)

@@ -77,6 +77,7 @@ def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Ke
     assert k.value("(a, torch.ones(1, device='cuda').cpu().tolist())")[0] == 1
 
 
+@pytest.mark.own_process
 def test_work_that_fails_while_variables_are_written(
     ip: Any, virtual_gpu: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def test_the_plan_tells_how_much_it_has_pickled() -> None:
     assert told[-1] == len(chosen.pickles["a"])
 
 
+@pytest.mark.own_process
 def test_with_a_dead_context_cuda_is_asked_nothing(
     virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,39 @@
+"""The marker ``own_process``: a test that leaves its process unusable runs in one of its own.
+
+What CUDA objects do while their context is dead, at the latest when they are garbage collected,
+may end the process, or leave torch's allocator as no other test expects it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.kernels import ROOT
+
+_INSIDE = "GPUMAGIC_TEST_IN_ITS_OWN_PROCESS"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_process: runs in a process of its own, which it spoils")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if pyfuncitem.get_closest_marker("own_process") is None or os.environ.get(_INSIDE):
+        return None
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
+        cwd=ROOT,
+        env={**os.environ, _INSIDE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    assert "1 passed" in done.stdout
+    return True
