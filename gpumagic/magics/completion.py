@@ -79,7 +79,7 @@ def complete(line: str, session: Session, *, first: bool = True) -> Answer | Non
     else:
         offers, only = list(_words(magic, match[1], verb, verbs, words, fragment, session)), True
         # A statement may stand there too: the user's names are IPython's to complete.
-        only = magic == "gpu" or verb in verbs
+        only = magic == "gpu" or verb in verbs or "--compare" in words
     found = tuple(offer for offer in offers if offer.text.startswith(fragment))[:_MANY]
     return Answer(found, fragment, only and bool(found))
 
@@ -94,10 +94,18 @@ def _grammar(magic: str, verb: str | None, *, cell: bool) -> tuple[Parser, Mappi
         from gpumagic.magics.cudatime import command as cudatime
 
         verbs: Mapping[str, str] = {} if cell else _CUDATIME
+        if verb is not None and verb in verbs:
+            from gpumagic.magics.cudatime import per_cell
+
+            return per_cell.parser(verb), verbs
         return cudatime.parser(), verbs
     from gpumagic.magics.gpumem import command as gpumem
+    from gpumagic.magics.verbs import verb_module
 
-    return gpumem.parser(), {} if cell else _GPUMEM
+    verbs = {} if cell else _GPUMEM
+    if verb is not None and verb in verbs:
+        return verb_module(verb).parser(verb), verbs
+    return gpumem.parser(), verbs
 
 
 _GPU = {
@@ -126,6 +134,9 @@ _GPUMEM = {
     "vars": "who holds it",
     "free": "give it back",
     "explain": "out of memory",
+    "limit": "as a smaller GPU",
+    "park": "to the host",
+    "unpark": "back again",
 }
 
 
@@ -193,6 +204,8 @@ def _words(
         yield from _variables(session)
     elif magic == "gpumem" and verb in ("record", "explain"):
         yield from (Offer(word, "switch") for word in ("on", "off"))
+    elif (magic == "gpumem" and verb in ("limit", "park")) or verb == "watch":
+        yield Offer("off", "switch")
     elif magic == "gpumem" and verb in ("snapshot", "plot"):
         yield from _files(fragment)
     elif magic == "gpu" and verb == "watch":

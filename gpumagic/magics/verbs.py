@@ -71,6 +71,11 @@ def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping
         raise SpecError(f"{magic} {statement}: there is no such name; did you mean {near[0]}?")
 
 
+def verb_module(verb: str, verbs: Mapping[str, str] = VERBS) -> VerbModule:
+    """Return the module that parses and runs a verb."""
+    return cast(VerbModule, import_module(f"gpumagic.magics.{verbs[verb]}"))
+
+
 def run_verb(
     magics: Any, verb: str, words: str, *, silent: bool, verbs: Mapping[str, str] = VERBS
 ) -> Any:
@@ -80,7 +85,7 @@ def run_verb(
         SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    module = cast(VerbModule, import_module(f"gpumagic.magics.{verbs[verb]}"))
+    module = verb_module(verb, verbs)
     options = module.parser(verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True

@@ -24,20 +24,22 @@ def against(
     CUDA) that is not checked, unless ``strict``.
 
     Raises:
-        RegressionError: it is slower by more than that, beyond the noise.
-        SpecError: ``fail_above``, and too few repeats to tell a difference from noise; ``strict``,
-            and the conditions are others.
+        RegressionError: it is slower by more than that, beyond the noise; or ``strict``, and the
+            conditions are others.
+        SpecError: ``fail_above``, and too few repeats to tell a difference from noise.
     """
     compared = compare({BEFORE: before, NOW: now})
     others = differences(now.conditions, before.conditions)
     if others:
         compared = _noted(compared, f"measured under other conditions: {'; '.join(others)}")
-        if strict:
-            raise SpecError(
-                f"--strict: {'; '.join(others)}; store a result of these conditions with --save"
-            )
-    if fail_above is None or (others and not strict):
-        return compared
+    if fail_above is not None and (strict or not others):
+        _check(compared, fail_above)
+    if others and strict:
+        raise RegressionError(f"other conditions than stored (--strict): {'; '.join(others)}")
+    return compared
+
+
+def _check(compared: Comparison, fail_above: float) -> None:
     entry = compared[NOW]
     if entry.ratio is None or entry.interval is None:
         raise SpecError(
@@ -50,7 +52,6 @@ def against(
             f"{entry.ratio:.2f} times as long as stored (95 % interval {low:.2f} to {high:.2f}; "
             f"allowed: {1 + fail_above:.2f})"
         )
-    return compared
 
 
 def _noted(compared: Comparison, note: str) -> Comparison:

@@ -36,7 +36,7 @@ def test_other_conditions() -> None:
     assert compared.notes == (
         "measured under other conditions: device NVIDIA A100 instead of NVIDIA H200",
     )
-    with pytest.raises(SpecError, match="--strict: device NVIDIA H200 instead of NVIDIA A100"):
+    with pytest.raises(RegressionError, match="device NVIDIA H200 instead of NVIDIA A100"):
         against(peak(1), peak(1000, ELSEWHERE), strict=True)
 
 

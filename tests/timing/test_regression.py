@@ -47,8 +47,11 @@ def test_only_what_is_slower_beyond_the_noise_fails(
 def test_other_conditions_are_said_and_fail_nothing_unless_strict() -> None:
     compared = against(timing(9.0, conditions=ELSEWHERE), timing(1.0), fail_above=0.1)
     assert "device NVIDIA A100 instead of NVIDIA H200" in str(compared.notes)
-    with pytest.raises(SpecError, match=r"--strict: device NVIDIA A100 instead of NVIDIA H200"):
+    says = r"other conditions than stored \(--strict\): device NVIDIA A100 instead of NVIDIA H200"
+    with pytest.raises(RegressionError, match=says):
         against(timing(1.0, conditions=ELSEWHERE), timing(1.0), strict=True)
+    with pytest.raises(RegressionError, match=r"9.00 times as long"):
+        against(timing(9.0, conditions=ELSEWHERE), timing(1.0), fail_above=0.1, strict=True)
 
 
 def test_too_few_repeats_cannot_tell() -> None:

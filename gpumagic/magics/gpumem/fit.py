@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import keyword
 import re
 import sys
 from contextlib import suppress
@@ -19,10 +20,11 @@ from gpumagic.memory.fit import FitSearch, fitted
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results.fit import Fit
+from gpumagic.system.text import plural
 
 _RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 _RAN_SEVERAL_TIMES = (
-    "the cell ran {} times, with its names in a namespace of their own; what it changed in objects "
+    "the cell ran {}, with its names in a namespace of their own; what it changed in objects "
     "of yours (a training step) was changed each time"
 )
 
@@ -42,7 +44,7 @@ def value_range(text: str) -> Range:
         argparse.ArgumentTypeError: the text is no such range.
     """
     match = _RANGE.fullmatch(text)
-    if match is None or not match[1].isidentifier():
+    if match is None or not match[1].isidentifier() or keyword.iskeyword(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range; write batch=1:4096")
     found = Range(match[1], int(match[2]), int(match[3]))
     if found.low > found.high:
@@ -128,7 +130,8 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
         del namespace, local, once
         gc.collect()
         torch_cuda.empty_cache()
-    if failed:
+    # Also where the cell has caught the error itself.
+    if failed or any(delta.ooms for delta in measurement.result.devices.values()):
         return None
     return max((delta.peak for delta in measurement.result.devices.values()), default=0)
 
@@ -147,9 +150,10 @@ def _forget(error: BaseException) -> None:
 
 def _result(name: str, search: FitSearch) -> Fit:
     line = fitted(search.runs)
-    notes = [_RAN_SEVERAL_TIMES.format(len(search.runs))]
+    notes = [_RAN_SEVERAL_TIMES.format(plural(len(search.runs), "time"))]
     if search.largest is not None and not search.is_exact:
-        notes.append(f"the search ended after {len(search.runs)} runs; larger values may fit")
+        runs = plural(len(search.runs), "run")
+        notes.append(f"the search ended after {runs}; larger values may fit")
     return Fit(
         name,
         search.largest,
