@@ -22,7 +22,7 @@ from tests.support.shells import Ran, registered
 
 def location(kernel: Kernel) -> str:
     """Return what ``%gpu off`` says where it is too late: also where CUDA was initialised."""
-    return kernel.run("%gpu off").stderr
+    return kernel.run("%gpu off").shown
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def _outcome(ip: InteractiveShell, source: str) -> Outcome:
         error=None if ran.error is None else type(ran.error).__name__,
         printed="" if ran.error else _TIMES.sub("", out),
         names=names,
-        timed="Wall" in shown,
+        timed="wall " in shown.lower(),
     )
 
 

@@ -14,7 +14,7 @@ from gpumagic.results import CudaTiming, Sample
 
 def options(**given: Any) -> argparse.Namespace:
     return argparse.Namespace(
-        **{"output": False, "variable": None, "quiet": True, "name": None, **given}
+        rows=False, **{"output": False, "variable": None, "quiet": True, "name": None, **given}
     )
 
 

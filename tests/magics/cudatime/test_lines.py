@@ -46,7 +46,7 @@ def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
     shown = run_cell("%%cudatime --lines\nw.sleep(.03)\nx = 1").text.splitlines()
     assert shown[0] == "GPU-bound: it is busy for 100 % of the wall time, most of it with line 2"
     assert shown[1].split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
-    assert shown[-4].startswith("GPU ")
+    assert shown[-1].startswith("30.0 ms on cuda:0")
     shown = run_cell("%cudatime --lines w.sleep(.03)").text
     assert "  1     1  " in shown
     timing = run_cell("%%cudatime --lines -o -q\nw.sleep(.03)").value

@@ -18,7 +18,7 @@ def test_kept_results_side_by_side(run_cell: Any, clock: None) -> None:
     assert isinstance(compared, Comparison)
     assert [entry.name for entry in compared] == ["baseline", "faster"]
     assert compared["faster"].verdict == "faster"
-    assert "× baseline" in run_cell("%cudatime --compare").text
+    assert "Compared with baseline" in run_cell("%cudatime --compare").text
     assert run_cell("%cudatime --compare;").text == ""
 
 

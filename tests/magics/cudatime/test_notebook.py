@@ -29,7 +29,7 @@ def test_a_notebook(kernel: Any) -> None:
     # await, which %%time refuses: in the last expression, in a statement, repeated
     reply = k.run("%%cudatime\nimport asyncio\nx = await asyncio.sleep(0.05, 4)\nx + 1")
     assert reply.value == "5"
-    assert "wall" in reply.text
+    assert "wall" in reply.text.lower()
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7)").value == "7"
     assert k.run("%%cudatime -q\nawait asyncio.sleep(0.01, 7);").value is None
     assert k.run("%cudatime -q await asyncio.sleep(0.01, 7)").value == "7"
@@ -39,7 +39,7 @@ def test_a_notebook(kernel: Any) -> None:
     k.run("assert 'y' not in globals()")
     reply = k.run("%%cudatime\nawait asyncio.sleep(0)\n\n1 / 0", raising=False)
     assert reply.error["ename"] == "ZeroDivisionError"
-    assert "wall" in reply.text
+    assert "wall" in reply.text.lower()
     assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
 
     # CUDA comes to be inside the cell: no false figure
@@ -88,7 +88,7 @@ def test_interrupts(kernel: Any) -> None:
     assert reply.status == "error"
     assert reply.error["ename"] == "KeyboardInterrupt"
     assert "stopped early" in reply.text
-    assert "wall" in reply.text
+    assert "wall" in reply.text.lower()
 
     # before anything is complete
     _ready(k)
@@ -106,7 +106,7 @@ def test_interrupts(kernel: Any) -> None:
     k.manager.interrupt_kernel()
     reply = k.wait(message)
     assert reply.error["ename"] == "KeyboardInterrupt"
-    assert "wall" in reply.text
+    assert "wall" in reply.text.lower()
 
     # while our own wait for the GPU lasts
     _ready(k)
@@ -157,7 +157,7 @@ def test_progress_shows_and_goes(kernel: Any) -> None:
     slow = "%cudatime -n 1 -r 6 -w 0 time.sleep(0.02)"
     reply = k.run(slow)
     assert reply.stderr == ""  # which front ends colour as an error
-    assert re.search(r"%cudatime +[▏-█]+ +\d+ % · \d.* ms · median \d\d", reply.text)
+    assert re.search(r"%cudatime +[█-▏]+ +\d+ % · \d.* ms · median \d\d", reply.text)
     assert "%cudatime" not in k.run(slow.replace("-n", "-q -n")).text
     k.run("progress.DELAY = 1000")
     assert "%cudatime" not in k.run(slow).text
