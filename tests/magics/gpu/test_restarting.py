@@ -22,7 +22,7 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     frozen = k.run("import torch; x = torch.ones(2, device='cuda'); torch.cuda.is_available()")
     assert frozen.value == "True"
     late = k.run("%gpu off")
-    assert "%gpu off --restart" in late.stderr
+    assert "%gpu off --restart" in late.shown
     before = k.value("__import__('os').getpid()")
     restarted = k.run("selection = %gpu off --restart -o")
     lines = restarted.text.splitlines()
