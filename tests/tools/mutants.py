@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(_SPEC, "if device.utilization > limit:", "if device.utilization >= limit:", SPEC),
     Mutant(
         _SPEC,
-        "return (-free, used, device.index)",
-        "return (free, used, device.index)",
+        "return (claims(device), -free, used, device.index)",
+        "return (claims(device), free, used, device.index)",
         SPEC,
     ),
     Mutant(_MASK, "return MASK in environment and view", "return view", MASK),
@@ -98,7 +98,12 @@ MUTANTS = (
         ALREADY,
     ),
     Mutant(_APPLY, '"unchanged" if now == before else "applied"', '"applied"', ALREADY),
-    Mutant(_APPLY, "        STATE.restore(before)\n", "        pass\n", BROKEN_OFF),
+    Mutant(
+        "gpumagic/magics/gpu/choosing.py",
+        "    except BaseException:\n        STATE.restore(before)\n",
+        "    except BaseException:\n",
+        BROKEN_OFF,
+    ),
     Mutant(_STATE, "set_variable(name, value)\n        self", "pass\n        self", PROCESS),
     Mutant(_STATE, "        self._restore_gate(snapshot.choice.gate)\n", "", PROCESS),
     Mutant(

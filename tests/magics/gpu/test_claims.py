@@ -14,6 +14,9 @@ import pytest
 from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claim_folder, claims
 
+#: Where CUDA has started already, a choice is too late, and claims nothing.
+pytestmark = pytest.mark.own_process
+
 _CLAIM = (
     "import sys; from gpumagic.selection import claims; claims.claim(tuple(sys.argv[1:]));"
     "print('claimed', flush=True); input()"

@@ -318,6 +318,6 @@ def test_other_processes_are_shown_with_what_is_known(kernel: Callable[..., Kern
 def test_mig_instances_are_shown_and_can_be_chosen(kernel: Callable[..., Kernel]) -> None:
     part = Mig(uuid="MIG-11111111-2222-3333-4444-555555555555", memory=10 * 2**30)
     mig = kernel(Scenario(devices=[GPU(mig=[part]), GPU()]))
-    assert part.uuid in mig.run("%gpu").text
+    assert part.uuid in mig.run("%gpu").html  # shortened in text, the whole on hover
     mig.run("selection = %gpu MIG-1111 -o")
     assert mig.value("selection.environment['CUDA_VISIBLE_DEVICES']") == part.uuid

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.magics.gpu import notebooks
+from gpumagic.results.base import as_text
 from tests.support.jupyter_server import FakeServer, model
 
 GIB = 2**30
@@ -52,7 +53,7 @@ def test_processes_and_notebooks(
     (process,) = (p for p in table[0].processes if p.pid == training)
     assert process.notebook == "train.ipynb"
     assert process.command.startswith(f"{Path(sys.executable).name} -c input()")
-    assert "train.ipynb in /work, idle 2 h" in str(table)
+    assert "train.ipynb in /work, idle 2 h" in as_text(table, 300)
 
 
 @pytest.mark.parametrize(
