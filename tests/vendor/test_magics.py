@@ -26,13 +26,12 @@ def verdict(report: str) -> str:
     return first.removeprefix(BECAUSE)
 
 
-def lines(report: str, status: str) -> list[str]:
-    """The subjects of the findings with this status."""
-    return [
-        line.split(None, 1)[1].partition(":")[0]
-        for line in report.splitlines()
-        if line.startswith(status)
-    ]
+def findings(kernel: Kernel, status: str) -> dict[str, str]:
+    """Return the evidence of the doctor's findings with this status, by subject."""
+    found = f"f.subject: f.evidence for f in gpumagic.diagnose().findings if f.status == {status!r}"
+    kernel.run("import gpumagic")
+    shown: dict[str, str] = kernel.value(f"{{{found}}}")
+    return shown
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_without_torch(fresh: Kernel) -> None:
 def test_the_doctor_without_torch(fresh: Kernel) -> None:
     report = fresh.run("%gpu doctor", timeout=150).text
     assert verdict(report) in CAUSES
-    bad = lines(report, "bad")
+    bad = [*findings(fresh, "bad")]
     assert bad[0] == "NVML"
     assert bad[-1] == "start of CUDA"
     # The driver may be too old besides; then that is said, and is not the verdict.
@@ -70,7 +69,7 @@ def test_the_doctor_without_torch(fresh: Kernel) -> None:
     assert "torch does without it" not in report
     assert "nvidia-uvm" not in report
     assert "of unknown version" not in report
-    assert lines(report, "warn") in ([], ["toolkit"])  # whatever toolkit the machine has
+    assert [*findings(fresh, "warn")] in ([], ["toolkit"])  # whatever toolkit the machine has
 
 
 def test_with_torch(fresh: Kernel) -> None:
@@ -82,7 +81,7 @@ def test_with_torch(fresh: Kernel) -> None:
     assert measured == "GPU memory: not measured, torch has not used a GPU in this process"
     report = fresh.run("%gpu doctor").text
     assert verdict(report) in CAUSES
-    assert "CUDA is not initialised; the GPUs can still be selected" in report
+    assert "CUDA is not initialised; the GPUs can still be selected" in str(findings(fresh, "ok"))
     failed = fresh.run("torch.ones(1, device='cuda')", raising=False)
     assert failed.error is not None
     assert failed.text == f"gpumagic: {NO_GPU}. %gpu doctor shows more."
