@@ -237,7 +237,7 @@ def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
     two_gpus = Claim(("GPU-a", "GPU-b"), 7, "ann", "eval.ipynb", idle=7300.0, parked=True)
     unpublished, own = Claim(("GPU-b",), 8, "bob"), Claim(("GPU-b",), 9, "me", own=True, mine=True)
     process = Process(
-        5, GIB, mine=True, command="python", notebook="train.ipynb", folder="/work", idle=0.0
+        5, GIB, mine=True, command="python", notebook="train.ipynb", folder="/srv/ann", idle=0.0
     )
     table = DeviceTable(
         (
@@ -250,5 +250,5 @@ def test_claims_are_shown_by_process_and_notebooks_by_name() -> None:
     assert "GPU 0–1: claimed by eval.ipynb of ann, parked, idle 2 h.\n" in text
     assert "GPU 1: claimed by process 8 of bob.\n" in text
     assert "GPU 1: claimed by this kernel.\n" in text
-    assert text.endswith("train.ipynb in /work, busy")
+    assert text.endswith("train.ipynb in /srv/ann, busy")
     assert table.to_dict()["devices"][0]["claims"][0]["notebook"] == "eval.ipynb"

@@ -54,7 +54,7 @@ def test_ones_own_kernels_are_named_by_their_server(
     found = notebooks.of_processes([pid, busy, other, os.getpid()])
     assert found.keys() == {pid, busy}
     assert (found[pid].name, found[pid].folder, found[pid].path) == (
-        *("train.ipynb", "/work"),
+        *("train.ipynb", "/srv/ann"),
         "sub/train.ipynb",
     )
     assert found[pid].idle == pytest.approx(7200, rel=0.2)
@@ -217,5 +217,5 @@ def test_ones_own_claims_and_processes_are_named_without_publishing(
     table = DeviceTable((Device(0, processes=(Process(pid, mine=True),)),))
     named, claims = notebooks.with_notebooks(table, [Claim(("GPU-a",), pid, "me", mine=True)])
     (found,) = named[0].processes or ()
-    assert (found.notebook, found.folder, found.idle) == ("train.ipynb", "/work", 0.0)
+    assert (found.notebook, found.folder, found.idle) == ("train.ipynb", "/srv/ann", 0.0)
     assert str(claims[0]) == "train.ipynb, busy"

@@ -72,7 +72,7 @@ class FakeServer:
             "url": f"http://localhost:{port}/user/ann/",
             "hostname": "localhost",
             "secure": False,
-            "root_dir": "/work",
+            "root_dir": "/srv/ann",
         }
         self.file.write_text(json.dumps(fields | changes))
         self.file.chmod(0o600)

@@ -53,7 +53,7 @@ def test_processes_and_notebooks(
     (process,) = (p for p in table[0].processes if p.pid == training)
     assert process.notebook == "train.ipynb"
     assert process.command.startswith(f"{Path(sys.executable).name} -c input()")
-    assert "train.ipynb in /work, idle 2 h" in as_text(table, 300)
+    assert "train.ipynb in /srv/ann, idle 2 h" in as_text(table, 300)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_name_that_two_have_needs_a_folder(
 ) -> None:
     server.sessions = [model("a.ipynb", "x"), model("a.ipynb", "y", path="other/a.ipynb")]
     ran = run_cell("%gpu shutdown a.ipynb --yes", raising=False)
-    assert "/work/other/a.ipynb, /work/sub/a.ipynb" in str(ran.error)
+    assert "/srv/ann/other/a.ipynb, /srv/ann/sub/a.ipynb" in str(ran.error)
     run_cell("%gpu shutdown other/a.ipynb --yes")
     assert server.requests[-1][:2] == ("DELETE", "/user/ann/api/sessions/session-y")
 
