@@ -260,9 +260,8 @@ def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
     parts: list[list[Cell]] = []
     if result.gpu is not None:
-        devices = "on the GPU"
-        if result.per_device:
-            devices = f"on {' and '.join(f'{result.backend}:{i}' for i in result.per_device)}"
+        named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
+        devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
         figure = _at_most(result, "GPU") + seconds(result.gpu.median)
         parts.append([Cell(figure, "strong"), Cell(f" {devices}")])
         if len(result.per_device) > 1:

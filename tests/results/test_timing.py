@@ -91,7 +91,7 @@ def test_drawing_of_a_single_run() -> None:
     check_drawing(replace(SINGLE, show_rows=True), SINGLE_TEXT)
     two = replace(SINGLE, per_device={0: Sample((0.010,)), 1: Sample((0.002,))}, gpu_at_most=True)
     assert str(two).splitlines()[0] == (
-        "≤ 10.0 ms on cuda:0 and cuda:1 · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms · wall 12.0 ms · "
+        "≤ 10.0 ms on 2 devices · cuda:0 ≤ 10.0 ms, cuda:1 ≤ 2.00 ms · wall 12.0 ms · "
         "CPU < 1 µs · Python returned after 1.00 ms"
     )
 
