@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from gpumagic.timing.api import cudatime
     from gpumagic.timing.comparison import compare
 
-_HOMES = {
+#: The modules of public names; all other names of `__all__` are in ``results``.
+_MODULES = {
     "devices": "selection.device_table",
     "diagnose": "doctor",
     "select": "selection.apply",
@@ -64,28 +65,6 @@ _HOMES = {
     **dict.fromkeys(
         ("GpuMagicError", "SpecError", "DeviceError", "RegressionError", "GpuMagicWarning"),
         "errors",
-    ),
-    **dict.fromkeys(
-        (
-            "Comparison",
-            "CudaTiming",
-            "Device",
-            "DeviceMemory",
-            "DeviceMemoryDelta",
-            "DeviceTable",
-            "Diagnosis",
-            "Finding",
-            "Freed",
-            "Holder",
-            "Holders",
-            "MemoryDelta",
-            "MemoryReport",
-            "OutOfMemory",
-            "Process",
-            "Sample",
-            "Selection",
-        ),
-        "results",
     ),
 }
 
@@ -127,10 +106,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    module = _MODULES.get(name, "results")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 
@@ -147,7 +126,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Undo everything that loading and the magics changed (``%unload_ext gpumagic``)."""
+    """Undo all changes by loading and by the magics (``%unload_ext gpumagic``)."""
     from gpumagic.magics.loading import unload
 
     unload(shell)

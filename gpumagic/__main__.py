@@ -1,7 +1,7 @@
 """``python -m gpumagic``: see `gpumagic.cli`.
 
-``-m`` puts the working folder on the import path; it is removed before gpumagic imports anything.
-Python has imported modules of its own by then: only the command ``gpumagic`` avoids that.
+``-m`` adds the working folder to the import path; it is removed before gpumagic imports anything.
+Python itself has imported modules before that: only the command ``gpumagic`` avoids this.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line ``gpumagic``."""
     options = argparse.ArgumentParser(
         "gpumagic",
         description="Show the GPUs and why torch can, or cannot, use them.",
@@ -69,9 +69,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit status."""
-    options = parser().parse_args(words)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, by default that of this process, and return the exit status."""
+    options = parser().parse_args(arguments)
     try:
         if options.command == "kernel":
             _install(options)
@@ -103,13 +103,14 @@ def _show(options: argparse.Namespace) -> None:
 def _install(options: argparse.Namespace) -> None:
     from gpumagic import kernelspec
 
-    done = kernelspec.install(
+    installed = kernelspec.install(
         options.gpu,
         name=options.name,
         display_name=options.display_name,
         user=options.user,
         prefix=options.prefix,
     )
-    variables = ", ".join(f"{name}={value}" for name, value in done.environment.items())
-    print(f"Installed kernelspec {done.name} ({done.display_name!r}) in {done.folder}")
+    variables = ", ".join(f"{name}={value}" for name, value in installed.environment.items())
+    print(f"Installed kernelspec {installed.name} ({installed.display_name!r})", end=" ")
+    print(f"in {installed.folder}")
     print(f"Its kernels start with {variables}")

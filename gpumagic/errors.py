@@ -43,7 +43,7 @@ class RegressionError(GpuMagicError, AssertionError):
     """The code is slower, or needs more memory, than the stored result allows."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows: the traceback would be ours alone."""
+        """Return the line that IPython shows: the traceback would only have frames of gpumagic."""
         return [f"RegressionError: {self}"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpumagic.cuda import devices, visible_devices
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.selection.spec import Wants, parse, pick, resolve
+from gpumagic.selection.spec import NO_WANTS, parse, pick, resolve
 
 #: Most characters of a name: file systems allow 255 bytes.
 _LONGEST = 100
@@ -34,7 +34,7 @@ def install(
 ) -> Installed:
     """Write a kernelspec for this Python whose kernels start with the GPUs of ``spec``.
 
-    It is written where ``ipython kernel install`` does: system-wide, for the ``user``, or below
+    The place is that of ``ipython kernel install``: system-wide, for the ``user``, or below
     ``prefix``. A ``name`` that is no valid kernelspec name ("Python (no GPU)") is the display name,
     and the kernelspec's name is derived from it.
 
@@ -64,7 +64,7 @@ def install(
 
 
 def variables(spec: str) -> dict[str, str]:
-    """Return the variables that select ``spec`` from a kernel's start, with UUIDs for indexes.
+    """Return the variables that select the GPUs of ``spec``, with UUIDs for indexes.
 
     Raises:
         SpecError: the spec is not valid on this machine, or needs no variable.
@@ -74,12 +74,12 @@ def variables(spec: str) -> dict[str, str]:
     if parsed.kind == "off":
         return {visible_devices.MASK: visible_devices.HIDE_ALL}
     if parsed.kind in ("on", "reset"):
-        raise SpecError(f"{spec!r} needs no kernelspec of its own: every kernel starts so")
+        raise SpecError(f"{spec!r} needs no kernelspec: every kernel starts with these GPUs")
     table = devices.devices(processes=False)
     devices.check(table)
     if parsed.kind == "auto":
         undivided = [replace(device, instance=None) for device in table]
-        chosen = pick(undivided, parsed.count, Wants())
+        chosen = pick(undivided, parsed.count, NO_WANTS)
     else:
         chosen = resolve(parsed, table)
     return {visible_devices.MASK: ",".join(chosen)}
@@ -88,7 +88,7 @@ def variables(spec: str) -> dict[str, str]:
 def _kernel_name(text: str) -> str:
     """Derive the name of a kernelspec: ASCII letters, digits, dot, minus, underscore.
 
-    It becomes a folder, whose content is replaced: never ``.``, ``..`` or a hidden one.
+    It is the name of a folder whose content is replaced: never ``.``, ``..`` or a hidden one.
 
     Raises:
         SpecError: no character of ``text`` is valid in a name.

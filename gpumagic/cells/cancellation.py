@@ -1,8 +1,8 @@
 """Cancel the task of a cell that Ctrl-C has interrupted while a magic's coroutine ran in it.
 
 In a terminal, Ctrl-C stops IPython's event loop and leaves the cell's task pending: its context
-managers stay open, the garbage collector stays off, and it continues in the background as soon as
-a later cell awaits. A task in which one of our coroutines runs is cancelled with its cell.
+managers stay open, the garbage collector stays off, and the task continues as soon as a later cell
+awaits. A task in which one of our coroutines runs is therefore cancelled with its cell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT = 1.0
 
 
 @contextmanager
-def awaited() -> Iterator[None]:
+def marked_task() -> Iterator[None]:
     """Mark the current task as one in which a magic's coroutine runs."""
     task = _current_task()
     if task is None or task in _tasks:

@@ -1,8 +1,8 @@
 """Compile and run a cell exactly as IPython does, in two steps, so that a timer can start between.
 
-As in IPython are: input and AST transforms, magics inside the cell, the file name and line numbers
-in tracebacks (the line of the magic is the first), the last expression's value, a trailing ``;``,
-top-level ``await``, the user's namespace, and exceptions, which pass through unchanged.
+The same as in IPython: input and AST transforms, magics inside the cell, the file name and line
+numbers in tracebacks (the line of the magic is line 1), the last expression's value, a trailing
+``;``, top-level ``await``, the user's namespace, and exceptions, which pass unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeGuard, cast
 from IPython.core.displayhook import DisplayHook
 
 from gpumagic.cells.coroutines import run_or_await
-from gpumagic.cells.timeit_loop import Loop, as_function, take_function
+from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
 from gpumagic.errors import SpecError
 
 #: The cell magics whose body is Python.
@@ -42,7 +42,7 @@ _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def cell_of(shell: Any, filename: str) -> int | None:
-    """Return the number of the cell that a code's file name stands for, or None."""
+    """Return the execution number of the cell with this file name; None for any other file."""
     number = getattr(shell.compile, "_filename_map", {}).get(filename)
     return number if isinstance(number, int) else None
 
@@ -71,7 +71,7 @@ class CompiledCell:
         return _awaits(self.body) or _awaits(self.last)
 
     async def run(self, scope: AbstractContextManager[Any]) -> Any:
-        """Run the cell inside ``scope``, and return its last expression's value (None if silent).
+        """Run the cell inside ``scope``; return its last expression's value, None if ``silent``.
 
         Awaits only if the cell does.
         """
@@ -92,7 +92,7 @@ class CompiledCell:
     def run_within(self, scope: AbstractContextManager[Any], finish: Callable[[Any], Any]) -> Any:
         """Run the cell inside ``scope`` and return ``finish(value)``.
 
-        For a cell that awaits, a coroutine that does so; `MagicCode` has put an ``await``
+        For a cell that awaits, return a coroutine that does so; `MagicCode` has put an ``await``
         before the call of the magic.
         """
         __tracebackhide__ = True
@@ -118,7 +118,7 @@ def compile_cell(
 
     Raises:
         SyntaxError: as IPython would raise it for the cell.
-        SpecError: the code awaits, and the caller does not await the magic.
+        SpecError: the code awaits, but the magic's caller does not.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
@@ -155,14 +155,14 @@ def compile_loop(
     local_ns: dict[str, Any] | None = None,
     setup: str = "",
 ) -> Loop:
-    """Compile code for repeated runs, in a function, as ``%timeit`` does.
+    """Compile code for repeated runs into a function, as ``%timeit`` does.
 
     ``setup`` runs once before the loop, in the same function; it may not await.
 
     Raises:
         SyntaxError: as IPython would raise it for the cell; and for ``from x import *``, which
             Python does not allow in a function.
-        SpecError: the code awaits, and the caller does not await the magic.
+        SpecError: the code awaits, but the magic's caller does not.
     """
     __tracebackhide__ = True
     started = time.perf_counter()
@@ -180,12 +180,12 @@ def compile_loop(
         # A line magic inside a function: its variables are global to the loop, which changes
         # neither namespace.
         namespace = {**namespace, **local_ns}
-    function = take_function(code, namespace)
+    function = defined_function(code, namespace)
     return Loop(function, is_async, time.perf_counter() - started)
 
 
 def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """Return the transformed tree, with the header as line 1, and the file name."""
+    """Return the tree after the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
     tree, name = _read(shell, source, header)
     tree = shell.transform_ast(tree)
@@ -194,7 +194,7 @@ def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str
 
 
 def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """Return the same before the user's AST transformers."""
+    """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
     transformed = _aligned(source, shell.transform_cell(source))
     above = "" if header is None else header + "\n"
@@ -262,14 +262,14 @@ def _awaits(code: CodeType | None) -> bool:
 
 
 class MagicCode:
-    """An input transformer of IPython that parses the code which our magics receive as text.
+    """An input transformer of IPython that parses the code in the calls of our magics.
 
-    - ``await`` is put before the call of a magic whose code awaits: IPython runs a cell in its
+    - It puts ``await`` before the call of a magic whose code awaits: IPython runs a cell in its
       event loop only if the cell's own code awaits, and a magic's code is a string there. For
       such code the magic returns a coroutine (`CompiledCell.run_within`).
-    - A ``;`` that ends a magic's code ends the call too: the value of ``-o`` is not displayed, but
-      can be assigned.
-    - A syntax error in a cell magic's body is raised here, as one in a cell: IPython shows the line
+    - It ends the call with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
+      but can be assigned.
+    - It raises a syntax error in a cell magic's body as one of the cell: IPython shows the line
       without a traceback, and nothing runs.
 
     ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
@@ -351,7 +351,7 @@ def _is_silent(line: str) -> bool:
 
 
 def _line_calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls of our line magics that can have an ``await`` and have none yet."""
+    """Yield the calls of our line magics where ``await`` is allowed and missing."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
             continue
@@ -373,10 +373,10 @@ def _is_line_call(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def _check_awaited() -> None:
-    """Check that the caller of the magic can await the coroutine that it returns.
+    """Check that the caller of the magic awaits the coroutine that the magic returns.
 
     Raises:
-        SpecError: it cannot; the coroutine would never run.
+        SpecError: the caller does not, so the coroutine would never run.
     """
     frame = sys._getframe(1)
     while frame.f_code.co_name not in ("run_line_magic", "run_cell_magic"):

@@ -10,15 +10,15 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from gpumagic.cells.cancellation import awaited
+from gpumagic.cells.cancellation import marked_task
 
 _T = TypeVar("_T")
 
 
 def run_or_await(function: Callable[[], Coroutine[Any, Any, _T]], *, is_async: bool) -> Any:
-    """Run the coroutine function and return its value; if it awaits, a coroutine for the caller.
+    """Run the coroutine function and return its value; if it awaits, return a coroutine.
 
-    That one is cancelled with the cell that awaits it (`gpumagic.cells.cancellation`).
+    The coroutine is cancelled with the cell that awaits it (`gpumagic.cells.cancellation`).
     """
     __tracebackhide__ = True
     return _run_in_cell(function) if is_async else run_sync(function())
@@ -26,15 +26,15 @@ def run_or_await(function: Callable[[], Coroutine[Any, Any, _T]], *, is_async: b
 
 async def _run_in_cell(function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     __tracebackhide__ = True
-    with awaited():
+    with marked_task():
         return await function()
 
 
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine that awaits nothing, and return its value.
 
-    An exception passes untouched, also a ``StopIteration``, which Python turns into a
-    ``RuntimeError`` where it leaves a coroutine.
+    Exceptions pass unchanged, also a ``StopIteration``, which Python turns into a ``RuntimeError``
+    where it leaves a coroutine.
 
     Raises:
         RuntimeError: the coroutine awaited something that needs an event loop.
@@ -58,8 +58,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
 def _stop_iteration(error: RuntimeError) -> StopIteration | None:
     """Return the ``StopIteration`` that became ``error`` when it left a coroutine of gpumagic.
 
-    The outermost frame that it has passed is that coroutine's; in one of the user's own coroutines
-    it would be theirs.
+    The outermost frame of its traceback is that coroutine's; it may also be one of the user's.
     """
     cause = error.__cause__
     if not isinstance(cause, StopIteration) or cause.__traceback__ is None:

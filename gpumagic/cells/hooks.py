@@ -1,7 +1,6 @@
-"""What is called before and after the cells of a shell: all of it by one pair of IPython's events.
+"""Hooks around the cells of a shell, called by one pair of callbacks for IPython's events.
 
-What records of cells, of their time or of their memory, have in common is here too: a cell's first
-line, and how many records there are at most.
+Also what records of cells' time and memory share: a cell's first line, and the number of records.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from typing import Any, Generic, TypeVar
 
 _Begun = TypeVar("_Begun")
 
-#: At most so many cells are recorded; the oldest records go first.
+#: The most cells that are recorded; the oldest records are dropped.
 MAX_CELLS = 10_000
+#: The most characters of a cell's first line.
 _LONGEST = 80
 
 
@@ -22,36 +22,35 @@ def _report_failure(error: Exception) -> None:
     from gpumagic.system import text
 
     print(
-        f"gpumagic: a function that is called around cells failed, and is called no longer "
-        f"({text.named(error)})",
+        f"gpumagic: a hook around cells was removed: it failed ({text.named(error)})",
         file=sys.stderr,
     )
 
 
 @dataclass(eq=False)
 class CellHook(Generic[_Begun]):
-    """Functions to call around every cell, also one that another cell runs.
+    """Functions to call around every cell, including cells that another cell runs.
 
-    Where one of them raises, the hook is removed, and ``failed`` is called with the exception, to
-    print a line: the user's cell is not affected.
+    Where one of them raises, the hook is removed and ``failed`` is called with the exception, to
+    print a line; the user's cell is not affected.
     """
 
-    #: Called with a cell's result when it has ended, and with what ``before`` has returned for it:
-    #: None too for a cell that is empty, or that had begun before the hook was added.
+    #: Called when a cell has ended, with what ``before`` returned for it and with its result. The
+    #: former is None also for an empty cell, and one that began before the hook was added.
     after: Callable[[_Begun | None, Any], None]
     failed: Callable[[Exception], None] = _report_failure
-    #: Called with IPython's `ExecutionInfo` when a cell begins, and with what it has returned for
-    #: the cell that runs this one: None if there is none.
+    #: Called when a cell begins, with IPython's `ExecutionInfo` and with what it returned for the
+    #: cell that runs this one; None if there is none.
     before: Callable[[Any, _Begun | None], _Begun | None] = lambda info, outer: None
-    #: Called when a cell, with all that it runs, was cancelled: it has no result.
+    #: Called when a cell and the cells that it runs were cancelled: they have no result.
     cancelled: Callable[[], None] = lambda: None
 
 
 @dataclass(eq=False)
 class _Cell:
-    """A cell that is running, with what each hook has returned for it."""
+    """A running cell, with what each hook's ``before`` returned for it."""
 
-    #: IPython's `ExecutionInfo`, by which the cell is recognised when it ends.
+    #: IPython's `ExecutionInfo`, which identifies the cell when it ends.
     info: Any
     begun: dict[CellHook[Any], Any] = field(default_factory=dict)
 
@@ -62,7 +61,7 @@ class CellHooks:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._hooks: list[CellHook[Any]] = []
-        #: The cells that are running, the outermost one first.
+        #: The running cells, the outermost first.
         self._running: list[_Cell] = []
 
     def __contains__(self, hook: CellHook[Any]) -> bool:
@@ -72,10 +71,7 @@ class CellHooks:
         return iter(self._hooks)
 
     def add(self, hook: CellHook[Any], *, running: bool = False) -> None:
-        """Call ``hook`` from the next cell on, or from within the ``running`` one.
-
-        Nothing if it was added already.
-        """
+        """Call ``hook`` from the next cell on, or from the ``running`` one on; each hook once."""
         if hook in self._hooks:
             return
         if not self._hooks:
@@ -89,7 +85,7 @@ class CellHooks:
                 raise
 
     def remove(self, hook: CellHook[Any]) -> None:
-        """Call ``hook`` no more. Nothing if it was not added."""
+        """Stop calling ``hook``; does nothing if it was not added."""
         if hook not in self._hooks:
             return
         self._hooks.remove(hook)
@@ -151,7 +147,7 @@ class CellHooks:
                 self._fail(hook, error)
 
     def _ended(self, info: Any) -> _Cell | None:
-        """Remove the cell that has ended, and those within it, from the running ones."""
+        """Remove and return the cell that has ended; also removes the cells that it ran."""
         for place in reversed(range(len(self._running))):
             if self._running[place].info is info:
                 cell = self._running[place]
@@ -165,7 +161,7 @@ class CellHooks:
 
 
 def first_line(source: str) -> str:
-    """The first line of a cell that says something, short."""
+    """Return a cell's first non-blank line, shortened."""
     head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
     line = head.splitlines()[0].strip() if head else ""
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,7 +1,7 @@
-"""Events of traced code in one thread: calls that begin or go on, lines, calls that end or pause.
+"""Events of traced code in one thread: calls that begin or resume, lines, calls that end or pause.
 
-By ``sys.monitoring`` from Python 3.12 on, which costs other code nothing and leaves the trace
-function of a debugger or a coverage tool alone; by ``sys.settrace`` before.
+From Python 3.12 on they come from ``sys.monitoring``, which costs other code nothing and does not
+affect the trace function of a debugger or a coverage tool; before, from ``sys.settrace``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 
 class Receiver(Protocol):
-    """What is told of the events. Raises nothing."""
+    """The receiver of events. Its methods raise nothing."""
 
     def enter(self, frame: FrameType) -> None:
-        """Begin a call of traced code, or go on with it."""
+        """Begin or resume a call of traced code."""
         ...
 
     def to_line(self, frame: FrameType, line: int) -> None:
@@ -25,7 +25,7 @@ class Receiver(Protocol):
         ...
 
     def leave(self, frame: FrameType) -> None:
-        """End a call, by whatever, or leave it by ``await`` or ``yield``."""
+        """End a call by ``return`` or an exception, or pause it by ``await`` or ``yield``."""
         ...
 
 
@@ -38,7 +38,7 @@ class Events(Protocol):
 
 
 def events(codes: Mapping[int, CodeType], receiver: Receiver) -> Events:
-    """Return the source of events of these code objects, by their ids, for this Python."""
+    """Return the source of events for this Python; ``codes`` are the code objects by their ids."""
     if hasattr(sys, "monitoring"):
         tool = _free_tool()
         if tool is not None:
@@ -47,25 +47,25 @@ def events(codes: Mapping[int, CodeType], receiver: Receiver) -> Events:
 
 
 class TraceEvents:
-    """Events by ``sys.settrace``. A trace function that was there before goes on working."""
+    """Events from ``sys.settrace``; a trace function that is set already is called too."""
 
     def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver) -> None:
         self._codes = codes
         self._receiver = receiver
         self._is_tracing = False
-        #: The trace function that was there before.
+        #: The trace function that was set before.
         self._previous: Any = None
 
     def start(self) -> None:
-        """Begin to trace."""
+        """Start tracing."""
         self._is_tracing = True
         self._previous = sys.gettrace()
         sys.settrace(self._begin_frame)
 
     def stop(self) -> str | None:
-        """Stop, and put back the trace function that was there before."""
+        """Stop tracing and restore the trace function that was set before."""
         self._is_tracing = False
-        # Not `is`: every mention of a method makes it anew.
+        # Not `is`: every access to a method creates a new object.
         if sys.gettrace() == self._begin_frame:
             sys.settrace(self._previous)
             return None
@@ -75,19 +75,19 @@ class TraceEvents:
         other = self._previous
         if other is not None:
             other = other(frame, event, arg)
-            self._remain()
+            self._set_again()
         if id(frame.f_code) not in self._codes or not self._is_tracing:
             return other
         self._receiver.enter(frame)
-        # A coverage tool switches the lines off where it wants none.
+        # A coverage tool disables line events in frames where it needs none.
         wanted, frame.f_trace_lines = frame.f_trace_lines, True
 
         def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal other
             if other is not None and (wanted or event != "line"):
-                # A trace function that returns None keeps its place.
+                # A local trace function that returns None stays set.
                 other = other(frame, event, arg) or other
-                self._remain()
+                self._set_again()
             if self._is_tracing:
                 if event == "line":
                     self._receiver.to_line(frame, frame.f_lineno)
@@ -97,23 +97,23 @@ class TraceEvents:
 
         return trace_lines
 
-    def _remain(self) -> None:
-        """Remain the thread's trace function, whatever the previous one has just set."""
+    def _set_again(self) -> None:
+        """Set this trace function again if the previous one has replaced it."""
         current = sys.gettrace()
         if current != self._begin_frame:
-            # Itself (coverage does that), another, or None: it wants no more.
+            # By itself (coverage does that), by another one, or by None.
             self._previous = current
             sys.settrace(self._begin_frame)
 
 
 def _free_tool() -> int | None:
-    """Return the number of a tool that is not in use, and not meant for debuggers and the like."""
+    """Return a free tool id of ``sys.monitoring`` that has no predefined use; None if none is."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     return next((each for each in (3, 4) if monitoring.get_tool(each) is None), None)
 
 
 class MonitoringEvents:
-    """Events by ``sys.monitoring``."""
+    """Events from ``sys.monitoring``."""
 
     def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver, tool: int) -> None:
         self._codes = codes
@@ -123,7 +123,7 @@ class MonitoringEvents:
         self._thread = 0
 
     def start(self) -> None:
-        """Begin to trace the code objects."""
+        """Start tracing the code objects."""
         monitoring, kinds = self._monitoring, self._monitoring.events
         self._thread = threading.get_ident()
         monitoring.use_tool_id(self._tool, "gpumagic")
@@ -141,11 +141,11 @@ class MonitoringEvents:
         local = kinds.PY_START | kinds.PY_RESUME | kinds.LINE | kinds.PY_RETURN | kinds.PY_YIELD
         for code in self._codes.values():
             monitoring.set_local_events(self._tool, code, local)
-        # These two are told of all code or none.
+        # These two events can only be set for all code.
         monitoring.set_events(self._tool, kinds.PY_THROW | kinds.PY_UNWIND)
 
     def stop(self) -> str | None:
-        """Stop, and give the tool back."""
+        """Stop tracing and free the tool id."""
         monitoring = self._monitoring
         if monitoring.get_tool(self._tool) != "gpumagic":
             return "the monitoring was ended while the cell ran: lines are missing"

@@ -1,4 +1,4 @@
-"""Find the code whose lines are to be traced: of a cell, and of functions by their names."""
+"""Find the code whose lines are to be traced: a cell's, and that of named functions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INLINE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
 class Inline(Enum):
-    """How code within other code is run: in the other's lines, unless it is a function."""
+    """How nested code runs: in the lines of the code around it, unless it is a function."""
 
     FUNCTION = 0
-    #: A comprehension, or a generator.
+    #: A comprehension or generator expression.
     EXPRESSION = 1
-    #: The body of a class, with statements of its own.
+    #: The body of a class, which has statements.
     BODY = 2
 
     def __bool__(self) -> bool:
@@ -34,13 +34,13 @@ class Inline(Enum):
 
 
 class Source(NamedTuple):
-    """Lines to be traced: of the cell, or of a function."""
+    """The lines of the cell or of a function."""
 
     name: str
     codes: tuple[CodeType, ...]
     first: int
     lines: tuple[str, ...]
-    #: The first line of its statement, by the number of each line after it.
+    #: For each further line of a statement, by number, the statement's first line.
     statements: Mapping[int, int] = MappingProxyType({})
 
 
@@ -65,10 +65,10 @@ def _named_source(name: str, codes: Sequence[CodeType], compiled: CompiledCell) 
 
 
 def _value_of(name: str, compiled: CompiledCell) -> Any:
-    """Return what ``name``, perhaps with attributes, means in the cell.
+    """Return the value of ``name``, which may have attributes, in the cell's namespaces.
 
     Raises:
-        ValueError: it means nothing there; the message is one line.
+        ValueError: it is not defined there; the message is one line.
     """
     head, *attributes = name.split(".")
     spaces = (compiled.locals, compiled.globals, vars(builtins))
@@ -88,7 +88,7 @@ def cell_source(
     codes: Sequence[CodeType], text: str, first: int, tree: ast.Module | None = None
 ) -> Source:
     """Return the cell, whose first line has the number ``first``; ``tree`` has the same numbers."""
-    # As Python counts lines: `splitlines` knows more ends, which may stand in a string.
+    # As Python counts lines; `splitlines` also splits at separators that a string may contain.
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
     statements = {} if tree is None else _continued(tree)
     return Source("cell", tuple(codes), first, tuple(lines), statements)
@@ -104,21 +104,22 @@ def function_source(name: str, function: Any) -> Source:
         inside: dict[str, Any] = {}
         for base in function.__mro__[-2::-1]:
             inside.update(vars(base))
-        raise ValueError(_choose(name, [n for n, each in inside.items() if type(each) in _WRITTEN]))
+        functions = [n for n, each in inside.items() if type(each) in _FUNCTION_TYPES]
+        raise ValueError(_class_message(name, functions))
     code = _code_of(function)
     if code is None:
         raise ValueError(f"{name} is no Python function: {type(function).__name__}")
     return code_source(name, code)
 
 
-#: What a function written in a class is there.
-_WRITTEN = (FunctionType, staticmethod, classmethod, property)
-#: The functions of a class that are named before its others.
+#: The types of attributes that a class has for the functions in its body.
+_FUNCTION_TYPES = (FunctionType, staticmethod, classmethod, property)
+#: The functions of a class that its message names before others.
 _FIRST = ("__init__", "forward", "__call__", "__enter__", "__exit__")
 
 
-def _choose(name: str, functions: Sequence[str]) -> str:
-    """Return the message for a class where a function is meant."""
+def _class_message(name: str, functions: Sequence[str]) -> str:
+    """Return the message for a class where a function is needed."""
     if not functions:
         return f"{name} is a class without Python functions"
     named = [each for each in _FIRST if each in functions] or list(functions)
@@ -127,10 +128,10 @@ def _choose(name: str, functions: Sequence[str]) -> str:
 
 
 def code_source(name: str, code: CodeType) -> Source:
-    """Return a function's lines by its code."""
+    """Return the lines of a function's code."""
     try:
         lines, first = inspect.getsourcelines(code)
-    except OSError:  # the file is gone, or the code was made from a string
+    except OSError:  # the file was removed, or the code was compiled from a string
         numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     written = tuple(line.rstrip("\n") for line in lines)
@@ -138,7 +139,7 @@ def code_source(name: str, code: CodeType) -> Source:
 
 
 def _code_of(function: Any) -> CodeType | None:
-    for _ in range(100):  # a chain of wrappers may be a circle
+    for _ in range(100):  # wrappers may refer to each other in a circle
         if isinstance(function, CodeType):
             return function
         for attribute in ("__wrapped__", "__func__", "func", "fget", "__code__", "forward"):
@@ -163,7 +164,7 @@ def defined_source(codes: Sequence[CodeType], name: str) -> Source | None:
     if not code.co_flags & inspect.CO_OPTIMIZED:
         inside = (each for each in code.co_consts if isinstance(each, CodeType))
         functions = [each.co_name for each in inside if each.co_name not in _INLINE]
-        raise ValueError(_choose(name, functions))
+        raise ValueError(_class_message(name, functions))
     return code_source(name, code)
 
 
@@ -180,7 +181,7 @@ def find_code(codes: Sequence[CodeType], name: str) -> CodeType | None:
 
 
 def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
-    """Return the code and what runs in its lines: comprehensions and class bodies, at any depth."""
+    """Yield the code and the code that runs in its lines: comprehensions, class bodies, nested."""
     yield code, Inline.FUNCTION
     for nested in code.co_consts:
         if not isinstance(nested, CodeType):
@@ -191,13 +192,13 @@ def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
 
 
 def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
-    """Return `_continued` of a function's lines; empty where they are not Python by themselves."""
+    """Return `_continued` of a function's lines; empty where they cannot be parsed alone."""
     text, before = "\n".join(lines), 1
     if text[:1].isspace():  # a method
         text, before = f"if 1:\n{text}", 2
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the code, which were given when it was compiled
+            warnings.simplefilter("ignore")  # the code's were issued when it was compiled
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
@@ -207,9 +208,9 @@ def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
 
 
 def _continued(tree: ast.Module) -> dict[int, int]:
-    """Return by number of a line the first line of the statement that it continues.
+    """Return, for each further line of a statement, the statement's first line.
 
-    Of a statement with a body, only the lines above that.
+    Of a statement with a body, only the lines above the body are included.
     """
     found: dict[int, int] = {}
     for node in ast.walk(tree):

@@ -1,8 +1,8 @@
-"""Trace code line by line, and let a counter count where one line gives way to the next.
+"""Trace code line by line, and call a counter where one line ends and the next begins.
 
-Only the code objects asked for are traced line by line, in the calling thread; every other function
+Only the requested code objects are traced line by line, in the calling thread; every other function
 that a line calls counts to the line. A comprehension counts to the lines on which it is written,
-whoever runs it.
+also if other code runs it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _Record = TypeVar("_Record")
 
 
 class Line(NamedTuple):
-    """A line of a traced source: the source's place among them, and the line's number."""
+    """A line of a traced source: the source's index, and the line's number."""
 
     source: int
     number: int
 
 
 class LineCounter(Protocol[_Record]):
-    """What is counted line by line; a record is what is counted of one call of traced code.
+    """A counter of quantities by line; a record has the counts of one call of traced code.
 
-    Each of these is called while the code that is traced stands still.
+    The traced code is paused while one of these methods runs.
     """
 
     def new_record(self) -> _Record:
@@ -39,9 +39,9 @@ class LineCounter(Protocol[_Record]):
         ...
 
     def read(self, running: _Record | None) -> None:
-        """Read the counters; what happened since the last reading is the running line's.
+        """Read the counters; the change since the last reading belongs to the running line.
 
-        ``running`` is the record of the call whose line that is; None if none is traced.
+        ``running`` is the record of the call that the line is in; None if it is not traced.
         """
         ...
 
@@ -56,41 +56,41 @@ class LineCounter(Protocol[_Record]):
     def end_line(self, call: _Record, line: Line, *, recursive: bool) -> None:
         """End a line at the last reading.
 
-        ``recursive``: the same line runs in a caller, too, and counts all that happens in this one.
+        ``recursive``: the same line also runs in a caller and counts the change within this one.
         """
         ...
 
     def end_call(self, call: _Record, caller: _Record | None) -> None:
-        """End or leave a call, which may go on later with the same record."""
+        """End or pause a call, which may resume later with the same record."""
         ...
 
 
 class _Call(Generic[_Record]):
-    """A call of traced code that has begun, and the line that it is at."""
+    """A running call of traced code, and its current line."""
 
     def __init__(self, source: int, frame: FrameType, record: _Record) -> None:
         self.source = source
         self.record = record
-        #: The call's own frame, and those of comprehensions within it, with the line they left.
+        #: The call's own frame, and those of comprehensions in it, with the line that runs them.
         self.frames: list[tuple[FrameType, int]] = [(frame, 0)]
         self.line = frame.f_lineno
-        #: The statement that runs, by its first line.
+        #: The first line of the current statement.
         self.statement = 0
 
 
 @dataclass(frozen=True)
 class _Paused(Generic[_Record]):
-    """A call that was left, perhaps by ``await`` or ``yield``, and may go on where it was."""
+    """A call that ``await`` or ``yield`` may have paused."""
 
     code: CodeType
-    #: The place in the code.
+    #: The index of its last instruction.
     last: int
     statement: int
     record: _Record
 
-    def is_where(self, frame: FrameType) -> bool:
-        """Whether a frame with the same id is this one: a new one stands elsewhere."""
-        # Some versions of Python have gone on to the next instruction.
+    def is_resumed(self, frame: FrameType) -> bool:
+        """Return whether a frame with the same id is this call's: a new one is elsewhere in it."""
+        # Some versions of Python have advanced to the next instruction.
         return self.code is frame.f_code and frame.f_lasti in (self.last, self.last + 2)
 
 
@@ -98,7 +98,7 @@ _PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 class LineTracer(Generic[_Record]):
-    """Traces ``sources`` from `start` to `stop`, in the calling thread, for ``counter``."""
+    """A tracer of ``sources`` from `start` to `stop`, in the calling thread, for ``counter``."""
 
     def __init__(self, sources: Sequence[Source], counter: LineCounter[_Record]) -> None:
         self._counter = counter
@@ -109,21 +109,21 @@ class LineTracer(Generic[_Record]):
             for whole in source.codes
             for code, inline in with_inline(whole)
         ]
-        #: By the id of a code object, which source it is of, and how it is run.
+        #: By the id of a code object, the index of its source, and how it runs.
         self._traced = {id(code): (i, inline) for code, i, inline in inside}
         self._events = events({id(code): code for code, _, _ in inside}, self)
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
-        #: By the id of a frame, which is not kept: it would keep what the frame holds.
+        #: By the id of a frame: a reference to it would keep its variables alive.
         self._paused: dict[int, _Paused[_Record]] = {}
         self._tracing = False
         #: The sources of which any line ran.
         self.ran: set[int] = set()
-        #: Why lines may be missing, if they may: one line each.
+        #: Why lines may be missing, if any may be; one line each.
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Begin to trace."""
+        """Start tracing."""
         self._tracing = True
         self._events.start()
 
@@ -142,7 +142,7 @@ class LineTracer(Generic[_Record]):
     # --- the events --------------------------------------------------------------------------
 
     def enter(self, frame: FrameType) -> None:
-        """Begin a call of traced code, or go on with it."""
+        """Begin or resume a call of traced code."""
         if self._tracing:
             self._guarded(self._enter, frame, *self._traced[id(frame.f_code)])
 
@@ -152,12 +152,12 @@ class LineTracer(Generic[_Record]):
             self._guarded(self._to_line, frame, line)
 
     def leave(self, frame: FrameType) -> None:
-        """End a call, or leave it by ``await`` or ``yield``."""
+        """End a call, or pause it by ``await`` or ``yield``."""
         if self._tracing:
             self._guarded(self._leave, frame)
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
-        """Trace no more lines after an error of ours, which must not reach the user's code."""
+        """Run a step; after an error of gpumagic, stop tracing: it must not reach user code."""
         try:
             step(*arguments)
         except Exception as error:
@@ -175,7 +175,7 @@ class LineTracer(Generic[_Record]):
             return
         self._read()
         paused = self._paused.pop(id(frame), None)
-        if paused is not None and paused.is_where(frame):
+        if paused is not None and paused.is_resumed(frame):
             call = _Call(source, frame, paused.record)
             call.statement = paused.statement
         else:
@@ -195,13 +195,13 @@ class LineTracer(Generic[_Record]):
             return
         _, line = call.frames.pop()
         if call.frames:
-            # A comprehension's end: back in the line that runs it.
+            # A comprehension has ended: continue the line that runs it.
             self._go_to(call, line, call.frames[-1][0])
         else:
             self._pop(frame if frame.f_code.co_flags & _PAUSES else None)
 
     def _unwind_to(self, frame: FrameType) -> _Call[_Record] | None:
-        """Return the call of ``frame``; end those above it, whose end was not traced."""
+        """Return the call of ``frame``; end the calls above it, whose end was not traced."""
         if self._calls and self._calls[-1].frames[-1][0] is frame:
             return self._calls[-1]
         if not any(known is frame for call in self._calls for known, _ in call.frames):
@@ -215,7 +215,7 @@ class LineTracer(Generic[_Record]):
             self._pop()
 
     def _pop(self, paused: FrameType | None = None) -> None:
-        """End a call; ``paused`` is its frame if it may go on later."""
+        """End the innermost call; ``paused`` is its frame if it may resume."""
         self._read()
         call = self._calls.pop()
         self._end_line(call)
@@ -226,13 +226,13 @@ class LineTracer(Generic[_Record]):
         self._counter.end_call(call.record, self._calls[-1].record if self._calls else None)
 
     def _go_to(self, call: _Call[_Record], line: int, frame: FrameType) -> None:
-        # One line after itself is one run: a comprehension's passes, a loop's in one line.
+        # A line that follows itself is one run: iterations of a comprehension or a one-line loop.
         if line == call.line:
             return
         self._read()
         self._end_line(call)
         call.line = line
-        # A comprehension belongs to the statement that runs it, wherever it is written.
+        # A comprehension belongs to the statement that runs it, on whichever line it is written.
         if self._traced[id(frame.f_code)][1] is not Inline.EXPRESSION:
             statement = self._statement(call)
             if statement != call.statement:
@@ -241,7 +241,7 @@ class LineTracer(Generic[_Record]):
         self._begin_line(call)
 
     def _statement(self, call: _Call[_Record]) -> int:
-        """Return the first line of the statement that the call's line is in."""
+        """Return the first line of the statement that contains the call's current line."""
         return self._statements[call.source].get(call.line, call.line)
 
     def _read(self) -> None:

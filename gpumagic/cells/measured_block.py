@@ -1,7 +1,7 @@
-"""Measure blocks and functions of a script; subclasses define what, by `begin` and `end`.
+"""Measure blocks and functions of a script; subclasses define `begin` and `end`.
 
-Blocks may be nested, or run in several threads and tasks, also with one object: each block has
-state of its own.
+One object may measure nested blocks, and blocks in several threads and tasks: each block has its
+own state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Self = TypeVar("_Self", bound="Measured[Any, Any]")
 
 
 class Scopes(Generic[_Block]):
-    """The open blocks: their measuring object, and the thread and task that they run in."""
+    """The open blocks, each with its measuring object, and its thread and task."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -36,44 +36,47 @@ class Scopes(Generic[_Block]):
         return len(self._open)
 
     def enter(self, owner: object, block: _Block) -> None:
+        """Add a block that ``owner`` opens in the current thread and task."""
         with self._lock:
-            self._open.append((owner, _here(), block))
+            self._open.append((owner, _thread_and_task(), block))
 
     def leave(self, owner: object) -> _Block:
-        """Close and return the last block that ``owner`` has opened in this task, or this thread.
+        """Remove and return the last block that ``owner`` has opened in this thread and task.
 
         If there is none (an asynchronous generator may end its block in another task), the last
-        that it has opened anywhere.
+        that it has opened in any.
         """
-        here = _here()
+        here = _thread_and_task()
         with self._lock:
             own = [i for i, entry in enumerate(self._open) if entry[0] is owner]
             place = next((i for i in reversed(own) if self._open[i][1] == here), own[-1])
             return self._open.pop(place)[2]
 
 
-def _here() -> object:
-    """Return the current thread and task."""
+def _thread_and_task() -> object:
+    """Return the ids of the current thread and task."""
     asyncio: Any = sys.modules.get("asyncio")
     loop = None if asyncio is None else asyncio._get_running_loop()
     return get_ident(), None if loop is None else id(asyncio.current_task(loop))
 
 
 class Measured(Generic[_Block, _Result]):
-    """A context manager that measures its blocks by `begin` and `end`."""
+    """A context manager that measures its blocks."""
 
     #: The message of `result` while no block has ended.
     unfinished = "the block has not ended"
 
     def __init__(self) -> None:
-        #: The last result of each thread, and of all.
+        #: The last result of each thread, and of all threads.
         self._results: dict[int, _Result] = {}
         self._latest: _Result | None = None
 
     def begin(self) -> _Block:
+        """Start measuring a block and return its state."""
         raise NotImplementedError
 
     def end(self, block: _Block, *, partial: bool) -> _Result:
+        """Return the result of a block; ``partial`` if an exception ended it."""
         raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
@@ -142,8 +145,8 @@ def _compiling() -> bool:
 def decorated(
     function: Any,
     measure: Callable[[], Measured[Any, Any]],
-    keep: Callable[[Any, str, Any], None],
-    instead: str,
+    report: Callable[[Any, str, Any], None],
+    alternative: str,
 ) -> Any:
     """Wrap ``function`` so that every call is measured, with its awaits if it is a coroutine.
 
@@ -152,20 +155,20 @@ def decorated(
     Args:
         function: Any callable, ``staticmethod`` or ``classmethod``.
         measure: Creates a measurement.
-        keep: Called after each call with the wrapper, the function's name, and the result.
-        instead: For the error on a generator function: how to measure its loop.
+        report: Called after each call with the wrapper, the function's name, and the result.
+        alternative: For the error on a generator function: how to measure its loop.
 
     Raises:
-        SpecError: a generator function, of which only the creation would be measured; or something
-            that cannot be called.
+        SpecError: ``function`` is a generator function, of which only the creation would be
+            measured, or cannot be called.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorated(function.__func__, measure, keep, instead))
+        return type(function)(decorated(function.__func__, measure, report, alternative))
     if not callable(function):
         raise SpecError(f"a function can be measured, not {type(function).__name__}")
     kind, name = kind_of(function), name_of(function)
     if kind == "generator":
-        raise SpecError(f"{name} is a generator: measure the loop that uses it, {instead}")
+        raise SpecError(f"{name} is a generator: measure the loop that uses it, {alternative}")
 
     @contextmanager
     def measured_call() -> Iterator[None]:
@@ -174,8 +177,8 @@ def decorated(
             with measured:
                 yield
         finally:
-            if measured.finished is not None:  # the measuring itself may have been interrupted
-                keep(wrapped, name, measured.finished)
+            if measured.finished is not None:  # the measurement may have been interrupted
+                report(wrapped, name, measured.finished)
 
     async def run_async(*args: Any, **kwargs: Any) -> Any:
         with measured_call():
@@ -187,7 +190,7 @@ def decorated(
         with measured_call():
             return function(*args, **kwargs)
 
-    # Functions only: the attributes of an nn.Module are its parameters.
+    # Only for functions: the attributes of an nn.Module are its parameters.
     updated = ("__dict__",) if isinstance(function, types.FunctionType) else ()
     around = functools.wraps(function, updated=updated)
     wrapped = around(run_async if kind == "coroutine" else run)

@@ -1,8 +1,8 @@
-"""A statement compiled once into a function that runs it any number of times, as ``timeit`` does.
+"""Compile a statement once into a function that runs it any number of times, as ``timeit`` does.
 
 No source text is executed per run, and the statement's variables are local to the function: they
-do not enter the user's namespace. The function's own names are no identifiers, so that they cannot
-collide with the user's.
+do not enter the user's namespace. The function's own names are no valid identifiers, so that they
+cannot collide with the user's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Loop:
     compile_time: float = 0.0
 
     async def run(self, count: int, clock: AbstractContextManager[Any] | None = None) -> None:
-        """Run the setup, and then, within ``clock``, the statement ``count`` times.
+        """Run the setup once, and then, within ``clock``, the statement ``count`` times.
 
         Awaits only if the statement does.
         """
@@ -45,7 +45,7 @@ class Loop:
 def as_function(
     module: ast.Module, *, is_async: bool, setup: ast.Module | None = None
 ) -> ast.Module:
-    """Return ``module`` with its body in a loop in a function, and ``setup`` above the loop."""
+    """Return ``module`` with its body in a function's loop, and ``setup`` above the loop."""
     arguments = ast.arguments(
         posonlyargs=[],
         args=[ast.arg(_TICKS), ast.arg(_CLOCK)],
@@ -72,7 +72,7 @@ def as_function(
     return ast.fix_missing_locations(ast.Module([function], []))
 
 
-def take_function(code: Any, namespace: dict[str, Any]) -> _Function:
+def defined_function(code: Any, namespace: dict[str, Any]) -> _Function:
     """Return the function that ``code``, compiled from `as_function`, defines."""
     namespace.setdefault("__builtins__", builtins)
     made: dict[str, Any] = {}
@@ -91,15 +91,15 @@ def compile_statement(source: str, namespace: dict[str, Any], setup: str = "") -
     """
     name = "<cudatime>"
     tree = ast.parse(source, name)
-    # return and yield, valid only in a function, must not become valid in the loop's.
+    # return and yield are valid only in a function, and must not become valid in the loop's.
     compile(tree, name, "exec")
     first = ast.parse(setup, "<setup>")
     compile(first, "<setup>", "exec")
     code = compile(as_function(tree, is_async=False, setup=first), name, "exec")
-    return Loop(take_function(code, namespace), is_async=False)
+    return Loop(defined_function(code, namespace), is_async=False)
 
 
-def of_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
+def compile_callable(function: Callable[[], Any], setup: str | Callable[[], Any] = "") -> Loop:
     """Compile ``function()`` into a loop, after ``setup()`` or the source text ``setup``."""
     namespace = {"function": function, "setup": setup}
     return compile_statement(

@@ -1,4 +1,4 @@
-"""Locate exceptions in the user's code: their frames, files and lines."""
+"""Locate frames and exceptions in the user's code: file or cell, line, function."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from typing import Any
 
 from gpumagic.system import introspection
 
-#: Returns the number of the cell that a file name stands for, or None.
+#: Returns the execution number of the cell with a file name; None for any other file.
 CellOf = Callable[[str], "int | None"]
 
 
 def no_cells(filename: str) -> int | None:
     """Return None: without a notebook no file is a cell."""
     return None
-
-
-linked = introspection.linked
 
 
 def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
@@ -59,7 +56,7 @@ def is_users(filename: str | None, cell_of: CellOf = no_cells) -> bool:
 
 
 def is_own(filename: str | None) -> bool:
-    """Return whether an unlisted module is the user's own: of a user's file, or of none."""
+    """Return whether a module is the user's own: defined in the user's file, or in no file."""
     return filename is None or is_users(filename)
 
 
@@ -70,7 +67,7 @@ def is_standard(filename: str) -> bool:
 
 
 def users_modules() -> dict[str, Any]:
-    """Return the user's own modules by name; loads no lazily loaded one."""
+    """Return the user's own modules by name; loads no lazy module."""
     return {
         name: module
         for name, module in list(sys.modules.items())
@@ -98,5 +95,5 @@ def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
 
 
 def source(frame: FrameType, line: int) -> str | None:
-    """Return the source of a line, stripped, or None."""
+    """Return the source of a line without indentation; None if not known."""
     return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip() or None

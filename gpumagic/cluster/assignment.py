@@ -9,10 +9,8 @@ from typing import TypeVar
 
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, Device, EngineDevices
-from gpumagic.selection.spec import Wants, refusal
+from gpumagic.selection.spec import NO_WANTS, Wants, refusal
 from gpumagic.system.text import noun
-
-_NO_WANTS = Wants()
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def _too_few(
     return f"{has}: {way}"
 
 
-def most_free(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dict[int, str]:
+def most_free(table: ClusterTable, number: int, wants: Wants = NO_WANTS) -> dict[int, str]:
     """Assign the ``number`` devices with the most free memory on all hosts, each to one engine.
 
     Return their UUIDs by engine id, without the other engines. A device goes to an engine that was
@@ -199,7 +197,7 @@ def most_free(table: ClusterTable, number: int, wants: Wants = _NO_WANTS) -> dic
 
 
 def _of_host(
-    host: str, engines: Sequence[EngineDevices], wants: Wants = _NO_WANTS
+    host: str, engines: Sequence[EngineDevices], wants: Wants = NO_WANTS
 ) -> dict[int, list[Unit]]:
     """Return the devices of each engine of a host that it was given at its start, and that fit.
 

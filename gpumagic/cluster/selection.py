@@ -10,10 +10,9 @@ from gpumagic.cluster.rpc import TIMEOUT, call
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection
-from gpumagic.selection.spec import Wants, parse
+from gpumagic.selection.spec import NO_WANTS, Wants, parse
 from gpumagic.system.text import noun
 
-_NO_WANTS = Wants()
 #: Seconds for an engine to select devices, and to restart.
 _SELECT_TIMEOUT, _RESTART_TIMEOUT = 30.0, 90.0
 
@@ -62,7 +61,7 @@ def choose(
     spec: str,
     engines: Sequence[int] | None = None,
     *,
-    wants: Wants = _NO_WANTS,
+    wants: Wants = NO_WANTS,
     restart: bool = False,
     force: bool = False,
     claim: bool = True,

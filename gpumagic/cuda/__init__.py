@@ -1,4 +1,4 @@
-"""What the CUDA driver, NVML and ``torch.cuda`` say of the devices and of this process.
+"""The devices and the state of this process, from the CUDA driver, NVML and ``torch.cuda``.
 
 The only importers of ``torch`` (`torch_cuda`, `probe_program`) and of ``pynvml`` (`nvml`).
 """

@@ -1,9 +1,8 @@
-"""Whether an error has destroyed this process's CUDA context, after which every call on it fails.
+"""Find out whether an error has destroyed this process's CUDA context: every later call fails.
 
-A failed kernel (an assertion, an illegal address) and a lost device do that, for as long as the
-process lasts. The error's text alone does not tell: a worker process's error arrives as text too.
-So a context is asked, by a call that waits for nothing. Once the answer is known, CUDA is asked no
-more.
+A failed kernel (an assertion, an illegal address) and a lost device do that until the process ends.
+The error's text alone does not show it: a worker process's error arrives as text too. So a context
+is queried, by a call that waits for nothing, until it returns such an error.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import re
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.process_state import STATE
 
-#: What the errors say that leave "the process in an inconsistent state": cudaError_t in the CUDA
-#: runtime's documentation; and what happened.
+#: By the text of each error that leaves "the process in an inconsistent state" (``cudaError_t`` in
+#: the CUDA runtime's documentation), what has happened.
 _CAUSES = {
     "device-side assert triggered": "an assertion in a kernel failed, mostly an index out of range",
     "illegal memory access": "a kernel accessed an illegal address",
@@ -27,7 +26,7 @@ _CAUSES = {
     "launch timed out": "a kernel ran longer than the driver allows",
     "uncorrectable ECC error": "the device's memory has an uncorrectable error",
     "uncorrectable NVLink error": "a link between the devices has an uncorrectable error",
-    "unknown error": "the device does not answer: it may be lost",
+    "unknown error": "the device does not respond: it may be lost",
 }
 _CUDA_ERROR = re.compile(
     r"\bCUDA (driver )?error\b|CUBLAS_STATUS_|CUDNN_STATUS_|Triton Error|cudaError|CUDA_ERROR_"
@@ -35,7 +34,7 @@ _CUDA_ERROR = re.compile(
 
 
 def cause() -> str | None:
-    """Return what has destroyed the context, as a clause, if that is known; asks nothing."""
+    """Return what has destroyed the context, as a clause, if that is known; queries nothing."""
     return STATE.context_failure
 
 
@@ -47,14 +46,13 @@ def is_cuda_error(text: str) -> bool:
 def check() -> str | None:
     """Return what has destroyed the context, as a clause; None if it is intact or there is none."""
     if STATE.context_failure is None:
-        answer = _answer()
-        known = (cause for text, cause in _CAUSES.items() if text in answer)
-        STATE.context_failure = next(known, None)
+        error = _context_error()
+        STATE.context_failure = next((c for text, c in _CAUSES.items() if text in error), None)
     return STATE.context_failure
 
 
-def _answer() -> str:
-    """Return the error with which a context of this process answers; empty if there is none."""
+def _context_error() -> str:
+    """Return the error that a query of this process's contexts raises; empty if none does."""
     try:
         for ordinal in torch_cuda.contexts():
             torch_cuda.memory_info(ordinal)

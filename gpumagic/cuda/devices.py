@@ -1,4 +1,4 @@
-"""The table of devices: what NVML measures, and what this process sees and uses of it."""
+"""The table of devices: NVML's measurements, and what this process sees and uses of each device."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from gpumagic.cuda import driver, nvml, visible_devices
 from gpumagic.cuda.processes import look_up
+from gpumagic.cuda.visible_devices import uuid_key
 from gpumagic.errors import DeviceError
 from gpumagic.results import Device, DeviceTable, Process
 from gpumagic.system import system_files
@@ -19,27 +20,23 @@ from gpumagic.system import system_files
 #: Below this, memory in use without a process is the driver's own (by NVML's version 2).
 _IDLE_USE = 64 * 2**20
 
-#: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only
-#: there are NVML's pids surely ours.
+#: Inode of the system's first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h): only in
+#: that one are NVML's pids certain to be those of this process's namespace.
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
-    """Return the GPUs of this machine, and what this process sees of them.
+    """Return the GPUs of this machine, and which of them this process sees.
 
-    Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
-    CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
-    without a driver, the table is empty and its ``error`` says why.
+    Does not initialise CUDA and imports no torch. Without NVML the CUDA driver lists the devices in
+    a child process, and fields that only NVML knows are None. On a machine without GPUs, or without
+    a driver, the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user and what it runs, by name; with ``arguments``
-    the whole command lines of this user's own.
+    ``processes`` also looks up each process's user and command; with ``arguments`` the whole
+    command lines of this user's own.
     """
     state = driver.state()
-    environment = {
-        name: os.environ[name]
-        for name in (visible_devices.MASK, visible_devices.ORDER)
-        if name in os.environ
-    }
+    environment = visible_devices.variables(os.environ)
     common: dict[str, Any] = {
         "environment": environment,
         "cuda_initialized": state.initialized,
@@ -50,14 +47,14 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
         session = nvml.session()
         readings = _named_by_driver(session.read())
     except DeviceError as error:
-        listed = _without_nvml()
+        listed = _read_by_driver()
         if not listed:
             return DeviceTable(error=str(error), **common)
         return DeviceTable(
             compose(listed, environment, state, False, False), notes=(str(error),), **common
         )
     missing = bool(readings) and not state.loaded and not driver.installed()
-    if missing:  # the same as hidden
+    if missing:  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
@@ -73,7 +70,7 @@ def check(table: DeviceTable) -> None:
     """Check that devices can be chosen from the table.
 
     Raises:
-        DeviceError: they cannot; the reason, and what to do, in one line.
+        DeviceError: they cannot; the message has the reason and the remedy in one line.
     """
     if table.error is not None:
         raise DeviceError(f"the GPUs cannot be listed: {table.error}")
@@ -83,14 +80,14 @@ def check(table: DeviceTable) -> None:
 
 @cache
 def _listed_by_driver() -> tuple[driver.ListedDevice, ...]:
-    """Return the devices; none where the driver does not start, which is cached too."""
+    """Return the devices that the driver lists; none if it does not start, which is cached too."""
     try:
         return driver.list_in_child()
     except DeviceError:
         return ()
 
 
-def _without_nvml() -> list[dict[str, Any]]:
+def _read_by_driver() -> list[dict[str, Any]]:
     """Return the devices' fields as the CUDA driver lists them; empty where there is no driver."""
     return [
         {
@@ -107,7 +104,7 @@ def _without_nvml() -> list[dict[str, Any]]:
 def _named_by_driver(readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the readings; where NVML refuses UUIDs, with the driver's, in the same PCI order."""
     unnamed = [r for r in readings if r.get("uuid") is None and "error" not in r]
-    listed = _without_nvml() if unnamed else []
+    listed = _read_by_driver() if unnamed else []
     if [each["name"] for each in listed] == [reading.get("name") for reading in readings]:
         for reading in unnamed:
             reading["uuid"] = listed[reading["index"]]["uuid"]
@@ -150,8 +147,8 @@ def _seen(
 ) -> tuple[dict[int, int], dict[int, bool], Mapping[int, str]]:
     """Return, by index, the CUDA ordinal, whether it is visible, and the MIG instance.
 
-    As far as it is known: from the driver once it is initialised, since the variables no longer
-    count then; before, from the variables.
+    As far as they are known: from the driver once it is initialised, since the variables no longer
+    matter then; before, from the variables.
     """
     indexes = [fields["index"] for fields in readings]
     if state.failed:
@@ -165,22 +162,22 @@ def _seen(
     if state.uuids is None:
         return {}, {}, {}
     index_of = {
-        uuid[4:].lower(): fields["index"]
+        uuid_key(uuid): fields["index"]
         for fields in readings
         for uuid in (fields.get("uuid"), *(part.uuid for part in fields.get("mig", ())))
         if uuid is not None
     }
-    found = [index_of.get(uuid[4:].lower()) for uuid in state.uuids]
+    shown = [*map(uuid_key, state.uuids)]
+    found = [*map(index_of.get, shown)]
     ordinals = _numbered(found)
     visible = dict.fromkeys(ordinals, True)
     if None not in found:  # otherwise a UUID unknown to NVML may be any of the other devices
         visible |= {index: index in ordinals for index in indexes}
-    shown = {uuid[4:].lower() for uuid in state.uuids}
     parts = {
         fields["index"]: part.uuid
         for fields in readings
         for part in reversed(fields.get("mig", ()))
-        if part.uuid[4:].lower() in shown
+        if uuid_key(part.uuid) in shown
     }
     return ordinals, visible, parts
 
@@ -191,7 +188,7 @@ def _identity(fields: Mapping[str, Any]) -> Device:
 
 
 def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
-    """Return index to ordinal; of several visible MIG instances of a device the first counts."""
+    """Return the ordinals by index; of several visible MIG instances of a device, the first's."""
     ordinals: dict[int, int] = {}
     for ordinal, index in enumerate(indexes):
         if index is not None:
@@ -202,10 +199,9 @@ def _numbered(indexes: Sequence[int | None]) -> dict[int, int]:
 def _own_is_known(readings: Sequence[dict[str, Any]], with_context: set[int], pid: int) -> bool:
     """Return whether NVML's entries with this process's pid are this process.
 
-    In a container NVML may list the host's pids, one of which may equal ours by chance, or none.
-    So outside the first pid namespace the entries count only if they stand at exactly those
-    devices on which this process has a context. Inside it a process without a context is not
-    listed.
+    In a container NVML may list the host's pids, one of which may equal this process's by chance,
+    or none. So outside the first pid namespace the entries count only if exactly the devices on
+    which this process has a context have one. Inside it a process without a context is not listed.
     """
     listed = {
         fields["index"]
@@ -219,7 +215,7 @@ def _own_is_known(readings: Sequence[dict[str, Any]], with_context: set[int], pi
 
 @cache
 def in_first_pid_namespace() -> bool:
-    """Return whether this process is in the system's first pid namespace, not in a container's."""
+    """Return whether this process is in the system's first pid namespace, not a container's."""
     if not sys.platform.startswith("linux"):
         return True
     try:
@@ -230,14 +226,14 @@ def in_first_pid_namespace() -> bool:
 
 
 def _is_here(pid: int) -> bool:
-    """Return whether NVML's pid is that of a process in this pid namespace."""
+    """Return whether a pid that NVML lists is that of a process in this pid namespace."""
     return in_first_pid_namespace() or _uses_cuda(pid)
 
 
 def _uses_cuda(pid: int) -> bool:
-    """Return whether a process of this pid namespace has the CUDA driver loaded.
+    """Return whether a process of this pid namespace has loaded the CUDA driver.
 
-    Distinguishes a process of this container from one outside whose pid exists here too.
+    Distinguishes a process in this container from one outside with the same pid.
     """
     try:
         return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
@@ -248,7 +244,10 @@ def _uses_cuda(pid: int) -> bool:
 def _own_memory(
     listed: tuple[Process, ...] | None, context: bool, known: bool, initialized: bool | None
 ) -> int | None:
-    """Return the bytes of this process, which has a ``context`` or not; None if not known."""
+    """Return the bytes that this process holds on a device; None if not known.
+
+    ``context``: whether it has one there; ``known``: whether NVML's entry for it is known.
+    """
     if known:
         for process in listed or ():
             if process.own:
@@ -263,7 +262,7 @@ def _others_memory(listed: tuple[Process, ...] | None, fields: Mapping[str, Any]
     if listed is None:
         return None
     if not listed:
-        # An empty list with memory in use: a container hides the processes outside of it.
+        # Memory in use without a process: a container does not list the processes outside it.
         used = fields.get("memory_used")
         return 0 if used is not None and used < _IDLE_USE else None
     total = 0

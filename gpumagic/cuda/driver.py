@@ -1,9 +1,9 @@
-"""The state of the CUDA driver in this process, asked by ctypes without changing it.
+"""Query the state of the CUDA driver in this process by ctypes, without changing it.
 
 The driver reads ``CUDA_VISIBLE_DEVICES`` once, in ``cuInit``; from then on what this process sees
 is fixed. ``torch.cuda.is_initialized()`` is only torch's own flag and stays False after, for
-example, ``torch.cuda.is_available()``. So the driver itself is asked: before ``cuInit`` every
-function answers ``CUDA_ERRORNOT_INITIALIZED``, whichever library may call it later.
+example, ``torch.cuda.is_available()``. So the driver itself is queried: before ``cuInit``, which
+any library may call, every function returns ``CUDA_ERROR_NOT_INITIALIZED``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gpumagic.cuda.driver_program import LIBRARY, NO_DEVICE, NOT_INITIALIZED, SUCCESS, uuid_of
 from gpumagic.cuda.process_state import STATE
 
-#: State and remedy where there are devices, but the library cannot be loaded.
+#: The message where there are devices, but the driver's library cannot be loaded.
 MISSING = (
     f"CUDA's own driver library, {LIBRARY}, cannot be loaded; start a container with --gpus all "
     "and NVIDIA_DRIVER_CAPABILITIES=compute,utility, elsewhere install the NVIDIA driver"
@@ -29,19 +29,19 @@ class DriverState:
 
     #: Whether the driver's library is loaded (torch loads it on import, without initialising it).
     loaded: bool
-    #: Whether it is initialised, by whichever library; None where its answer is not understood.
+    #: Whether any library has initialised it; None where it returns an unknown code.
     initialized: bool | None
     #: UUIDs of the visible devices in CUDA's order (``GPU-…``; for a MIG instance its own,
-    #: ``MIG-…``); None where the driver is not initialised or does not tell them.
+    #: ``MIG-…``); None where the driver is not initialised or does not report them.
     uuids: tuple[str, ...] | None = None
     #: The ordinals with a primary context.
     contexts: tuple[int, ...] = ()
-    #: CUDA's runtime has failed to initialise in this process (`gpumagic.cuda.init_failure`), so
-    #: the process sees no device, whatever the driver could show.
+    #: Whether CUDA's runtime has failed to initialise in this process, which then sees no device
+    #: (`gpumagic.cuda.init_failure`).
     failed: bool = False
 
 
-#: A cache: the library once it was seen loaded.
+#: A cache: the library, once it was found loaded.
 _library: ctypes.CDLL | None = None
 
 
@@ -65,7 +65,7 @@ def loaded_library() -> ctypes.CDLL | None:
 
 
 def installed() -> bool:
-    """Return whether there is a CUDA driver: its library can be loaded. Initialises nothing.
+    """Return whether the CUDA driver's library can be loaded. Initialises nothing.
 
     Loads the library if it is not loaded yet, as the import of torch does.
     """
@@ -93,9 +93,9 @@ def cuda_version() -> tuple[int, int] | None:
 
 
 def is_initialized() -> bool:
-    """Return whether the driver is initialised in this process; the cheapest query.
+    """Return whether the driver is initialised in this process; cheaper than `state`.
 
-    False also where the answer is not understood: `state` distinguishes these.
+    False also where the driver returns an unknown code, which `state` distinguishes.
     """
     library = loaded_library()
     if library is None:
@@ -106,13 +106,13 @@ def is_initialized() -> bool:
 def known_initialized() -> bool:
     """Return `is_initialized`, or False where `loaded_library` has not found the library yet.
 
-    Cheaper, since it does not look for the library.
+    Cheaper still, since it does not search for the library.
     """
     return _library is not None and is_initialized()
 
 
 def state() -> DriverState:
-    """Return the driver's state. Loads and initialises nothing, makes no context."""
+    """Return the driver's state. Loads and initialises nothing, creates no context."""
     library = loaded_library()
     if library is None:
         return DriverState(loaded=False, initialized=False)
@@ -144,7 +144,7 @@ def _handles(library: ctypes.CDLL, count: int) -> list[ctypes.c_int] | None:
 
 
 def _uuids(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[str, ...] | None:
-    """Return the devices' UUIDs; None if one is not told."""
+    """Return the devices' UUIDs; None if the driver does not report one of them."""
     uuids = [uuid_of(library, handle) for handle in handles]
     known = [uuid for uuid in uuids if uuid is not None]
     return tuple(known) if len(known) == len(uuids) else None
@@ -166,14 +166,14 @@ def _contexts(library: ctypes.CDLL, handles: list[ctypes.c_int]) -> tuple[int, .
 class ListedDevice:
     """A device as the CUDA driver lists it."""
 
-    #: None where the driver does not tell it.
+    #: None where the driver does not report it.
     uuid: str | None
     name: str
     memory_total: int
     compute_capability: tuple[int, int]
 
 
-#: Variables under which the driver shows every device, in PCI order.
+#: Variables with which the driver shows every device, in PCI order.
 _EVERYTHING: Mapping[str, str | None] = {
     "CUDA_VISIBLE_DEVICES": None,
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -183,13 +183,13 @@ _EVERYTHING: Mapping[str, str | None] = {
 def list_in_child(
     variables: Mapping[str, str | None] = _EVERYTHING, timeout: float = 20.0
 ) -> tuple[ListedDevice, ...]:
-    """Return the devices that the CUDA driver lists, in its order, in a child process.
+    """Return the devices that the CUDA driver lists in a child process, in its order.
 
-    By default every device of the machine in PCI order. For machines whose NVML is missing or
-    broken, and where only the driver knows its order. This process's driver is not initialised.
+    By default every device of the machine in PCI order. For machines without a working NVML, and
+    where only the driver knows its order. This process's driver is not initialised.
 
     Raises:
-        DeviceError: there is no driver, or it does not start.
+        DeviceError: there is no driver, or it does not start within ``timeout`` seconds.
     """
     import inspect
     import json
@@ -204,20 +204,23 @@ def list_in_child(
     try:
         done = child_process.python(source, "-I", "-S", environment=environment, timeout=timeout)
     except (OSError, child_process.ChildTimeoutError) as error:
-        raise DeviceError(f"the CUDA driver could not be asked: {error}") from error
+        raise DeviceError(f"the CUDA driver could not be queried: {error}") from error
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    answer = found[-1] if found else {}
-    if "devices" not in answer:
-        reason = answer.get("error") or child_process.last_error(done.stderr) or "no reason given"
+    output = found[-1] if found else {}
+    if "devices" not in output:
+        reason = output.get("error") or child_process.last_error(done.stderr) or "no reason given"
         raise DeviceError(f"no CUDA driver: {reason}")
     return tuple(
         ListedDevice(**{**each, "compute_capability": tuple(each["compute_capability"])})
-        for each in answer["devices"]
+        for each in output["devices"]
     )
 
 
 def c_environment(name: str) -> str | None:
-    """Return a variable as C code, such as the driver, reads it; `os.environ` may differ."""
+    """Return an environment variable as C code, such as the driver, reads it.
+
+    `os.environ` may differ where the user has replaced it.
+    """
     if os.name == "nt":
         return os.environ.get(name)
     getenv = ctypes.CDLL(None).getenv

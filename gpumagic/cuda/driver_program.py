@@ -1,7 +1,7 @@
-"""List the devices that the CUDA driver shows; complete in itself.
+"""List the devices that the CUDA driver shows; a program that runs in a child process.
 
-Run as a program in a child process, so that the driver is not initialised in this one
-(`gpumagic.cuda.driver.list_in_child`). Imports nothing of gpumagic, and only the standard library.
+There it initialises the driver, which stays uninitialised in this process
+(`gpumagic.cuda.driver.list_in_child`). Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAJOR, _MINOR = 75, 76
 
 
 def uuid_of(library: Any, handle: ctypes.c_int) -> str | None:
-    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if it is not told."""
+    """Return a device's UUID, of a MIG instance its own (``MIG-…``); None if not reported."""
     ask_device = library.cuDeviceGetUuid
     # Version 2 (CUDA 11.4) gives a MIG instance its own UUID, the first its device's.
     ask = getattr(library, "cuDeviceGetUuid_v2", None) or ask_device
@@ -50,7 +50,7 @@ def describe(library: Any, ordinal: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print a line of JSON: the devices, or why there are none."""
+    """Print a line of JSON: the devices, or the error."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
@@ -61,7 +61,7 @@ def main() -> None:
     if code == SUCCESS:
         code = library.cuDeviceGetCount(ctypes.byref(count))
     if code not in (SUCCESS, NO_DEVICE):
-        print(json.dumps({"error": f"cuInit answered {code}"}))
+        print(json.dumps({"error": f"cuInit returned {code}"}))
         return
     print(json.dumps({"devices": [describe(library, each) for each in range(count.value)]}))
 

@@ -1,4 +1,4 @@
-"""Why this process has no GPU to measure."""
+"""The reason why this process has no GPU to measure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
 
-#: The one reason that is not final: CUDA may still be initialised.
+#: The only reason that may change: CUDA may still be initialised.
 NOT_IN_USE = "CUDA is not in use in this process"
 
 
 def reason() -> str:
-    """Return why this process has no GPU to measure, in a few words. Initialises nothing."""
+    """Return why this process has no GPU to measure, as a clause. Initialises nothing."""
     torch = torch_cuda.loaded()
     if torch is None:
         return "torch is not imported"

@@ -1,9 +1,9 @@
 """Detect CUDA graphs that are being captured, without ending the capture.
 
-A capture, of this thread or of another one, ends with an error when a capturing stream is queried,
-or when a device is synchronised. In torch's mode of capturing ("global") it also ends when any
-thread queries an event, unless that thread is in relaxed mode. The driver is asked by ctypes: torch
-knows only of the calling thread's current stream.
+A capture, in this thread or another one, ends with an error when a capturing stream is queried, or
+when a device is synchronised. In torch's capture mode ("global") it also ends when any thread
+queries an event, unless that thread is in relaxed mode. The driver is queried by ctypes: torch
+knows only the calling thread's current stream.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 from gpumagic.cuda import driver, torch_cuda
 
-#: CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread counts as unsafe for others' captures.
+#: CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread is unsafe for other threads' captures.
 _RELAXED = 2
 
 
 def _driver_function(name: str) -> Any:
-    """Return a function of the driver; None where it is not loaded.
+    """Return a function of the driver; None where the driver is not loaded.
 
     A call does not release the GIL, which would take longer than the call.
     """
     library = driver.loaded_library()
-    quick = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
-    return getattr(quick, name, None)
+    with_gil = None if library is None else ctypes.PyDLL(library._name, handle=library._handle)
+    return getattr(with_gil, name, None)
 
 
 class CaptureQuery:
-    """A query whether one of some streams is capturing a graph; allowed at any time."""
+    """A query whether any of some streams is capturing a graph; allowed at any time."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         # CUDA cannot capture on its default stream, 0.
@@ -39,12 +39,12 @@ class CaptureQuery:
             [ctypes.c_void_p(handle) for handle in handles],
             [ctypes.byref(self._states, 4 * place) for place in range(len(handles))],
         )
-        self._ask = _driver_function("cuStreamIsCapturing")
+        self._query = _driver_function("cuStreamIsCapturing")
 
     def __call__(self) -> bool:
-        if self._ask is None:
+        if self._query is None:
             return False
-        list(map(self._ask, *self._arguments))  # 0 stays where a call fails
+        list(map(self._query, *self._arguments))  # a call that fails leaves 0
         return any(bytes(self._states))
 
 
@@ -52,7 +52,7 @@ _queries: dict[int, CaptureQuery] = {}
 
 
 def under_way(ordinals: Iterable[int]) -> bool:
-    """Return whether a graph is being captured on one of torch's streams, by any thread.
+    """Return whether any thread is capturing a graph on one of torch's streams.
 
     Only for devices that have a context.
     """
@@ -61,14 +61,14 @@ def under_way(ordinals: Iterable[int]) -> bool:
 
 
 def query(ordinal: int) -> CaptureQuery:
-    """Return the query for all of torch's streams on a device that has a context."""
+    """Return the query of all of torch's streams on a device that has a context."""
     if ordinal not in _queries:
         _queries[ordinal] = CaptureQuery(torch_cuda.streams(ordinal))
     return _queries[ordinal]
 
 
 class RelaxedMode:
-    """A scope in which this thread's queries of events end no other capture; reusable."""
+    """A reusable scope in which event queries of this thread end no other thread's capture."""
 
     def __init__(self) -> None:
         self._mode = ctypes.c_int()

@@ -1,9 +1,9 @@
-"""Trace which imports of packages begin and end, without a frame on the stack of any.
+"""Trace the begin and end of each import of a package, without a frame on its stack.
 
 Python keeps a lock for each module that is being imported, and weak references to these locks in a
-dictionary of its import system. A dictionary of ours in its place sees each lock that is added; a
-weak reference tells when it is gone. So no frame is added to an import, no traceback shows one, and
-``builtins.__import__`` and ``sys.meta_path`` stay as they are.
+dictionary of its import system. This dictionary is replaced by one that notices each lock that is
+added; a weak reference notices when the lock is deleted. So no frame is added to an import or shown
+in a traceback, and ``builtins.__import__`` and ``sys.meta_path`` are unchanged.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ class _Locks(dict[str, "weakref.ref[Any]"]):
             self._watched[name] = weakref.KeyedRef(held, self._gone, name)
 
     def _gone(self, lock: weakref.KeyedRef[str, Any]) -> None:
-        # Another thread may have begun the same import anew.
+        # Another thread may have begun the same import again.
         if self._watched.get(lock.key) is lock:
             del self._watched[lock.key]
             self._ended(lock.key)
 
     def forget(self) -> None:
+        """Call ``ended`` for none of the imports under way."""
         self._watched.clear()
 
 
 class ImportTrace:
-    """Calls ``began()`` and ``ended(name)`` around each import of a package not imported before.
+    """A trace that calls ``began()`` and ``ended(name)`` around each first import of a package.
 
     ``began`` is called while the import system's own lock is held: it must not import anything nor
-    wait for a lock. `attach` and `detach` are exact opposites. Where this Python has no such
+    wait for a lock. `detach` restores what `attach` replaces. Where this Python has no such
     dictionary, nothing is called.
     """
 
@@ -58,9 +59,11 @@ class ImportTrace:
 
     @property
     def attached(self) -> bool:
+        """Whether imports are traced."""
         return self._locks is not None
 
     def attach(self) -> None:
+        """Start tracing."""
         if type(getattr(_bootstrap, "_module_locks", None)) is dict:
             _imp.acquire_lock()
             try:
@@ -69,6 +72,7 @@ class ImportTrace:
                 _imp.release_lock()
 
     def detach(self) -> None:
+        """Stop tracing."""
         locks, self._locks = self._locks, None
         if locks is None:
             return

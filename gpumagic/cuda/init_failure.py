@@ -1,9 +1,9 @@
-"""Whether an initialisation of CUDA has failed in this process; CUDA's runtime does not try again.
+"""Find out whether CUDA has failed to initialise in this process: its runtime does not try again.
 
 Where every GPU is hidden, a backward pass on the CPU is enough to initialise CUDA, which fails. The
-driver still answers that it is not initialised, so it cannot tell. The runtime can, in a forked
-copy of this process. That takes seconds: it is asked only where there is a reason, and once. What
-was found out is in `gpumagic.cuda.process_state`.
+driver still reports that it is not initialised. Only the runtime reports the failure, in a forked
+copy of this process. That takes seconds, so it is queried once, and only where a failure is likely.
+The result is kept in `gpumagic.cuda.process_state`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpumagic.cuda import nvml_check, probe, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results import DeviceTable
 
-#: The share of a cell's time that a question at its end may take.
+#: The share of a cell's time that a query at its end may take.
 _QUICK = 0.1
 
 
 def suspect(*, hidden: bool) -> None:
     """Note that CUDA may have failed to initialise; ``hidden`` if all devices are, or were, hidden.
 
-    Only for a torch with CUDA support: it is torch's initialisation that fails.
+    Does nothing for a torch without CUDA support: it is torch's initialisation that fails.
     """
     if torch_cuda.built_with_cuda():
         state = STATE.init_failure
@@ -32,7 +32,7 @@ def suspect(*, hidden: bool) -> None:
 
 
 def suspected() -> bool:
-    """Return whether CUDA may have failed to initialise and the runtime has not been asked."""
+    """Return whether CUDA may have failed to initialise and the runtime was not queried."""
     return STATE.init_failure.suspected
 
 
@@ -41,8 +41,8 @@ def cause() -> str:
     state = STATE.init_failure
     if state.hidden and state.reason is None:
         return (
-            "CUDA was asked for while all GPUs were hidden (a backward pass on the CPU does that), "
-            "failed, and does not start again in this process"
+            "CUDA failed to start while all GPUs were hidden (a backward pass on the CPU starts "
+            "it), and does not start again in this process"
         )
     reason = f" ({state.reason})" if state.reason else ""
     return f"CUDA has failed to start{reason}, and does not start again in this process"
@@ -50,13 +50,12 @@ def cause() -> str:
 
 def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
     """Call `suspect` if these variables, current or earlier ones, hide all devices from torch."""
-    present = {name: value for name, value in environment.items() if value is not None}
-    if torch_cuda.loaded() is not None and visible_devices.hides_all(present, table):
+    if torch_cuda.loaded() is not None and visible_devices.hides_all(environment, table):
         suspect(hidden=True)
 
 
-def ask() -> probe.Start:
-    """Return how CUDA starts in a copy of this process.
+def query() -> probe.Start:
+    """Return how CUDA starts in a forked copy of this process.
 
     Only where the variables show a device.
     """
@@ -66,23 +65,23 @@ def ask() -> probe.Start:
     if start.count is not None:
         state.failed = state.suspected = start.count == 0
         if state.failed:
-            nvml_check.withdraw()  # NVML does not know of it, and torch would say what NVML says
+            nvml_check.withdraw()  # with it torch would return NVML's count of devices
     return start
 
 
 def is_quick(seconds: float) -> bool:
-    """Return whether `ask` is quick compared with ``seconds``; True before it is first called."""
+    """Return whether `query` is quick compared with ``seconds``; True before its first call."""
     return STATE.init_failure.seconds <= _QUICK * seconds
 
 
 def has_failed(table: DeviceTable) -> bool:
-    """Return whether CUDA has failed to initialise, as far as is known; asks if need be, once."""
+    """Return whether CUDA has failed to initialise, as far as known; queries it once if needed."""
     state = STATE.init_failure
     if state.failed or not state.suspected:
         return state.failed
     if table.cuda_initialized is not False or all(device.visible is False for device in table):
         return False
     now = {name: os.environ.get(name) for name in visible_devices.VARIABLES}
-    if now != state.unanswered and ask().count is None:
+    if now != state.unanswered and query().count is None:
         state.unanswered = now
     return state.failed

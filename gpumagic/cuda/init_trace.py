@@ -1,6 +1,6 @@
-"""Where CUDA was initialised: the statement, and the import within it, that did it.
+"""Find the statement, and the import within it, that initialised CUDA.
 
-From the moment the extension loads until CUDA is initialised, the driver is queried between any two
+From the loading of the extension until CUDA is initialised, the driver is queried between any two
 statements of a cell and around every import of a new top-level package; a query takes some
 microseconds. No frame of gpumagic is on the stack while the user's code runs. Once CUDA is
 initialised all hooks are removed.
@@ -26,8 +26,8 @@ class InitLocation(NamedTuple):
     """Where CUDA was initialised.
 
     ``statement`` is the first line of the statement that ran, as the user wrote it, ``cell`` its
-    cell's execution number, ``line`` its line there; ``package`` the imported package during whose
-    import it happened. ``statement`` is None if none ran: it happened after ``cell`` had ended or,
+    cell's execution number, ``line`` its line there, ``package`` the package that was being
+    imported. ``statement`` is None if none ran: CUDA was initialised after ``cell`` had ended or,
     where that is None too, before the trace began.
     """
 
@@ -55,14 +55,14 @@ _LONGEST = 80
 class _Running(NamedTuple):
     """A statement that has begun."""
 
-    #: Refers weakly to its cell's result, which holds objects of the user's.
+    #: A weak reference to its cell's result, which references objects of the user.
     result: Callable[[], Any]
     code: CodeType
     cell: int | None
 
 
 class InitTrace:
-    """Finds where one shell initialises CUDA. `attach` and `detach` are exact opposites."""
+    """A trace of where one shell initialises CUDA; `detach` restores what `attach` replaces."""
 
     def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
@@ -72,19 +72,19 @@ class InitTrace:
         self._driver: Any = None
         self._traced_run: Callable[..., Any] | None = None
         self._imports = ImportTrace(self._import_begins, self._import_ended)
-        #: The innermost last: a statement may run a cell of its own.
+        #: The innermost last: a statement may run another cell.
         self._running: list[_Running] = []
         self._last_cell: int | None = None
         #: The package whose import initialised CUDA; final once `_package_known`.
         self._package: str | None = None
         self._package_known = False
         self.location: InitLocation | None = None
-        #: The environment right after CUDA was initialised, if that was seen.
+        #: The environment right after CUDA was initialised, if that was observed.
         self.environment: dict[str, str] | None = None
 
     def attach(self) -> None:
-        """Start to trace, unless CUDA is initialised already."""
-        # Whatever uses CUDA from Python has imported ctypes; without it there is no need to ask.
+        """Start tracing, unless CUDA is initialised already."""
+        # Every library that uses CUDA from Python has imported ctypes.
         if "ctypes" in sys.modules and self._ready().is_initialized():
             self.location = InitLocation(None)
             nvml_check.withdraw()
@@ -92,10 +92,10 @@ class InitTrace:
         run_code = self._shell.run_code
 
         def traced_run(code: CodeType, result: Any = None, **options: Any) -> Any:
-            # Returns the shell's own coroutine: when that is awaited, this frame is gone.
+            # Returns the shell's own coroutine: when that is awaited, this frame has ended.
             try:
                 self._statement_begins(code, result)
-            except Exception:  # an error of ours must not stop the user's statement
+            except Exception:  # an error of gpumagic must not stop the user's statement
                 self.detach()
             return run_code(code, result, **options)
 
@@ -103,7 +103,7 @@ class InitTrace:
         self._hooks.add(self._hook)
 
     def detach(self) -> None:
-        """Stop to trace and put back what was replaced."""
+        """Stop tracing and restore what was replaced."""
         self._imports.detach()
         traced, self._traced_run = self._traced_run, None
         self._running.clear()
@@ -114,7 +114,10 @@ class InitTrace:
         self._hooks.remove(self._hook)
 
     def look(self) -> None:
-        """Query the driver; if it is initialised, what ran since the last query has done it."""
+        """Query the driver; if it is initialised, note the statement that ran since the last query.
+
+        Stops tracing then.
+        """
         if self._traced_run is None or not self._ready().is_initialized():
             return
         if self._running:
@@ -132,9 +135,9 @@ class InitTrace:
         self.detach()
 
     def _ready(self) -> Any:
-        """Return the driver's module, imported late to keep loading of the extension light.
+        """Return `gpumagic.cuda.driver`, imported late since the extension must load quickly.
 
-        Any: the tests replace it by a driver of their own.
+        Typed as Any: tests replace it by a driver of their own.
         """
         if self._driver is None:
             from gpumagic.cuda import driver
@@ -145,7 +148,7 @@ class InitTrace:
     # --- what is traced ------------------------------------------------------------------------
 
     def _statement_begins(self, code: CodeType, result: Any) -> None:
-        self.look()  # at what the statement before it did
+        self.look()  # the previous statement may have initialised CUDA
         if self._traced_run is None:
             return
         if not self._imports.attached:
@@ -158,7 +161,7 @@ class InitTrace:
 
     def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
-            return  # the cell that has loaded the extension, and nothing else
+            return  # the cell has only loaded the extension
         self.look()
         self._forget(result)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
@@ -173,21 +176,22 @@ class InitTrace:
         from gpumagic.system import text
 
         print(
-            f"gpumagic: where CUDA is initialised is traced no longer ({text.named(error)})",
+            f"gpumagic: the trace of CUDA's initialisation failed and has ended "
+            f"({text.named(error)})",
             file=sys.stderr,
         )
 
     def _forget(self, result: Any) -> None:
-        """Forget the statement of this cell, and those of cells whose result is gone."""
-        alive = [(running, running.result()) for running in self._running]
-        self._running = [each for each, of in alive if of is not None and of is not result]
+        """Remove the statement of this cell, and those of cells whose result was deleted."""
+        results = [(running, running.result()) for running in self._running]
+        self._running = [each for each, of in results if of is not None and of is not result]
 
     def _import_begins(self) -> None:
         if not self._package_known and self._driver.known_initialized():
-            self._package_known = True  # by the statement, before this import
+            self._package_known = True  # the statement itself has done it, before this import
 
     def _import_ended(self, name: str) -> None:
-        # The innermost import ends first, so the first to find CUDA initialised is the nearest.
+        # The innermost import ends first, so the first that finds CUDA initialised has done it.
         if not self._package_known and self._driver.is_initialized():
             self._package_known, self._package = True, name
 
@@ -200,7 +204,7 @@ def attach(shell: Any, hooks: CellHooks) -> None:
 
 
 def detach() -> None:
-    """Stop to trace, and forget what was found."""
+    """Stop tracing and delete the result."""
     trace: InitTrace | None = STATE.init_trace
     STATE.init_trace = None
     if trace is not None:
@@ -217,6 +221,6 @@ def location() -> InitLocation | None:
 
 
 def environment_then() -> Mapping[str, str] | None:
-    """Return the environment right after CUDA was initialised; None where that was not seen."""
+    """Return the environment right after CUDA was initialised; None where not observed."""
     trace: InitTrace | None = STATE.init_trace
     return None if trace is None else trace.environment

@@ -1,6 +1,6 @@
-"""Where and with what a measurement is made: devices, driver, torch, clocks.
+"""The conditions of a measurement: devices, driver, torch, clocks.
 
-Nothing is started for it: what torch, an NVML session that is open, and the driver's own file tell.
+Nothing is started for them: they come from torch, an open NVML session and the driver's file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from gpumagic.system import system_files
 if TYPE_CHECKING:
     from gpumagic.cuda.nvml import Session
 
-_DRIVER = "/proc/driver/nvidia/version"
-_VERSION = re.compile(r"\d+\.\d+(\.\d+)*")
+_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
 
 
 def conditions(ordinals: Iterable[int]) -> Conditions:
@@ -52,7 +51,7 @@ _uuid = cache(torch_cuda.uuid)
 
 
 def _session() -> Session | None:
-    """Return the open NVML session; None where none is open: opening one takes long."""
+    """Return the open NVML session; None where none is open, since opening one takes long."""
     nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
     return None if nvml is None else cast("Session | None", nvml.opened())
 
@@ -69,10 +68,15 @@ def _driver() -> str | None:
     session = _session()
     if session is not None and session.driver_version is not None:
         return session.driver_version
-    return _module_version()
+    return _kernel_module()
 
 
-@cache
-def _module_version() -> str | None:
-    match = _VERSION.search((system_files.read(_DRIVER) or "").partition("\n")[0])
+def kernel_module() -> str | None:
+    """Return the version of the NVIDIA driver's kernel module; None if it is not loaded."""
+    text = system_files.read("/proc/driver/nvidia/version") or ""
+    match = _VERSION.search(text.partition("\n")[0])
     return match[0] if match else None
+
+
+#: Read once.
+_kernel_module = cache(kernel_module)

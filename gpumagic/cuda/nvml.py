@@ -1,7 +1,7 @@
-"""The only import of pynvml: one session; a call that fails leaves its field out.
+"""Read the devices by NVML, in one session; a field whose call fails is left out.
 
-NVML starts no CUDA and makes no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists every device
-that the container mounts, in PCI order, and may refuse any single field on any machine.
+NVML does not initialise CUDA and creates no context. It ignores ``CUDA_VISIBLE_DEVICES``, lists
+every device that the container mounts, in PCI order, and may refuse any field on any machine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
-#: Errors after which a device cannot be read any more, and their texts.
-_GONE = {
+#: Errors after which a device can no longer be read, and their texts.
+_LOST = {
     15: "the GPU is lost: it needs a reset, or the machine a reboot",
     16: "the GPU cannot be used before it is reset: nvidia-smi --gpu-reset, or a reboot",
 }
-#: Reasons of NVML for a reduced clock (nvml.h, nvmlClocksEventReason…), apart from the harmless
-#: ones: an idle GPU, a clock that was set.
-_HELD_DOWN = {
+#: NVML's reasons for a reduced clock (nvml.h, nvmlClocksEventReason…), except an idle GPU and a
+#: clock that was set.
+_CLOCK_REASONS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
     0x10: "sync boost with another GPU",
@@ -27,7 +27,7 @@ _HELD_DOWN = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
-#: The kernel module does not answer. CUDA cannot start then, whatever else may be wrong.
+#: The kernel module does not respond; CUDA cannot start then.
 NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
     9: NOT_LOADED,
@@ -37,11 +37,11 @@ _REASONS = {
 
 
 class _LostError(Exception):
-    """The device was lost while it was read, or needs a reset."""
+    """The device was lost while it was read, or it needs a reset."""
 
 
-class _Handle:
-    """What does not change about a device."""
+class _Identity:
+    """The properties of a device that do not change."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -51,7 +51,11 @@ class _Handle:
 
 
 class Session:
-    """An initialised NVML, which reads the fields of `results.Device`."""
+    """An initialised NVML, which reads the fields of `results.Device`.
+
+    Raises:
+        DeviceError: pynvml cannot be imported, or NVML does not start; the reason in one line.
+    """
 
     def __init__(self) -> None:
         try:
@@ -61,37 +65,34 @@ class Session:
                 f"pynvml cannot be imported ({error}); install it with: pip install nvidia-ml-py"
             ) from error
         self._nvml: Any = pynvml
-        self._start()
         nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise DeviceError(_reason(error)) from error
         sensor = nvml.NVML_TEMPERATURE_GPU
         # Deprecated in favour of ...TemperatureV, which drivers before 555 do not have.
         self._temperature = lambda handle: nvml.nvmlDeviceGetTemperature(handle, sensor)
         self.driver_version: str | None = self._ask(nvml.nvmlSystemGetDriverVersion)
         cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-        self._handles: dict[int, tuple[Any, _Handle]] = {}
-
-    def _start(self) -> None:
-        """Initialise NVML.
-
-        Raises:
-            DeviceError: it does not start; the reason in one line.
-        """
-        try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as error:
-            raise DeviceError(_reason(error)) from error
+        self._handles: dict[int, tuple[Any, _Identity]] = {}
 
     def close(self) -> None:
+        """Shut NVML down."""
         self._ask(self._nvml.nvmlShutdown)
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the call's result; None where it fails."""
+        """Return the result of a call of NVML; None where it fails.
+
+        Raises:
+            _LostError: the device is lost or needs a reset.
+        """
         try:
             return call(*arguments)
         except self._nvml.NVMLError as error:
-            if error.value in _GONE:
-                raise _LostError(_GONE[error.value]) from error
+            if error.value in _LOST:
+                raise _LostError(_LOST[error.value]) from error
             return None
         except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
@@ -100,7 +101,7 @@ class Session:
         """Return every device's fields, in nvidia-smi's order.
 
         Raises:
-            DeviceError: NVML cannot say how many devices there are.
+            DeviceError: NVML does not report the number of devices.
         """
         try:
             count = self._nvml.nvmlDeviceGetCount()
@@ -108,53 +109,47 @@ class Session:
             raise DeviceError(_reason(error)) from error
         return [self._device(index) for index in range(count)]
 
-    def held_down(self, uuid: str) -> tuple[str, ...]:
-        """Return why a device's clock is reduced now; empty also where NVML does not tell."""
+    def clock_reasons(self, uuid: str) -> tuple[str, ...]:
+        """Return why a device's clock is reduced now; empty also where NVML does not report it."""
         nvml = self._nvml
-        try:
-            handle = self._ask(nvml.nvmlDeviceGetHandleByUUID, uuid)
-            if handle is None:
-                return ()
-            bits = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-            if bits is None:  # drivers before 535 know it by another name
-                bits = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        except _LostError:
-            return ()
-        return tuple(why for bit, why in _HELD_DOWN.items() if (bits or 0) & bit)
+        bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        if bits is None:  # its name in drivers before 535
+            bits = self._number(uuid, nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        return tuple(reason for bit, reason in _CLOCK_REASONS.items() if (bits or 0) & bit)
 
     def identities(self) -> list[tuple[int, str | None]]:
-        """Return index and UUID of the devices that have been read; asks NVML nothing."""
+        """Return index and UUID of the devices that were read; calls no function of NVML."""
         return [(index, about.fixed.get("uuid")) for index, (_, about) in self._handles.items()]
 
     def sm_clock(self, uuid: str) -> int | None:
-        """Return a device's current SM clock in MHz; None where NVML does not tell."""
+        """Return a device's current SM clock in MHz; None where NVML does not report it."""
         nvml = self._nvml
         return self._number(uuid, nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
 
     def energy(self, uuid: str) -> int | None:
         """Return the energy that a device has used since the driver was loaded, in millijoules.
 
-        None where NVML does not tell (before Volta; MIG instances).
+        None where NVML does not report it (before Volta; MIG instances).
         """
         return self._number(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
     def pids(self, uuid: str) -> list[int] | None:
-        """Return the processes on a device, as NVML numbers them; None where it does not tell."""
-        try:
-            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-            found = None if handle is None else self._processes(handle)
-        except _LostError:
-            return None
+        """Return NVML's pids of the processes on a device; None where it does not list them."""
+        found = self._of_device(uuid, self._processes)
         return None if found is None else [process.pid for process in found]
 
     def _number(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> int | None:
-        """Return what a call answers of a device; None where it does not."""
+        """Return the result of a call for a device; None where it fails."""
+        found = self._of_device(uuid, lambda handle: self._ask(call, handle, *arguments))
+        return None if found is None else int(found)
+
+    def _of_device(self, uuid: str, read: Callable[[Any], Any]) -> Any:
+        """Return ``read(handle)`` for a device; None if it is lost or not known."""
         try:
             handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-            found = None if handle is None else self._ask(call, handle, *arguments)
+            return None if handle is None else read(handle)
         except _LostError:
             return None
-        return None if found is None else int(found)
 
     def _device(self, index: int) -> dict[str, Any]:
         fields: dict[str, Any] = {"index": index}
@@ -166,7 +161,7 @@ class Session:
             fields.update(about.fixed)
             self._measure(handle, about, fields)
         except _LostError as error:
-            # What was read before the loss may be stale, except for the identity.
+            # Values read before the loss may be stale, except for the identity.
             identity = ("index", "uuid", "name", "compute_capability")
             fields = {key: fields[key] for key in identity if key in fields}
             fields["error"] = str(error)
@@ -174,13 +169,13 @@ class Session:
             fields["error"] = _reason(error)
         return fields
 
-    def _open(self, index: int) -> tuple[Any, _Handle]:
-        nvml, about = self._nvml, _Handle(index)
+    def _open(self, index: int) -> tuple[Any, _Identity]:
+        nvml, about = self._nvml, _Identity(index)
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
-            if error.value in _GONE:
-                raise _LostError(_GONE[error.value]) from error
+            if error.value in _LOST:
+                raise _LostError(_LOST[error.value]) from error
             raise
         capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
         about.fixed = {
@@ -192,7 +187,7 @@ class Session:
             self._handles[index] = handle, about
         return handle, about
 
-    def _measure(self, handle: Any, about: _Handle, fields: dict[str, Any]) -> None:
+    def _measure(self, handle: Any, about: _Identity, fields: dict[str, Any]) -> None:
         nvml, ask = self._nvml, self._ask
         memory = self._memory(handle)
         if memory is not None:
@@ -212,7 +207,10 @@ class Session:
             fields["mig"] = self._mig(handle, about)
 
     def _memory(self, handle: Any) -> Any:
-        """Return version 2 of the figures, which does not count the driver's reserve; else 1."""
+        """Return the figures by version 2, which excludes the driver's reserve; else by version 1.
+
+        None where NVML reports neither.
+        """
         nvml = self._nvml
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
         return self._ask(nvml.nvmlDeviceGetMemoryInfo, handle) if memory is None else memory
@@ -237,7 +235,7 @@ class Session:
                 found[process.pid] = Process(process.pid, memory, both)
         return tuple(found.values())
 
-    def _mig(self, handle: Any, about: _Handle) -> tuple[MigInstance, ...]:
+    def _mig(self, handle: Any, about: _Identity) -> tuple[MigInstance, ...]:
         nvml, ask = self._nvml, self._ask
         mode = ask(nvml.nvmlDeviceGetMigMode, handle)
         if mode is None:
@@ -263,7 +261,7 @@ class Session:
 
 def _reason(error: Any) -> str:
     known = _REASONS.get(error.value)
-    return known or f"NVML answers: {error} (error {error.value})"
+    return known or f"NVML reports: {error} (error {error.value})"
 
 
 _session: Session | None = None
@@ -282,7 +280,7 @@ def session() -> Session:
 
 
 def open_session() -> Session:
-    """Return a new session, for another thread; NVML itself counts how often it is initialised.
+    """Return a new session, for another thread; NVML counts its initialisations.
 
     Raises:
         DeviceError: as for `session`.
@@ -290,16 +288,16 @@ def open_session() -> Session:
     try:
         return Session()
     except _LostError as error:  # a lost device fails even calls that name no device
-        raise DeviceError(f"NVML answers: {error}") from error
+        raise DeviceError(f"NVML reports: {error}") from error
 
 
 def opened() -> Session | None:
-    """Return the session if it is open."""
+    """Return the open session of `session`; None if there is none."""
     return _session
 
 
 def close() -> None:
-    """Close the session, if there is one."""
+    """Close the session of `session`, if there is one."""
     global _session
     if _session is not None:
         _session.close()

@@ -1,9 +1,9 @@
-"""The variable that makes torch ask NVML, not CUDA, whether there is a GPU.
+"""The variable that makes torch query NVML, not CUDA, for whether there is a GPU.
 
-torch reads ``PYTORCH_NVML_BASED_CUDA_CHECK`` on every ``torch.cuda.is_available()`` and then asks
-NVML instead of initialising the driver, so that a later choice of GPUs still takes effect. NVML
-knows the machine's devices, but not whether CUDA works in this process, so the variable is unset as
-soon as CUDA is initialised or has failed.
+torch reads ``PYTORCH_NVML_BASED_CUDA_CHECK`` on every ``torch.cuda.is_available()`` and then
+queries NVML instead of initialising the driver, so that a later choice of GPUs still takes effect.
+NVML knows the machine's devices, but not whether CUDA works in this process, so the variable is
+unset as soon as CUDA is initialised or has failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpumagic.cuda.process_state import STATE
 VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _LIBRARY = "libnvidia-ml.so.1"
-#: Files that exist where a driver is loaded: of Linux itself, and of Windows below it (WSL).
+#: Files that exist where a driver is loaded: on Linux, and on WSL.
 _LOADED = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 
@@ -40,10 +40,10 @@ def withdraw() -> None:
 
 
 def withdraw_if_useless() -> None:
-    """Unset the variable, if `is_ours`, where NVML is installed and cannot be initialised.
+    """Unset the variable, if `is_ours`, where NVML is installed but cannot be initialised.
 
-    torch would warn of that on every query, and then ask CUDA after all. NVML is initialised only
-    where no file of a loaded driver exists: with one, it may take long to answer.
+    torch would warn of that on every query, and then query CUDA after all. NVML is tried only
+    where no file of a loaded driver exists: with a driver, its initialisation may take long.
     """
     if not is_ours() or sys.platform != "linux":
         return
@@ -55,7 +55,7 @@ def withdraw_if_useless() -> None:
         return
     try:
         library = ctypes.CDLL(_LIBRARY)
-    except OSError:  # torch, too, does without it and does not warn
+    except OSError:  # without NVML torch does not warn
         return
     if library.nvmlInit_v2() != 0:
         withdraw()

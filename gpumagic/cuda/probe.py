@@ -1,4 +1,4 @@
-"""torch's build and its CUDA runtime, found out in a child or a fork of this process."""
+"""Find out torch's build and whether its CUDA runtime starts, in a child or a fork if needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Build:
     cudnn: str | None = None
     #: ``sm_90`` for machine code, ``compute_90`` for PTX.
     architectures: tuple[str, ...] = ()
-    #: Why there is none: not installed, or its import fails.
+    #: Why there is no build: torch is not installed, or its import fails.
     error: str | None = None
 
 
@@ -39,25 +39,25 @@ class Build:
 class Start:
     """How the CUDA runtime starts."""
 
-    #: The number of devices that it finds; None where it gave no answer.
+    #: The number of devices that it finds; None where it was not tried or did not return.
     count: int | None = None
-    #: Its message when it could not start.
-    said: str | None = None
+    #: Its message where it could not start.
+    message: str | None = None
 
     @property
     def reason(self) -> str | None:
         """The message without torch's general advice."""
-        if self.said is None:
+        if self.message is None:
             return None
-        error = re.search(r"Error \d+: .*", self.said)
+        error = re.search(r"Error \d+: .*", self.message)
         if error:
             return error[0]
-        said = self.said.removeprefix("CUDA initialization: ").partition(" - this may ")[0]
-        return said.partition(" Please ")[0].rstrip(".")
+        text = self.message.removeprefix("CUDA initialization: ").partition(" - this may ")[0]
+        return text.partition(" Please ")[0].rstrip(".")
 
 
 def build_here() -> Build | None:
-    """Return the build of the torch of this process; None where none is loaded."""
+    """Return the build of this process's torch; None where none is loaded."""
     torch = torch_cuda.loaded()
     return None if torch is None else _build(probe_program.build(torch))
 
@@ -67,12 +67,12 @@ def _build(fields: Mapping[str, Any]) -> Build:
 
 
 def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build, Start]:
-    """Return build and start of the torch that a child process imports.
+    """Return build and start of the torch that a child process imports within ``timeout`` seconds.
 
     Its environment is this process's with ``changes``.
     """
     if not sys.executable:
-        return Build(error="this Python does not know its own program"), Start()
+        return Build(error="the path of this Python's executable is not known"), Start()
     try:
         done = child_process.python(
             inspect.getsource(probe_program), environment={**os.environ, **changes}, timeout=timeout
@@ -82,31 +82,33 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
         output, ended = error.output, f"gave {error}"
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
-    said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    build = _build(said[0]) if said else Build(error=f"the process that imported it {ended}")
-    if len(said) > 1:
-        return build, Start(**said[1])
-    return build, Start(said=f"the process that started CUDA {ended}" if build.compiled else None)
+    found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    build = _build(found[0]) if found else Build(error=f"the process that imported it {ended}")
+    if len(found) > 1:
+        return build, Start(**found[1])
+    message = f"the process that started CUDA {ended}" if build.compiled else None
+    return build, Start(message=message)
 
 
 def in_fork(timeout: float = 30.0) -> Start:
     """Return how CUDA starts in a forked copy of this process, which has the same runtime state.
 
-    Starting CUDA in the copy leaves this process as it is. Only where torch is loaded.
+    Starting CUDA in the copy does not change this process. An empty result where torch is not
+    loaded, has no CUDA support, or the system cannot fork.
     """
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda() or not hasattr(os, "fork"):
         return Start()
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads that a fork leaves behind; the copy calls one C function.
+        # Python 3.12 warns where threads are not forked too; the copy calls one C function.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             pid = os.fork()
         except OSError as error:  # no memory for it, or too many processes
             os.close(reader)
             os.close(writer)
-            return Start(said=f"a copy of this process could not be made: {error}")
+            return Start(message=f"a copy of this process could not be made: {error}")
     if pid == 0:
         try:
             os.write(writer, json.dumps(probe_program.start(torch)).encode()[:4000])
@@ -115,19 +117,19 @@ def in_fork(timeout: float = 30.0) -> Start:
     os.close(writer)
     try:
         ready, _, _ = select.select([reader], [], [], timeout)
-        answer = os.read(reader, 4096) if ready else b""
+        output = os.read(reader, 4096) if ready else b""
     finally:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     try:
-        return Start(**json.loads(answer))
+        return Start(**json.loads(output))
     except ValueError:
-        return Start(said="a copy of this process gave no answer")
+        return Start(message="a copy of this process returned nothing")
 
 
-def here() -> Start:
-    """Return what the runtime of this process finds. Only where the driver is initialised."""
+def start_here() -> Start:
+    """Return how CUDA starts in this process. Only where the driver is initialised."""
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
         return Start()

@@ -1,7 +1,7 @@
-"""The build of a torch, and whether its CUDA starts; complete in itself.
+"""Find out the build of a torch, and whether its CUDA runtime starts.
 
-Used on the torch of this process, and run as a program in a child process, so that neither torch
-need be imported nor CUDA initialised here (`gpumagic.cuda.probe`). Imports nothing of gpumagic.
+Used on the torch of this process, and as a program in a child process, so that neither torch is
+imported nor CUDA initialised here (`gpumagic.cuda.probe`). Imports nothing of gpumagic.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 def build(torch: Any) -> dict[str, Any]:
     """Return versions and architectures of a torch, as plain data. Initialises nothing.
 
-    Not ``torch.backends.cudnn.version()``, which initialises the driver; and not
-    ``torch.cuda.get_arch_list()``, which in older torch asks whether CUDA is available.
+    Does not call ``torch.backends.cudnn.version()``, which initialises the driver, nor
+    ``torch.cuda.get_arch_list()``, which in older torch queries whether CUDA is available.
     """
     functions = torch._C
     compiled = hasattr(functions, "_cuda_getDeviceCount")
@@ -31,15 +31,15 @@ def build(torch: Any) -> dict[str, Any]:
 
 
 def start(torch: Any) -> dict[str, Any]:
-    """Start the CUDA runtime; return how many devices it finds, and its message if it cannot.
+    """Start the CUDA runtime; return how many devices it finds, and its message if it fails.
 
-    Initialises the driver; makes no context.
+    Initialises the driver; creates no context.
     """
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always")
         count = int(torch._C._cuda_getDeviceCount())
-    lines = [str(warning.message).split(" (Triggered internally")[0] for warning in said]
-    return {"count": count, "said": " ".join(lines[-1].split()) if lines else None}
+    texts = [str(warning.message).split(" (Triggered internally")[0] for warning in issued]
+    return {"count": count, "message": " ".join(texts[-1].split()) if texts else None}
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""The state of this process: what was chosen for it by ``%gpu``, and what was found out about CUDA.
+"""The state of this process: the choice that ``%gpu`` made, and facts about CUDA.
 
 All of it is in `STATE`. A `Choice` can be undone: `ProcessState.snapshot` and `restore` do that for
-every field of it, and `%%gpu` and a choice that fails use them. The other fields are facts: what
-has happened to CUDA in a process lasts as long as the process, so no restore changes them.
+every field of it, for `%%gpu` and for a choice that fails. The other fields are facts: what has
+happened to CUDA in a process does not change until the process ends, so `restore` keeps them.
 
-Caches are elsewhere, since losing one costs only time: the handles of the driver's library
-(`driver`) and of NVML (`nvml`), the devices that the driver listed in a child process (`devices`,
-`selection.apply`), whether this is the first pid namespace (`devices`), torch's streams
-(`torch_cuda`), NVML's count of devices (`gpu_absence`) and the queries for captures
+Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
+the devices that the driver listed in a child process (`devices`, `selection.apply`), whether this
+is the first pid namespace (`devices`), torch's streams (`torch_cuda`), NVML's count of devices
+(`gpu_absence`), the version of the kernel module (`machine`) and the queries for captures
 (`graph_capture`).
 
 Imported when the extension loads: imports nothing of the package at its top.
@@ -33,10 +33,9 @@ class WrittenVariable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ThreadCount:
-    """A number of CPU threads that was set; compared by identity, so that setting it again counts.
+    """A number of CPU threads that was set; compared by identity, so that each setting is a change.
 
-    ``before`` is torch's number before the first choice, ``current`` what torch said after the
-    last.
+    ``before`` is torch's number before the first choice, ``current`` the one after the last.
     """
 
     before: int
@@ -52,12 +51,12 @@ class ClosedGate(Protocol):
 
 
 class PublishedClaim(Protocol):
-    """A `gpumagic.selection.claims.Registration`; ``put_back`` returns what it could claim."""
+    """A `gpumagic.selection.claims.Registration`."""
 
     #: The open file whose lock is the claim; it is inherited by a restart in place.
     descriptor: int | None
 
-    def put_back(self, uuids: tuple[str, ...]) -> tuple[str, ...]: ...
+    def restore(self, uuids: tuple[str, ...]) -> tuple[str, ...]: ...
 
     def withdraw(self) -> None: ...
 
@@ -70,31 +69,31 @@ class Choice:
     variables: dict[str, WrittenVariable] = field(default_factory=dict)
     threads: ThreadCount | None = None
     gate: ClosedGate | None = None
-    #: The UUIDs that this process claims in the machine's registry.
+    #: The UUIDs of the devices that this process claims in the machine's registry.
     claim: tuple[str, ...] = ()
 
 
 @dataclass
 class InitFailure:
-    """Whether an initialisation of CUDA failed; see `gpumagic.cuda.init_failure`."""
+    """Whether CUDA has failed to initialise; see `gpumagic.cuda.init_failure`."""
 
-    #: CUDA's runtime has failed to initialise, and does not try again in this process.
+    #: Whether CUDA's runtime has failed to initialise; it does not try again in this process.
     failed: bool = False
-    #: CUDA may have been asked for when it could not start; the runtime has not been asked.
+    #: Whether CUDA may have failed to initialise, and the runtime was not queried since.
     suspected: bool = False
-    #: At some time all devices were hidden while torch was loaded, which would be the reason.
+    #: Whether all devices were hidden while torch was loaded: the likely cause of a failure.
     hidden: bool = False
-    #: The error that the runtime gave in a forked copy of this process.
+    #: The runtime's error in a forked copy of this process.
     reason: str | None = None
-    #: Seconds that the last question to a forked copy took.
+    #: Seconds that the last query in a forked copy took.
     seconds: float = 0.0
-    #: The variables under which a forked copy gave no answer: it is not asked again.
+    #: The variables with which a forked copy returned nothing: it is not queried again with them.
     unanswered: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A `Choice`, and the values that it had in the process."""
+    """A `Choice`, with the environment and the number of threads at that time."""
 
     choice: Choice
     #: The variables that choose devices; None for one that is not set.
@@ -106,8 +105,7 @@ class Snapshot:
 def _environment_at_start() -> dict[str, str]:
     """Return the environment that this process was started with.
 
-    On Linux ``/proc/self/environ`` keeps it, whatever has been set since; elsewhere it is the
-    current environment.
+    On Linux ``/proc/self/environ`` has it, also after changes; elsewhere the current one is used.
     """
     try:
         raw = Path("/proc/self/environ").read_bytes()
@@ -119,19 +117,19 @@ def _environment_at_start() -> dict[str, str]:
 
 @dataclass
 class ProcessState:
-    """The state of one process; see the module."""
+    """The state of one process; see the module's docstring."""
 
     choice: Choice = field(default_factory=Choice)
     #: The environment at the process's start.
     started_with: dict[str, str] = field(default_factory=_environment_at_start)
-    #: Whether the variable in the environment that `nvml_check` is about was set by gpumagic.
+    #: Whether `nvml_check` has set its variable.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
     #: What destroyed this process's CUDA context (`context_failure`); None while nothing is known.
     context_failure: str | None = None
-    #: ``CUDA_LAUNCH_BLOCKING`` as a restart has set it for this process (`launch_blocking`).
+    #: ``CUDA_LAUNCH_BLOCKING`` if a restart has set it for this process (`launch_blocking`).
     launch_blocking: WrittenVariable | None = None
-    #: The `init_trace.InitTrace` that is attached, or that has seen CUDA initialised.
+    #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.
     init_trace: Any = None
     #: The registration that holds the claim; None before the first claim.
     registration: PublishedClaim | None = None
@@ -149,8 +147,8 @@ class ProcessState:
     def restore(self, snapshot: Snapshot) -> None:
         """Undo the choices since a snapshot: variables, CPU threads, the gate and the claim.
 
-        The variables get the values that they had, whoever has written them since; the number of
-        threads only where a choice has set it since.
+        The variables get their values of that time, also if the user has written them since; the
+        number of threads only if a choice has set it since.
         """
         for name, value in snapshot.environment.items():
             set_variable(name, value)
@@ -158,7 +156,7 @@ class ProcessState:
         self._restore_gate(snapshot.choice.gate)
         claim = snapshot.choice.claim
         if self.registration is not None and self.choice.claim != claim:
-            claim = self.registration.put_back(claim)
+            claim = self.registration.restore(claim)
         self.choice = replace(
             snapshot.choice, variables=dict(snapshot.choice.variables), claim=claim
         )
@@ -181,7 +179,7 @@ class ProcessState:
         if current is not None:
             current.lift()
         if gate is not None:
-            self.choice.gate = gate  # closing it compares itself with the gate of this process
+            self.choice.gate = gate  # `Gate.close` compares itself with this process's gate
             gate.close()
 
 
@@ -190,11 +188,11 @@ def set_variable(name: str, value: str | None) -> None:
     from gpumagic.cuda import torch_cuda
 
     if torch_cuda.initialized():
-        # torch 2.6 counts devices by the variable when it is first asked, and keeps the count: let
-        # it count while the variable is still the one that CUDA has read.
+        # torch 2.6 counts devices by the variable at the first call, and caches the count: call it
+        # while the variable is still the one that CUDA has read.
         torch_cuda.require().cuda.device_count()
     environ: Any = os.environ
-    replaced = type(environ) is dict  # by the user: what is written to it stays in Python
+    replaced = type(environ) is dict  # by the user: writing to it does not change C's environment
     if value is None:
         os.environ.pop(name, None)
         if replaced:

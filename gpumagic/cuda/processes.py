@@ -1,8 +1,8 @@
-"""The user and the command of a process on a GPU, by name.
+"""Look up the users and commands of processes on a GPU.
 
 Command lines contain tokens, paths and names of people, and notebooks are saved with their outputs.
-So only the names of program and script are shown; arguments only of the user's own processes, if
-asked for.
+So only the names of program and script are shown; arguments only of the user's own processes, on
+request.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gpumagic.results import Process
 _MOST = 200
 #: The most characters of a name, and of a command line with its arguments.
 _NAME, _COMMAND = 64, 1000
-#: Options of Python that take the next word.
+#: Python's long options that take a value in the next word.
 _WITH_VALUE = ("--check-hash-based-pycs",)
-#: Its short options after which the next word is still what it runs.
+#: Python's short options without a value.
 _FLAGS = "bBdEiIOPqRsStuvx"
-#: Where arguments begin that are joined to a name in one word; a blank may be in a folder's name.
+#: The start of arguments that follow a name in the same word; a folder's name may have a blank.
 _JOINED = re.compile(r"[^\S ]|\s-")
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?")
 
@@ -34,8 +34,8 @@ def look_up(
 ) -> tuple[Process, ...]:
     """Return the processes with their users and commands, as far as they can be read.
 
-    ``is_here`` tells whether a pid is certainly that of NVML's process. With ``arguments`` the
-    user's own processes have their whole command line.
+    ``is_here(pid)`` returns whether the process of that pid is certainly the one that NVML lists.
+    With ``arguments`` the user's own processes have their whole command line.
     """
     by_memory = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
     chosen = {*by_memory[:_MOST]}
@@ -63,7 +63,7 @@ def _with_command(process: Process, arguments: bool) -> Process:
 
 
 def _is_mine(found: Any) -> bool:
-    """Return whether a process of psutil's belongs to this process's user."""
+    """Return whether a `psutil.Process` belongs to this process's user."""
     if hasattr(os, "getuid"):
         return bool(found.uids().real == os.getuid())
     import psutil
@@ -72,15 +72,15 @@ def _is_mine(found: Any) -> bool:
 
 
 def command_name(words: Sequence[str], name: str) -> str:
-    """Return ``python train.py``, ``python -m torch.distributed.run``, ``java``.
+    """Return the short command: ``python train.py``, ``python -m torch.distributed.run``, ``java``.
 
     ``words`` are the command line, which may be empty, and which a process can overwrite; ``name``
-    is the system's name of it.
+    is the process's name by the system.
     """
     first = words[0] if words else name
     program = _base(first)
     title = _JOINED.search(first) is not None or len(program.split()) > 1
-    if title:  # one that the process has set, which may have everything in one word
+    if title:  # set by the process, perhaps with everything in one word
         program = _base((name.split() or first.split() or [""])[0])
     program = program[:_NAME]
     if title or not _PYTHON.fullmatch(program.lower()):
@@ -90,7 +90,7 @@ def command_name(words: Sequence[str], name: str) -> str:
         if word == "-":
             return f"{program} -"
         if word.startswith("--"):
-            if word not in _WITH_VALUE:  # all others end Python, or are not its options
+            if word not in _WITH_VALUE:  # all others exit Python, or are none of its options
                 return program
             next(rest, None)
         elif not word.startswith("-"):
@@ -103,9 +103,9 @@ def command_name(words: Sequence[str], name: str) -> str:
 
 
 def _short_options(word: str, rest: Iterator[str]) -> str | None:
-    """Return what Python's short options, which may be joined, run: ``-c``, ``-m module``.
+    """Return the code that Python's short options name: ``-c``, ``-m module``; they may be joined.
 
-    None if the next word does, ``""`` if it is not known.
+    None if the next word names it, ``""`` if it is not known.
     """
     for place, letter in enumerate(word[1:], 2):
         if letter == "c":
@@ -123,7 +123,7 @@ def _short_options(word: str, rest: Iterator[str]) -> str | None:
 
 
 def _file_name(word: str) -> str:
-    """Return the name of a script, without arguments joined to it."""
+    """Return the file name of a script, without arguments in the same word."""
     return (_base(_JOINED.split(word)[0]).split() or [""])[0]
 
 

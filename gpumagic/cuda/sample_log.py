@@ -1,4 +1,4 @@
-"""The samples of a watch: bounded, evenly over its whole time, and the last minute in full."""
+"""A bounded log of samples: evenly over the whole time, and all of the last minute."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevic
 
 #: Seconds that sparklines show.
 RECENT = 60.0
-#: At most so many samples: an hour, one each second.
+#: The most samples: an hour, one each second.
 _MOST = 3600
-#: From such a difference on two samples are not alike: an idle device's power and temperature vary.
+#: The least differences that are a change: an idle device's power and temperature vary.
 _PERCENT, _BYTES, _CELSIUS, _WATTS = 2, 2**20, 3, 10.0
 
 
 class SampleLog:
-    """What was sampled. A thread adds to it while another one reads it."""
+    """A log of samples. One thread adds to it while another one reads it."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -24,11 +24,11 @@ class SampleLog:
         self._recent: list[UtilizationSample] = []
         self._devices: dict[int, WatchedDevice] = {}
         self._added = 0
-        #: Of so many samples one is kept.
+        #: Every how many-th sample is kept.
         self.stride = 1
 
     def add(self, time: float, devices: Sequence[Device]) -> UtilizationSample:
-        """Add what was read at ``time``, in seconds since the epoch."""
+        """Add and return the sample read at ``time``, in seconds since the epoch."""
         sample = UtilizationSample(time, tuple(map(DeviceSample.of, devices)))
         self._devices = {d.index: WatchedDevice.of(d, self._devices.get(d.index)) for d in devices}
         # Another thread may be reading the list: it is replaced, not shortened.
@@ -42,7 +42,7 @@ class SampleLog:
         return sample
 
     def _since(self, time: float) -> list[UtilizationSample]:
-        """Return the recent samples from ``time`` on, and the one that held then."""
+        """Return the recent samples after ``time``, and the last one before."""
         later = [each.time > time for each in self._recent]
         first = later.index(True) if True in later else len(later)
         return self._recent[max(first - 1, 0) :]
@@ -54,7 +54,7 @@ class SampleLog:
 
     @property
     def samples(self) -> tuple[UtilizationSample, ...]:
-        """The samples since the beginning, each ``stride``-th one, and the last one."""
+        """Every ``stride``-th sample since the start, and the last one."""
         last = self._recent[-1:]
         return tuple(self._samples if self._samples[-1:] == last else [*self._samples, *last])
 
@@ -65,7 +65,7 @@ class SampleLog:
 
 
 def differ(one: UtilizationSample, other: UtilizationSample) -> bool:
-    """Return whether two samples differ by more than an idle machine's do."""
+    """Return whether two samples differ by more than the samples of an idle machine do."""
     if len(one.devices) != len(other.devices):
         return True
     return any(_differ(a, b) for a, b in zip(one.devices, other.devices, strict=True))

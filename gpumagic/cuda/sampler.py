@@ -1,6 +1,6 @@
-"""What NVML measures now, for a thread that runs beside the user's cells.
+"""Read the devices by NVML in a thread that runs at the same time as the user's cells.
 
-Asks neither CUDA's driver nor torch: what the process itself knows of CUDA is handed in.
+Queries neither the CUDA driver nor torch: the caller passes in the driver's state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpumagic.results import Device
 
 
 class Sampler:
-    """Reads the devices by an NVML session of its own, for one thread.
+    """A reader of the devices, with an NVML session of its own, for one thread.
 
     Raises:
         DeviceError: NVML is missing or does not start.
@@ -27,18 +27,14 @@ class Sampler:
     def read(self, state: DriverState, is_current: Callable[[], bool]) -> tuple[Device, ...]:
         """Return the devices.
 
-        ``state`` is what `driver.state` has last returned. ``is_current`` tells, after the reading,
-        whether no cell has run since, which may have initialised CUDA: if one has, memory is this
-        process's only where NVML lists it.
+        ``state`` is the last result of `driver.state`. ``is_current`` is called after the reading
+        and returns whether no cell has run since that: a cell may have initialised CUDA, so that
+        memory is known to be this process's only where NVML lists it.
 
         Raises:
-            DeviceError: NVML cannot tell how many devices there are.
+            DeviceError: NVML does not report the number of devices.
         """
-        variables = {
-            name: os.environ[name]
-            for name in (visible_devices.MASK, visible_devices.ORDER)
-            if name in os.environ
-        }
+        variables = visible_devices.variables(os.environ)
         found = devices.compose(self._session.read(), variables, state, False, False)
         return found if is_current() else tuple(map(_certain, found))
 
@@ -48,7 +44,7 @@ class Sampler:
 
 
 def _certain(device: Device) -> Device:
-    """Return the device with what holds whether or not this process has a context by now."""
+    """Return the device without figures that depend on whether this process has a context now."""
     listed = device.processes
     complete = listed is not None and devices.in_first_pid_namespace()
     if complete or any(process.own for process in listed or ()):

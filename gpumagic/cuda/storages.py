@@ -1,7 +1,7 @@
-"""Storages of CUDA tensors: their bytes, their memory released and allocated again, a guard.
+"""Storages of CUDA tensors: read their bytes, allocate their memory again, guard their data.
 
-The guard is torch's own: any access to the data of a guarded storage, by any thread and any
-library, raises a `RuntimeError` in C++ with a given message before a kernel is launched.
+The guard is torch's: any access to the data of a guarded storage, by any thread and any library,
+raises a `RuntimeError` in C++ with a given message before a kernel is launched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CLEAR = "_clear_storage_data_ptr_access_error_msg"
 
 
 def can_guard() -> bool:
-    """Return whether this torch can guard storages, and take the guard away again."""
+    """Return whether this torch has functions to guard storages and to remove the guard."""
     functions = torch_cuda.c_functions()
     return hasattr(functions, _GUARD) and hasattr(functions, _CLEAR)
 
@@ -27,18 +27,18 @@ def guard(storage: Any, message: str) -> None:
 
 
 def clear_guard(storage: Any) -> None:
-    """Undo `guard`."""
+    """Remove the guard of a storage."""
     getattr(torch_cuda.c_functions(), _CLEAR)(storage._cdata)
 
 
 def storage_of(thing: Any) -> Any:
-    """Return the untyped storage of a tensor or a storage; None for one without its own."""
+    """Return the untyped storage of a tensor or a storage; None for one without a storage."""
     torch = cast(Any, torch_cuda.loaded())
     if issubclass(type(thing), torch.UntypedStorage):
         return thing
     try:
         return tensor_base().untyped_storage(thing)
-    except Exception:  # sparse, or a subclass that stands for other tensors
+    except Exception:  # sparse, or a subclass that wraps other tensors
         return None
 
 
@@ -49,7 +49,7 @@ def as_bytes(storage: Any) -> Any:
 
 
 def references(storage: Any) -> int:
-    """Return the references to a storage, that of its Python object among them."""
+    """Return the number of references to a storage, that of its Python object included."""
     return int(cast(Any, torch_cuda.loaded())._C._storage_Use_Count(storage._cdata))
 
 
@@ -74,7 +74,7 @@ def weak_reference(storage: Any) -> Any:
 
 
 def referenced(reference: Any) -> Any:
-    """Return the storage of a weak reference; None if it is gone."""
+    """Return the storage of a weak reference; None if it was deleted."""
     torch = cast(Any, torch_cuda.loaded())
     if reference.expired():
         return None
@@ -82,14 +82,14 @@ def referenced(reference: Any) -> Any:
 
 
 def shared_with_processes() -> set[int]:
-    """Return the addresses (``_cdata``) of the storages that were sent to other processes."""
+    """Return the addresses (``_cdata``) of the storages that are shared with other processes."""
     torch = cast(Any, torch_cuda.loaded())
     shared = torch.multiprocessing.reductions.shared_cache
     return {ref.cdata for ref in list(shared.values()) if not ref.expired()}
 
 
 def clear_workspaces() -> None:
-    """Free cuBLAS's workspaces in torch's allocator; made anew when they are needed."""
+    """Free cuBLAS's workspaces in torch's allocator; cuBLAS allocates them again when needed."""
     clear = getattr(torch_cuda.c_functions(), "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
@@ -103,20 +103,22 @@ def release_pinned_memory() -> None:
 
 
 def active_modes() -> list[str]:
-    """Return the names of this thread's modes of torch, without that of a default device."""
-    torch = cast(Any, torch_cuda.loaded())
-    import_from: Any = torch.utils._python_dispatch
-    stacks = [
-        *torch.overrides._get_current_function_mode_stack(),
-        *import_from._get_current_dispatch_mode_stack(),
-    ]
-    names = [type(mode).__name__ for mode in stacks]
+    """Return the names of this thread's modes of torch, except that of a default device."""
+    names = [type(mode).__name__ for stack in _mode_stacks() for mode in stack]
     return [name for name in names if name != "DeviceContext"]
 
 
 def innermost_modes() -> tuple[Any, Any]:
     """Return this thread's innermost function mode and dispatch mode, each None without one."""
-    torch = cast(Any, torch_cuda.loaded())
-    functions = torch.overrides._get_current_function_mode_stack()
-    dispatches = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    functions, dispatches = _mode_stacks()
     return (functions[-1] if functions else None, dispatches[-1] if dispatches else None)
+
+
+def _mode_stacks() -> tuple[list[Any], list[Any]]:
+    """Return this thread's function modes and dispatch modes, the innermost last."""
+    torch = cast(Any, torch_cuda.loaded())
+    dispatch = torch.utils._python_dispatch
+    return (
+        torch.overrides._get_current_function_mode_stack(),
+        dispatch._get_current_dispatch_mode_stack(),
+    )

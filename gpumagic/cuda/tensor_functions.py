@@ -1,4 +1,4 @@
-"""torch's own functions of tensors, whatever a subclass or a mode overrides."""
+"""torch's own functions of tensors, also where a subclass or a mode overrides them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from gpumagic.cuda import torch_cuda
 
 
 def tensor_base() -> Any:
-    """Return the class of torch's C++ that all tensors inherit from, with its own methods."""
+    """Return the C++ base class of all tensors, with its own methods."""
     return cast(Any, torch_cuda.loaded())._C.TensorBase
 
 
 def storage_address() -> Callable[[Any], int]:
-    """Return a function for the address of a tensor's storage, also for a view.
+    """Return a function that returns the address of a tensor's storage, also for a view.
 
-    `torch._C._data_address`, which unlike ``data_ptr()`` leaves a lazily copied storage uncopied.
+    Where torch has it, `torch._C._data_address`: unlike ``data_ptr()`` it does not copy a lazily
+    copied storage.
     """
     private = getattr(cast(Any, torch_cuda.loaded())._C, "_data_address", None)
     if private is not None:

@@ -1,6 +1,6 @@
-"""The only import of torch, and a lazy one: devices, contexts, events, allocator counters.
+"""Functions of torch, which is imported only on request: devices, contexts, events, allocator.
 
-Nothing here initialises CUDA or makes a context unless its docstring says so.
+None of them initialises CUDA or creates a context unless its docstring says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _streams: dict[int, tuple[Any, ...]] = {}
-#: What `device` returns within scopes of `chosen`, the innermost last.
+#: The devices of the open scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
 
 
@@ -54,16 +54,15 @@ def built_with_cuda() -> bool:
 def initialized() -> bool:
     """Return whether torch itself has initialised CUDA.
 
-    False does not mean that the driver is untouched: ``torch.cuda.is_available()`` initialises the
-    driver and leaves this False. `gpumagic.cuda.driver` asks the driver.
+    The driver may be initialised where this is False: ``torch.cuda.is_available()`` initialises
+    only the driver. `gpumagic.cuda.driver` queries that.
     """
     torch = loaded()
-    # Without CUDA support it never is.
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def contexts() -> tuple[int, ...]:
-    """Return the CUDA ordinals on which this process has a primary context. Makes none."""
+    """Return the CUDA ordinals on which this process has a primary context. Creates none."""
     torch: Any = loaded()
     if torch is None or not torch.cuda.is_initialized():  # `initialized`, without its calls
         return ()
@@ -90,14 +89,14 @@ def c_functions() -> Any:
 
 def allocator_settings() -> str | None:
     """Return the settings that torch's allocator read from its variable; None where not known."""
-    ask = getattr(c_functions(), "_accelerator_getAllocatorSettings", None)  # not in torch 2.6
-    return None if ask is None else str(ask())
+    read = getattr(c_functions(), "_accelerator_getAllocatorSettings", None)  # not in torch 2.6
+    return None if read is None else str(read())
 
 
 def in_bad_fork() -> bool:
     """Return whether this is a forked child of a process in which torch had initialised CUDA."""
-    ask = getattr(c_functions(), "_cuda_isInBadFork", None)
-    return ask is not None and bool(ask())
+    is_in_bad_fork = getattr(c_functions(), "_cuda_isInBadFork", None)
+    return is_in_bad_fork is not None and bool(is_in_bad_fork())
 
 
 def allocator_backend() -> str | None:
@@ -112,9 +111,9 @@ def uuid(ordinal: int) -> str:
 
 
 def memory_info(ordinal: int) -> tuple[int, int]:
-    """Return free and total bytes of a device, as the CUDA runtime tells them.
+    """Return free and total bytes of a device, as the CUDA runtime reports them.
 
-    Makes a context where there is none: only for a device that has one (`contexts`).
+    Creates a context where there is none: only for a device that has one (`contexts`).
     """
     free, total = cast(Any, loaded()).cuda.mem_get_info(ordinal)
     return int(free), int(total)
@@ -123,14 +122,14 @@ def memory_info(ordinal: int) -> tuple[int, int]:
 def pinned_memory() -> tuple[int, int] | None:
     """Return the bytes of pinned host memory, and those of live tensors; None if not known.
 
-    torch counts it since 2.7.
+    torch counts them since 2.7.
     """
     if not initialized():
         return None
-    ask = getattr(c_functions(), "_cuda_hostMemoryStats", None)
-    if ask is None:
+    read = getattr(c_functions(), "_cuda_hostMemoryStats", None)
+    if read is None:
         return None
-    stats = ask()
+    stats = read()
     try:
         return int(stats["allocated_bytes"]["current"]), int(stats["active_bytes"]["current"])
     except KeyError:  # some versions count under other names
@@ -140,7 +139,7 @@ def pinned_memory() -> tuple[int, int] | None:
 def memory_limit(ordinal: int) -> int | None:
     """Return the bytes that torch may reserve on a device, by its size and the memory fraction.
 
-    Only for a device that has a context (`contexts`). None where the device does not answer.
+    Only for a device that has a context (`contexts`). None where the device is lost.
     """
     torch = cast(Any, loaded())
     try:
@@ -159,12 +158,12 @@ def memory_limit(ordinal: int) -> int | None:
 def memory_snapshot() -> list[dict[str, Any]]:
     """Return the caching allocator's segments with their blocks, of all devices in use.
 
-    Only for the native backend; neither waits for the GPU nor makes a context.
+    Only for the native backend; neither waits for the GPU nor creates a context.
     """
     snapshot = cast(Any, loaded()).cuda.memory_snapshot
     try:
         return list(snapshot(include_traces=False))
-    except TypeError:  # an older torch sends the recorded traces along
+    except TypeError:  # an older torch always includes the recorded traces
         return list(snapshot())
 
 
@@ -175,7 +174,7 @@ def empty_cache() -> None:
 
 
 def snapshot() -> dict[str, Any]:
-    """Return the allocator's segments and blocks, and its history as far as it is recorded."""
+    """Return the allocator's segments and blocks, and its recorded history."""
     whole: dict[str, Any] = cast(Any, loaded()).cuda.memory._snapshot()
     return whole
 
@@ -183,20 +182,23 @@ def snapshot() -> dict[str, Any]:
 def history_is_recorded() -> bool:
     """Return whether the allocator records its history. False where CUDA is not initialised.
 
-    torch crashes when it is asked earlier, and other allocators than its own raise.
+    The call would crash torch before that, and allocators other than its own raise.
     """
     return allocator_backend() == "native" and bool(cast(Any, loaded())._C._cuda_isHistoryEnabled())
 
 
 def record_history(max_entries: int, *, stacks: bool) -> None:
-    """Restart to record the allocator's history, with or without Python stacks of allocations."""
+    """Start recording the allocator's history anew, with Python stacks of allocations or without.
+
+    At most ``max_entries`` events are kept.
+    """
     cast(Any, loaded()).cuda.memory._record_memory_history(
         context="alloc" if stacks else None, stacks="python", max_entries=max_entries
     )
 
 
 def stop_history() -> None:
-    """Stop recording the allocator's history, and drop it."""
+    """Stop recording the allocator's history, and delete it."""
     cast(Any, loaded()).cuda.memory._record_memory_history(enabled=None)
 
 
@@ -205,8 +207,8 @@ def when_initialized(call: Callable[[], None]) -> None:
     cast(Any, loaded()).cuda._lazy_call(call)
 
 
-def forget(call: Callable[[], None]) -> None:
-    """Undo `when_initialized`."""
+def cancel(call: Callable[[], None]) -> None:
+    """Undo `when_initialized` for a function."""
     torch: Any = loaded()
     if torch is not None:
         waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
@@ -240,7 +242,7 @@ def synchronize(ordinal: int) -> None:
     """Wait until a device has finished all work. Only for a device that has a context.
 
     Raises:
-        RuntimeError: what torch raises for an error that earlier GPU work left behind.
+        RuntimeError: earlier GPU work has failed.
     """
     cast(Any, loaded()).cuda.synchronize(ordinal)
 
@@ -267,11 +269,11 @@ def allocations(ordinal: int) -> int | None:
 
 
 def streams(ordinal: int) -> tuple[Any, ...]:
-    """Return all streams that torch has or will have on a device: the default one, the pool's.
+    """Return all streams that torch has or will have on a device: the default one and the pools'.
 
-    torch returns the 32 streams of each priority's pool in turn, also to its own C++ code, so a
-    full round finds all and leaves the turn unchanged. The first call makes the pools (as the
-    first ``torch.cuda.Stream()`` does). Only for a device that has a context.
+    torch returns the 32 streams of each priority's pool in turn, also to its own C++ code, so 32
+    calls return all of them and leave the next one unchanged. The first call creates the pools (as
+    the first ``torch.cuda.Stream()`` does). Only for a device that has a context.
     """
     if ordinal not in _streams:
         cuda = cast(Any, loaded()).cuda

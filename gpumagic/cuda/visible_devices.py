@@ -1,6 +1,6 @@
-"""Which devices ``CUDA_VISIBLE_DEVICES`` shows a process: the grammar of the CUDA driver.
+"""The devices that ``CUDA_VISIBLE_DEVICES`` shows a process, by the grammar of the CUDA driver.
 
-Pure: no environment, no driver, no NVML.
+Pure functions: they read no environment and query neither the driver nor NVML.
 """
 
 from __future__ import annotations
@@ -20,10 +20,21 @@ VARIABLES = (MASK, ORDER)
 HIDE_ALL = "-1"
 
 
+def variables(environment: Mapping[str, str | None]) -> dict[str, str]:
+    """Return those of the variables that are set."""
+    found = {name: environment.get(name) for name in VARIABLES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def uuid_key(uuid: str) -> str:
+    """Return a UUID as NVML and the driver both write it: without prefix, in lower case."""
+    return uuid[4:].lower()
+
+
 def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Device] | None:
     """Return the devices, or their MIG instances, that these variables name; None if not known.
 
-    There may be more than a process can see at once: several MIG instances may be named.
+    They may be more than a process can see at once: several MIG instances may be named.
     """
     mask = environment.get(MASK)
     if mask is None:
@@ -37,15 +48,18 @@ def named(environment: Mapping[str, str], devices: Sequence[Device]) -> list[Dev
 
 
 def _first_instance(device: Device) -> Device:
-    """Return the device with the MIG instance that CUDA shows of it, if it is divided."""
+    """Return the device with the MIG instance that CUDA shows of it, if it has any."""
     return replace(device, instance=device.mig[0].uuid if device.mig else None)
 
 
 def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:
-    """Return the devices of a list of UUIDs; an entry of another kind than the first ends it."""
+    """Return the devices of a list of UUIDs; an entry of another kind than the first ends it.
+
+    None where an entry has the older spelling of MIG instances.
+    """
     shown: list[Device] = []
     for entry in mask.split(","):
-        if entry[:8] == "MIG-GPU-":  # the older spelling, by numbers that NVML does not list
+        if entry[:8] == "MIG-GPU-":  # has numbers of instances that NVML does not list
             return None
         device = _named_by(entry, devices) if entry[:4] == mask[:4] else None
         if device is None:
@@ -57,7 +71,7 @@ def _by_uuids(mask: str, devices: Sequence[Device]) -> list[Device] | None:
 
 
 def _by_numbers(mask: str, count: int) -> list[int]:
-    """Return the ordinals of a list of numbers: ``1gpu`` is 1, a duplicate hides everything."""
+    """Return the ordinals of a list of numbers: ``1gpu`` is 1, a duplicate hides all devices."""
     numbers: list[int] = []
     for entry in mask.split(","):
         match = re.match(r"\s*\+?([0-9]{1,9})", entry)
@@ -96,7 +110,7 @@ class View:
 
     #: nvidia-smi's index of each CUDA ordinal; None where the order is not known.
     indexes: tuple[int, ...] | None
-    #: The visible indexes, in no order; None where they are not known either.
+    #: The visible indexes; None where not known either.
     visible: frozenset[int] | None
     #: The UUID of the visible MIG instance, by index.
     instances: Mapping[int, str] = field(default_factory=dict)
@@ -106,12 +120,11 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     """Return what the CUDA driver shows a process that initialises it with these variables.
 
     Follows the driver's grammar: unset means all; an invalid entry ends the list, as does one of
-    another kind than the first (number, GPU or MIG UUID); a duplicate hides everything; a space
-    before a UUID makes it invalid. A divided GPU shows its first MIG instance unless another one is
-    named, and of all that is named CUDA shows a single instance or only whole GPUs (MIG User Guide,
-    "CUDA Device Enumeration"). Integers are CUDA's ordinals, fastest device first unless
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; which device is the fastest of unequal ones only the driver
-    knows.
+    another kind than the first (number, GPU or MIG UUID); a duplicate hides all devices; a space
+    before a UUID makes it invalid. A GPU in MIG mode shows its first instance unless another one is
+    named, and of all that are named CUDA shows a single instance or only whole GPUs (MIG User
+    Guide, "CUDA Device Enumeration"). Numbers are CUDA's ordinals, fastest device first unless
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; only the driver knows which of unequal devices is the fastest.
     """
     shown = named(environment, devices)
     known = MASK in environment or has_pci_order(environment, devices)
@@ -123,6 +136,7 @@ def view(environment: Mapping[str, str], devices: Sequence[Device]) -> View:
     return View(indexes if known else None, frozenset(indexes), parts)
 
 
-def hides_all(environment: Mapping[str, str], devices: Sequence[Device]) -> bool:
+def hides_all(environment: Mapping[str, str | None], devices: Sequence[Device]) -> bool:
     """Return whether the variables hide every device."""
-    return MASK in environment and view(environment, devices).visible == frozenset()
+    present = variables(environment)
+    return MASK in present and view(present, devices).visible == frozenset()

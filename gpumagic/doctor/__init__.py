@@ -1,8 +1,8 @@
-"""The doctor: why torch can, or cannot, use the GPU here; findings with evidence and remedy.
+"""The doctor: findings on why torch can, or cannot, use the GPU, with evidence and remedy.
 
-Neither initialises CUDA nor imports torch in this process: where torch is needed, a child process
-or a fork of this one uses it. `facts` reads everything; each other module judges one subject from
-these facts alone.
+It neither initialises CUDA nor imports torch in this process: where torch is needed, a child
+process or a fork of this one uses it. `facts` reads all data; each other module judges one subject
+by these data alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ __all__ = ["diagnose", "judge"]
 
 
 def diagnose() -> Diagnosis:
-    """Examine the machine, torch and this process; takes seconds if torch is not loaded."""
+    """Examine the machine, torch and this process; return the report.
+
+    Takes seconds if torch is not loaded, since a child process imports it.
+    """
     return judge(gather())
 
 

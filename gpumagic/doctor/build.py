@@ -51,10 +51,10 @@ def fits_driver(facts: Facts) -> Iterator[Finding]:
 
 
 def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False) -> Finding | None:
-    """Check that a driver which supports CUDA ``supported`` is new enough; None if unknown.
+    """Return the finding on a driver that supports CUDA up to ``supported``; None if unknown.
 
-    Any driver of the same major version is, and any newer one (NVIDIA, CUDA Compatibility, "Minor
-    Version Compatibility"). ``starts``: CUDA was observed to start nevertheless.
+    Any driver of the build's major version suffices, and any newer one (NVIDIA, CUDA
+    Compatibility, "Minor Version Compatibility"). ``starts``: CUDA was observed to start anyway.
     """
     built = _version(build.cuda)
     if built is None or supported is None or build.hip is not None:
@@ -67,7 +67,7 @@ def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False
     if built[0] == supported[0]:
         return Finding(subject, "ok", f"compatible: {versions}; the same major version suffices")
     if starts:
-        started = "CUDA starts nevertheless, through a compatibility package"
+        started = "CUDA starts anyway, through a compatibility package"
         return Finding(subject, "ok", f"{versions}; {started}")
     oldest = _OLDEST_DRIVER.get(built[0])
     newer = "a newer NVIDIA driver" if oldest is None else f"NVIDIA driver {oldest} or newer"
@@ -81,10 +81,10 @@ def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False
 
 
 def toolkit(facts: Facts) -> Iterator[Finding]:
-    """Check the CUDA toolkit, which only building extensions needs."""
+    """Check the CUDA toolkit, which is needed only to build extensions."""
     found = facts.toolkit
     if found is None:
-        yield Finding("toolkit", "ok", "no nvcc, which only building extensions needs")
+        yield Finding("toolkit", "ok", "no nvcc, which is needed only to build extensions")
         return
     if found.version is None:
         yield Finding("toolkit", "unknown", f"{found.path} does not report its version")
@@ -164,7 +164,7 @@ def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
 def _architecture(name: str) -> tuple[tuple[int, int], str, str]:
     match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
     if match is None:
-        return (10**6, 0), "sm", ""  # an unknown kind: no known device runs it
+        return (10**6, 0), "sm", ""  # an unknown format: no device runs it
     return (int(match[2]), int(match[3])), match[1], match[4]
 
 

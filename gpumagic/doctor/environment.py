@@ -1,4 +1,4 @@
-"""Check the environment variables of CUDA and torch: whether each was set before it is read."""
+"""Check whether the environment variables of CUDA and torch were set before they were read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpumagic.cuda import visible_devices
 from gpumagic.doctor.facts import Facts
 from gpumagic.results import Finding
 from gpumagic.selection import launch_blocking
-from gpumagic.system.text import plural
+from gpumagic.system.text import listed, plural
 
 #: When a variable is read: at the start of the process, by ``import torch``, when CUDA is
 #: initialised, when a device's context is created, when a library creates its handle, or always.
@@ -90,7 +90,7 @@ def _since() -> str:
 
 
 def _at_start() -> str:
-    # Only Linux keeps the environment of the start; elsewhere the first known one is later.
+    # Only Linux has the environment of the start; elsewhere the first one is read later.
     return "at the start" if sys.platform.startswith("linux") else "when gpumagic was loaded"
 
 
@@ -129,7 +129,7 @@ def _effective(facts: Facts, name: str, now: str | None) -> bool | None:
 
 
 def _judged(name: str, value: str | None, evidence: str) -> Finding:
-    """Return the finding on a variable that is in effect: some values cost time."""
+    """Return the finding on a variable that is in effect, with a warning of slow settings."""
     if name == "CUDA_LAUNCH_BLOCKING" and value == "1":
         return Finding(
             name,
@@ -151,7 +151,7 @@ def _judged(name: str, value: str | None, evidence: str) -> Finding:
 
 
 def _library_path(facts: Facts) -> Finding | None:
-    """Warn of CUDA libraries on the path: they may be loaded instead of those that torch brings."""
+    """Warn of CUDA libraries on the path: they may be loaded instead of torch's own."""
     value = facts.environment_at_start.get("LD_LIBRARY_PATH", "")
     patterns = ("libcudart.so*", "libcublas*.so*", "libcudnn*.so*", "libnccl.so*")
     found = sorted(
@@ -165,11 +165,10 @@ def _library_path(facts: Facts) -> Finding | None:
     )
     if not found:
         return None
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return Finding(
         "LD_LIBRARY_PATH",
         "warn",
-        f"contains {', '.join(found[:3])}{more}, which may be loaded instead of torch's own",
+        f"contains {listed(found, 3)}, which may be loaded instead of torch's own",
         "if libraries do not match, unset it and restart the kernel",
     )
 
@@ -184,12 +183,8 @@ def _mask(facts: Facts) -> Finding:
         evidence += f", {_since()}"
     if not facts.table:
         return Finding(name, "ok", evidence)
-    present = {
-        key: facts.environment[key]
-        for key in (visible_devices.MASK, visible_devices.ORDER)
-        if key in facts.environment
-    }
-    wanted = visible_devices.view(present, facts.table).visible
+    variables = visible_devices.variables(facts.environment)
+    wanted = visible_devices.view(variables, facts.table).visible
     if wanted is None:
         if facts.state.initialized:
             return _variable(facts, name)
@@ -200,11 +195,11 @@ def _mask(facts: Facts) -> Finding:
         if any(device.visible is None for device in facts.table):
             return Finding(name, "unknown", f"{evidence}; the driver does not report what it shows")
         if seen != wanted:
-            listed = ", ".join(f"GPU {index}" for index in sorted(seen)) or "no GPU"
+            devices = ", ".join(f"GPU {index}" for index in sorted(seen)) or "no GPU"
             return Finding(
                 name,
                 "warn",
-                f"{evidence} {shows}: too late, this process sees {listed}",
+                f"{evidence} {shows}: too late, this process sees {devices}",
                 "%gpu SPEC --restart, or restart the kernel and select before CUDA is used",
             )
         return Finding(name, "ok", f"{evidence}, {shows}, in time: this process sees them")

@@ -1,6 +1,6 @@
-"""Explain a cell's failure: from the exception's text to one line with cause and command.
+"""Explain why a cell failed, in one line with cause and command, by the exception's text.
 
-Cheap, unlike `diagnose`: each line looks up only the finding that it states. Other folders append
+Cheap, unlike `diagnose`: each line looks up only the facts that it states. Other folders append
 to `EXPLAINERS`.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
-from gpumagic.cells import tracebacks
 from gpumagic.cuda import devices, driver, init_failure, init_trace, nvml, probe
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Result
@@ -40,8 +38,8 @@ def _cuda(error: BaseException) -> Explanation | None:
 
 
 def full_text(error: BaseException) -> str:
-    """Return the messages of an exception and of those that led to it, within limits."""
-    some = itertools.islice(tracebacks.linked(error), _EXCEPTIONS)
+    """Return the messages of an exception, its causes and contexts, within limits."""
+    some = itertools.islice(introspection.linked(error), _EXCEPTIONS)
     return "\n".join(_excerpt(introspection.message(each)) for each in some)
 
 
@@ -50,7 +48,7 @@ _EXCEPTIONS, _CHARACTERS = 100, 20_000
 
 
 def _excerpt(text: str) -> str:
-    """Return a text, or both ends of a long one: a worker's error stands below its traceback."""
+    """Return a text, or both ends of a long one: a worker's error is below its traceback."""
     half = _CHARACTERS // 2
     return text if len(text) <= _CHARACTERS else f"{text[:half]}\n{text[-half:]}"
 
@@ -149,27 +147,20 @@ def _ordinal() -> str:
     )
 
 
-class _Cause(NamedTuple):
-    """The cause of a CUDA error."""
-
-    text: str
-    #: Whether every later CUDA call fails too, until the process ends.
-    sticky: bool
+def _line(cause: str) -> Callable[[], str]:
+    return lambda: f"gpumagic: {cause}. {_MORE}."
 
 
-def _line(cause: _Cause) -> Callable[[], str]:
-    def line() -> str:
-        sticky = (
-            "CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, shows "
-            "the line that failed. Every later CUDA call fails too, so restart the kernel"
-        )
-        return f"gpumagic: {cause.text}. {f'{sticky}. ' if cause.sticky else ''}{_MORE}."
-
-    return line
+def _sticky(cause: str) -> Callable[[], str]:
+    """Return the line for an error after which every later CUDA call fails too."""
+    return _line(
+        f"{cause}. CUDA reports it asynchronously: CUDA_LAUNCH_BLOCKING=1, set before CUDA starts, "
+        "shows the line that failed. Every later CUDA call fails too, so restart the kernel"
+    )
 
 
-#: Pattern and line; the first that matches. Meanings as in the CUDA runtime's documentation
-#: (cudaError_t).
+#: Pattern and line; the first that matches is used. Meanings as in the CUDA runtime's
+#: documentation (cudaError_t).
 _LINES: list[tuple[str, Callable[[], str]]] = [
     (r"Cannot re-initialize CUDA in forked subprocess", _forked),
     (r"no kernel image is available", _no_kernel),
@@ -185,37 +176,33 @@ _LINES: list[tuple[str, Callable[[], str]]] = [
     ),
     (
         r"CUDA unknown error|CUDA driver initialization failed|Unexpected error from cudaGetDevice",
-        _line(_Cause("CUDA failed to start, which lasts until the process ends", False)),
+        _line("CUDA failed to start, which lasts until the process ends"),
     ),
     (r"CUDA error: invalid device ordinal", _ordinal),
     (
         r"CUDA error: device-side assert triggered",
-        _line(_Cause("an assertion in a kernel failed, mostly an index out of range", True)),
+        _sticky("an assertion in a kernel failed, mostly an index out of range"),
     ),
     (
         r"CUDA error: (an illegal memory access|misaligned address|unspecified launch failure"
         r"|an illegal instruction)",
-        _line(_Cause("a kernel failed on the device", True)),
+        _sticky("a kernel failed on the device"),
     ),
     (
         r"CUDA error: system has unsupported display driver",
-        _line(_Cause("the driver's components do not match; after an upgrade, reboot", False)),
+        _line("the driver's components do not match; after an upgrade, reboot"),
     ),
     (
         r"CUDA error: system not yet initialized",
-        _line(_Cause("NVIDIA's Fabric Manager is not running, which NVSwitch needs", False)),
+        _line("NVIDIA's Fabric Manager is not running, which NVSwitch needs"),
     ),
     (
         r"CUDA error: all CUDA-capable devices are busy or unavailable",
-        _line(
-            _Cause(
-                "another process uses the GPU exclusively, or its compute mode prohibits use", False
-            )
-        ),
+        _line("another process uses the GPU exclusively, or its compute mode prohibits use"),
     ),
     (
         # `gpumagic.memory.oom` explains out of memory.
         r"CUDA error: (?!out of memory)(.+)",
-        _line(_Cause("CUDA reports errors asynchronously, perhaps not at their line", False)),
+        _line("CUDA reports errors asynchronously, perhaps not at their line"),
     ),
 ]

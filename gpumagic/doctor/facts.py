@@ -1,4 +1,4 @@
-"""Read everything that the doctor judges, once."""
+"""Read the data that the doctor judges, once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
-from gpumagic.cuda import context_failure, devices, driver, init_trace, nvml, probe, torch_cuda
+from gpumagic.cuda import (
+    context_failure,
+    devices,
+    driver,
+    init_trace,
+    machine,
+    nvml,
+    probe,
+    torch_cuda,
+    visible_devices,
+)
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.probe import Build, Start
+from gpumagic.cuda.process_state import STATE
 from gpumagic.doctor import system
 from gpumagic.doctor.system import Toolkit
 from gpumagic.errors import DeviceError
 from gpumagic.results import DeviceTable
-from gpumagic.selection import cpu_threads, environment, gate
+from gpumagic.selection import cpu_threads, gate
 from gpumagic.selection.cpu_threads import Cores
 
-#: The packages that provide, or once provided, a module named pynvml.
+#: The packages that provide, or have provided, a module named pynvml.
 NVML_PACKAGES = ("nvidia-ml-py", "pynvml", "nvidia-ml-py3")
 
 
@@ -47,7 +58,7 @@ class Facts:
     driver_cuda: tuple[int, int] | None = None
     #: Version of the driver's kernel module.
     kernel_module: str | None = None
-    #: Version of the driver's libraries, from the name of NVML's file.
+    #: Version of the driver's libraries, from the file name of NVML.
     library: str | None = None
     nvml_error: str | None = None
     nvml_code: int | None = None
@@ -56,7 +67,7 @@ class Facts:
     toolkit: Toolkit | None = None
     #: Name and permission (may read and write) of each device file.
     device_files: Mapping[str, bool] = field(default_factory=dict)
-    #: The evidence that this is a container; empty if it is none.
+    #: The evidence that this is a container; empty if there is none.
     container: tuple[str, ...] = ()
     wsl: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +88,7 @@ class Facts:
 
 
 def gather() -> Facts:
-    """Read the facts; neither initialises CUDA nor imports torch in this process."""
+    """Return the facts; neither initialises CUDA nor imports torch in this process."""
     state = driver.state()
     table = devices.devices(processes=False)
     build, start = _torch(state)
@@ -91,7 +102,7 @@ def gather() -> Facts:
         state=state,
         driver_installed=driver.installed(),
         driver_cuda=table.cuda_version or driver.cuda_version(),
-        kernel_module=system.kernel_module(),
+        kernel_module=machine.kernel_module(),
         library=_library(),
         nvml_error=nvml_error,
         nvml_code=nvml_code,
@@ -102,7 +113,7 @@ def gather() -> Facts:
         container=system.container(),
         wsl=system.wsl(),
         environment=dict(os.environ),
-        environment_at_start=environment.environment_at_start(),
+        environment_at_start=dict(STATE.started_with),
         environment_at_init=init_trace.environment_then(),
         allocator_settings=torch_cuda.allocator_settings(),
         initialized_at=None if location is None else str(location),
@@ -116,25 +127,22 @@ def gather() -> Facts:
 
 
 def _torch(state: DriverState) -> tuple[Build, Start]:
-    """Read torch's build, and try to start CUDA: in this process only if it has started already."""
+    """Return torch's build, and how CUDA starts: in this process only if it is initialised here."""
     here = probe.build_here()
     if here is None:
         return probe.in_child(_same_devices(state))
     if torch_cuda.in_bad_fork():
         return here, Start(count=0)
     if state.initialized:
-        return here, probe.here()
+        return here, probe.start_here()
     return here, probe.in_fork()
 
 
 def _same_devices(state: DriverState) -> dict[str, str]:
-    """Return variables that show a child the devices of this process, whatever was set since."""
+    """Return variables with which a child process sees this process's devices."""
     if not state.initialized or state.uuids is None:
         return {}
-    return {_MASK: ",".join(state.uuids) or "-1"}
-
-
-_MASK = "CUDA_VISIBLE_DEVICES"
+    return {visible_devices.MASK: ",".join(state.uuids) or visible_devices.HIDE_ALL}
 
 
 def _nvml() -> tuple[str | None, int | None]:

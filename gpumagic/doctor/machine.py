@@ -80,7 +80,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
                 "bad",
                 f"{device.error} (NVML)",
                 "hide it from CUDA: %gpu and the indexes of the other GPUs" if lost else None,
-                f"GPU {device.index} does not answer",
+                f"GPU {device.index} does not respond",
             )
     parts = {d.index: len(d.mig) for d in facts.table if d.mig}
     if parts:
@@ -99,7 +99,7 @@ def device_files(facts: Facts) -> Iterator[Finding]:
         return
     closed = [name for name, permitted in files.items() if not permitted]
     if not closed and _not_loaded(facts):
-        # Run as root, the driver's libraries create the file even without the kernel module.
+        # As root, the driver's libraries create the file even without the kernel module.
         yield Finding("device files", "unknown", f"{', '.join(files)}; no kernel module behind it")
     elif closed:
         numbered = {name for name in files if re.fullmatch(r"/dev/nvidia\d+", name)}
@@ -170,7 +170,7 @@ def _missing_module(facts: Facts) -> Finding:
             "start it with its GPUs (docker run --gpus all), if nvidia-smi on the host lists any"
         )
     elif module:
-        cause = "the NVIDIA driver's kernel module is loaded but does not answer"
+        cause = "the NVIDIA driver's kernel module is loaded but does not respond"
         remedy = "as root: nvidia-modprobe -u -c=0, which creates its device files"
     else:
         cause = "the NVIDIA driver's kernel module is not loaded"

@@ -1,4 +1,4 @@
-"""Read the system's files on the machine: kernel module, device files, container, toolkit."""
+"""Read the system's files on the machine: device files, container, toolkit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,6 @@ class Toolkit:
 
     path: str
     version: tuple[int, int] | None = None
-
-
-_VERSION = re.compile(r"\d{3,}(?:\.\d+)+")
-
-
-def kernel_module() -> str | None:
-    """Return the version of the driver's kernel module; None if it is not loaded."""
-    match = _VERSION.search((system_files.read(_DRIVER) or "").partition("\n")[0])
-    return match[0] if match else None
-
-
-_DRIVER = "/proc/driver/nvidia/version"
 
 
 def toolkit() -> Toolkit | None:
@@ -59,7 +47,7 @@ def device_files() -> dict[str, bool]:
 
 
 def container() -> tuple[str, ...]:
-    """Return the evidence that this is a container; empty if it is none."""
+    """Return the evidence that this is a container; empty if there is none."""
     if not sys.platform.startswith("linux"):
         return ()
     files = ("/.dockerenv", "/run/.containerenv")

@@ -1,4 +1,4 @@
-"""State what torch can use here, or why it cannot use a GPU; only what was verified."""
+"""State how many GPUs torch can use here, or why none; only what was verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]
     if number is None:
         if facts.build.error is not None:
             return None, f"torch cannot use a GPU here, because {_because(facts, findings)}."
-        reason = facts.start.said or "CUDA could not be tried"
+        reason = facts.start.message or "CUDA could not be tried"
         return None, f"Whether torch can use a GPU here is unknown: {reason}."
     unfit = _unfit(facts, number)
     if facts.gate_allows and number:
@@ -38,16 +38,16 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]
 
 
 def _because(facts: Facts, findings: Sequence[Finding]) -> str:
-    """Return the first cause in the order of dependence; severe ones first."""
+    """Return the first cause of the most severe findings, in their order of dependence."""
     for status in ("bad", "warn", "ok", "unknown"):
         for found in findings:
             if found.status == status and found.cause is not None:
                 return found.cause.rstrip(".")
-    return facts.start.said or "CUDA finds no device"
+    return facts.start.message or "CUDA finds no device"
 
 
 def _unfit(facts: Facts, number: int) -> int:
-    """Return how many visible devices torch has no kernels for, as far as known."""
+    """Return the number of visible devices for which torch has no kernels; 0 if not known."""
     visible = [device for device in facts.table if device.visible]
     if len(visible) != number or not facts.build.architectures or facts.build.hip is not None:
         return 0

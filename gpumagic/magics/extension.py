@@ -253,15 +253,15 @@ def _take_back() -> None:
     if "gpumagic.selection.environment" in sys.modules:
         from gpumagic.selection import environment
 
-        environment.take_back()
+        environment.undo()
     if "gpumagic.selection.cpu_threads" in sys.modules:
         from gpumagic.selection import cpu_threads
 
-        cpu_threads.take_back()
+        cpu_threads.undo()
     if "gpumagic.selection.claims" in sys.modules:
         from gpumagic.selection import claims
 
-        claims.take_back()
+        claims.undo()
 
 
 def _reloading() -> bool:

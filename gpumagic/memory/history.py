@@ -201,7 +201,7 @@ class History:
         """Undo `_wait`."""
         begin, self._waiting = self._waiting, None
         if begin is not None:
-            torch_cuda.forget(begin)
+            torch_cuda.cancel(begin)
 
     def off(self) -> HistoryState:
         """Stop recording, also where the user began it; what was recorded is gone."""

@@ -1,4 +1,4 @@
-"""Blocks (tables and lines), and what draws them: text for a terminal, HTML for a notebook.
+"""Blocks (tables and lines), drawn as text for a terminal or as HTML for a notebook.
 
-Knows no result: each result in ``gpumagic.results`` says what blocks show it.
+Imports no result: each result in ``gpumagic.results`` returns the blocks that show it.
 """

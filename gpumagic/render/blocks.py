@@ -1,4 +1,4 @@
-"""What is shown, apart from how: tables and lines that text and HTML draw alike."""
+"""Blocks: the tables and lines that `render.text` and `render.html` draw."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 from gpumagic.system.text import listed
 
 #: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
-#: is a line of source, its indentation kept, ``command`` what may be typed.
+#: is a line of source with its indentation, ``command`` a command to type.
 Style = Literal["", "dim", "strong", "good", "warn", "bad", "code", "command"]
-#: What a part of a device's memory is used for; what is left of a bar is free.
+#: The use of a part of a device's memory; the rest of a bar is free memory.
 Use = Literal["allocated", "cached", "outside", "others", "unknown"]
 USES: Mapping[Use, str] = {
     "allocated": "allocated",
@@ -24,7 +24,7 @@ USES: Mapping[Use, str] = {
 
 #: A value that is not known.
 DASH = "–"
-#: At most so many rows of a table, and so many blocks of one result, are drawn.
+#: The most rows of a table, and the most blocks of one result, that are drawn.
 ROWS = 1000
 
 
@@ -32,12 +32,12 @@ ROWS = 1000
 class Sparkline:
     """A small curve without axes; text leaves it out."""
 
-    #: Time before now in seconds, and value from 0 to 1, oldest first; a value is None where it is
-    #: not known. Each holds until the next one.
+    #: Seconds before now, and value from 0 to 1, oldest first; a value is None where not known.
+    #: Each holds until the next one.
     points: Sequence[tuple[float, float | None]]
-    #: How many seconds the curve shows.
+    #: The seconds that the curve shows.
     seconds: float
-    #: What it shows, in words: read aloud, and shown on hover.
+    #: A text for screen readers and on hover.
     label: str
     #: Whether it is less prominent.
     dim: bool = False
@@ -53,8 +53,8 @@ class Cell:
     spark: Sparkline | None = None
     #: The parts of a bar by their use, 0 to 1, in place of ``bar``.
     stack: Mapping[Use, float] | None = None
-    #: The whole of a text that is shortened, shown where the pointer rests on it; never what is
-    #: another user's, since the notebook is saved with it.
+    #: The whole of a shortened text, shown on hover; never data of another user, since it is saved
+    #: with the notebook.
     whole: str | None = None
 
     @property
@@ -64,13 +64,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """The header of a table's column, and how the column gives way to a narrow terminal."""
+    """The header of a table's column, and how it is shortened in a narrow terminal."""
 
     header: str
     align: Literal["left", "right"] = "left"
     #: Narrow terminals drop the columns of the highest rank first; rank 0 is never dropped.
     rank: int = 0
-    #: Before that, its cells are shortened to this width, if it is above 0.
+    #: The width to which its cells are shortened before that; 0 if they are not.
     least: int = 0
     #: Whether a cell is broken between words, rather than shortened.
     wrap: bool = False
@@ -91,7 +91,7 @@ class Line:
     """A line of text, possibly several styles in one line."""
 
     parts: Sequence[Cell]
-    #: What a notebook shows when the line is opened; text leaves it out.
+    #: The text that a notebook shows when the line is opened; omitted in a terminal.
     folded: str = ""
 
     @classmethod
@@ -102,7 +102,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Callout:
-    """Blocks that are set off from the rest by a rule in the colour of ``style``."""
+    """Blocks with a vertical rule in the colour of ``style`` on their left."""
 
     blocks: Sequence[Line | Grid]
     style: Style = "bad"
@@ -110,7 +110,7 @@ class Callout:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks below a summary: folded in a notebook; text has the summary only."""
+    """Blocks below a summary: folded in a notebook; in a terminal only the summary is shown."""
 
     summary: str
     blocks: Sequence[Line | Grid]
@@ -118,7 +118,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Legend:
-    """What the parts of the stacked bars above stand for."""
+    """The legend of the stacked bars above."""
 
     uses: Sequence[Use]
 
@@ -132,7 +132,7 @@ def dim_lines(texts: Iterable[str]) -> list[Block]:
 
 
 def names_line(before: str, names: Sequence[str], after: str = "") -> Line:
-    """Return a dim line with the first of the names; all of them are folded where they are many."""
+    """Return a dim line with the names; of many, with the first ones, and all of them folded."""
     short, every = listed(names), ", ".join(names)
     return Line.of(f"{before}{short}{after}", "dim", "" if short == every else every)
 
@@ -146,9 +146,9 @@ def use_of(
     outside: int | None,
     others: int | None,
 ) -> Mapping[Use, float] | None:
-    """Return what a device's memory is used for, as shares of it; None where that is not known.
+    """Return the shares of a device's memory by use; None where not known. Arguments in bytes.
 
-    What is in use, and of which the reporter has not told, is shown as that.
+    Memory in use that no argument counts is ``unknown``.
     """
     if not total or free is None:
         return None
@@ -159,20 +159,20 @@ def use_of(
         "others": others or 0,
     }
     uses["unknown"] = max(total - free - sum(uses.values()), 0)
-    # Below a hundredth it is what the two libraries round differently.
+    # Below a hundredth it is a rounding difference between NVML and the CUDA runtime.
     if uses["unknown"] < total / 100:
         uses["unknown"] = 0
     return {use: size / total for use, size in uses.items() if size}
 
 
 def legend(stacks: Iterable[Mapping[Use, float] | None]) -> list[Block]:
-    """Return the legend of stacked bars, with what occurs in them; none where there are none."""
+    """Return the legend of stacked bars, with the uses that occur; empty if there are no bars."""
     shown = {use for stack in stacks for use in stack or ()}
     return [Legend([use for use in USES if use in shown])] if shown else []
 
 
 def filled(share: float, steps: int) -> int:
-    """Return how many of a bar's ``steps`` are filled: none only at 0, all only at 1."""
+    """Return how many of a bar's ``steps`` are filled: 0 only for 0, all only for 1."""
     if share <= 0:
         return 0
     return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
@@ -182,7 +182,7 @@ _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
 
 
 def short_uuids(text: str) -> str:
-    """Return ``text`` with the UUIDs in it shortened to what `%gpu` takes for them."""
+    """Return ``text`` with its UUIDs shortened to prefixes that `%gpu` accepts."""
     return _UUID.sub(r"\1…", text)
 
 
@@ -192,9 +192,9 @@ def shortened(text: str, longest: int) -> str:
 
 
 def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Yield the blocks up to `ROWS` of them and of each table's rows, and how many were left out.
+    """Yield at most `ROWS` blocks and rows of each table, with the number of omitted ones.
 
-    The length of a table may be the choice of another process.
+    Other processes may determine the length of a table.
     """
     for block in blocks[:ROWS]:
         if isinstance(block, (Callout, Fold)):

@@ -1,6 +1,6 @@
-"""Blocks as HTML for a notebook: a real table, in the colours of the front end's theme.
+"""Render blocks as HTML for a notebook: tables in the colours of the front end's theme.
 
-All text is escaped: names of processes and devices are chosen by others.
+All text is escaped: other users choose the names of processes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gpumagic.render.blocks import (
 from gpumagic.render.units import share as percentage
 from gpumagic.system.text import harmless
 
-#: The colours of states, as red, green and blue, and the share of the front end's own text colour
-#: that is mixed into them where they are a text's: legible on its background, dark or light.
+#: The colours of states, and the percentage of the front end's text colour that is mixed into them
+#: for text: legible on a dark and on a light background.
 COLORS: Mapping[Style, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
 INK = 40
-#: What a device's memory is used for: told apart by lightness too, on white and on black.
+#: The colours of uses of memory; they differ in lightness too, on white and on black.
 USE_COLORS: Mapping[Use, str] = {
     "allocated": "#2f74c0",
     "cached": "#8fbbe8",
@@ -52,8 +52,8 @@ _STYLES: Mapping[Style, str] = {
         for style, color in COLORS.items()
     },
 }
-# JupyterLab stripes its rows by a style sheet; a cell that stays while the others are scrolled
-# needs a background that is not transparent, so that rows name theirs.
+# A cell that stays in place while the others are scrolled needs an opaque background, so rows set
+# one. JupyterLab's style sheet colours every second row.
 _GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgroundColor, inherit))"
 _STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
 _STICKY = "position:sticky;left:0;background:inherit"
@@ -93,8 +93,8 @@ def _text(text: str) -> str:
 
 
 def _style(*rules: str) -> str:
-    kept = ";".join(rule for rule in rules if rule)
-    return f' style="{kept}"' if kept else ""
+    joined = ";".join(filter(None, rules))
+    return f' style="{joined}"' if joined else ""
 
 
 def _part(cell: Cell) -> str:
@@ -143,7 +143,7 @@ def _table(grid: Grid) -> str:
         for number, row in enumerate(grid.rows)
     )
     return (
-        # JupyterLab's own style gives all columns a part of too small a width: cells overlap.
+        # With JupyterLab's own style, columns have equal parts of too small a width: cells overlap.
         '<div style="overflow-x:auto">'
         '<table style="table-layout:auto;margin:.3em 0;font-variant-numeric:tabular-nums">'
         f"{head}<tbody>{body}</tbody></table></div>"
@@ -155,7 +155,7 @@ def _table_cell(cell: Cell, column: Column, *, first: bool, slot: bool) -> str:
     content = _part(cell)
     if cell.spark is not None:
         content = sparkline.svg(cell.spark) + content
-    if slot:  # the same for every row, so that the bars can be compared
+    if slot:  # in every row, so that the bars are aligned
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
         content = f'<span style="{flex}">{_bar(cell)}{content}</span>'
@@ -170,7 +170,7 @@ def _bar(cell: Cell) -> str:
     if cell.bar is None:
         return '<span style="flex:none;width:5em"></span>'
     share = min(max(cell.bar, 0.0), 1.0) * 100
-    # Rounded to pixels, a little is still seen, and what is not full does not look so.
+    # Limits that remain visible after rounding to pixels: neither empty nor full.
     width = 0.0 if share <= 0 else 100.0 if share >= 100 else min(max(share, 2.0), 98.0)
     color = COLORS.get(cell.style, _BAR)
     return (

@@ -1,6 +1,6 @@
-"""Figures of matplotlib, which is optional and imported here only.
+"""Create figures of matplotlib, which is optional.
 
-Without pyplot: no figure stays open, and no backend is chosen.
+Does not use pyplot, so that no figure stays open and no backend is selected.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpumagic.render.units import bytes_
 
 #: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
 _DPI, _CSS = 144, 96
-#: Of text and axes: legible on white and on black, as the picture has no background.
+#: The colour of text and axes: legible on white and on black, since pictures have no background.
 INK = "#7c7c7c"
-#: Of the series, in their order; told apart by lightness, too.
+#: The colours of the series, in their order; they differ in lightness too.
 COLORS = ("#3f86cf", "#d98e3f", "#2e9e8f", "#b07cc6", "#8a9a3a")
 GOOD, BAD, NEUTRAL = "#2e9e44", "#d9533e", "#8a8f98"
 _SIZE = 9
@@ -32,7 +32,10 @@ class Plot:
         self.figure = figure
 
     def save(self, path: str | Path, **options: Any) -> None:
-        """Write the picture to a file; its suffix says what kind (``.png``, ``.svg``, ``.pdf``)."""
+        """Write the picture to a file in the format of its suffix (``.png``, ``.svg``, ``.pdf``).
+
+        ``options`` are those of matplotlib's ``Figure.savefig``.
+        """
         _style(self.figure)
         self.figure.savefig(path, **{"transparent": True, **options})
 
@@ -52,7 +55,7 @@ class Plot:
 
 
 def _style(figure: Any) -> None:
-    """Give a figure the one style of all pictures: no background, grey ink, no box."""
+    """Apply the style of all pictures: no background, grey text and axes, no box."""
     texts = [text for legend in figure.legends for text in legend.get_texts()]
     for axes in figure.axes:
         axes.set_facecolor("none")
@@ -77,7 +80,7 @@ def available() -> bool:
 
 
 def new_plot(height: float) -> Plot:
-    """Return an empty plot, as wide as all, and ``height`` inches high.
+    """Return an empty plot, `WIDTH` inches wide and ``height`` inches high.
 
     Raises:
         DependencyError: matplotlib is not installed.
@@ -105,10 +108,10 @@ def draw_runs(
     series: Mapping[str, tuple[Sequence[float], float, str]],
     limits: tuple[float, float],
 ) -> int:
-    """Draw values in their order, and beside them how often each occurs, in the same bins for all.
+    """Draw the values of each series in their order, and their histograms with common bins.
 
-    ``series`` has the values by name, and their median as a number and as text. Returns how many
-    values are above the upper limit.
+    ``series`` has, by name, the values, and their median as a number and as text. Return how many
+    values are above the upper one of ``limits``.
     """
     lowest, highest = limits
     beyond = 0
@@ -119,8 +122,8 @@ def draw_runs(
         beyond += sum(value > highest for value in values)
         runs = range(1, len(values) + 1)
         timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)
-        kept = [value for value in values if value <= highest]
-        spread.hist(kept, edges, orientation="horizontal", alpha=0.6, color=color)
+        shown = [value for value in values if value <= highest]
+        spread.hist(shown, edges, orientation="horizontal", alpha=0.6, color=color)
         spread.axhline(median, color=color, lw=1)
         beside = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
         spread.annotate(text, (1.0, median), **beside)

@@ -1,4 +1,4 @@
-"""Small curves as inline SVG, in the colours of the front end's theme."""
+"""Render small curves as inline SVG, in the colours of the front end's theme."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from html import escape
 from gpumagic.render.blocks import Sparkline
 from gpumagic.system.text import harmless
 
-#: The size in CSS pixels, and in the units of a curve: whole ones, since the text is sent often.
+#: The size in CSS pixels, and in the units of a curve: integers, since the text is sent often.
 _SIZE = 'width="48" height="16" viewBox="0 0 60 30" preserveAspectRatio="none"'
 _WIDTH, _HEIGHT = 60, 30
-#: The lines that close a curve's area are drawn outside of what is visible.
+#: How far outside the visible area the lines are that close a curve's area.
 _OUTSIDE = 4
 _STYLE = (
-    # JupyterLab's style lets an SVG shrink to nothing: then it overlaps the next cell.
+    # With JupyterLab's style an SVG may shrink to no width, and then overlaps the next cell.
     "max-width:none;display:inline-block;vertical-align:-3px;margin-right:.5em;"
     "border-bottom:1px solid var(--jp-border-color2, rgba(128,128,128,.35))"
 )
@@ -33,14 +33,14 @@ def svg(curve: Sparkline) -> str:
 
 
 def _path(curve: Sparkline) -> str:
-    """Return the steps of the curve as an area for each stretch of known values.
+    """Return the steps of the curve as SVG path, with an area for each run of known values.
 
     Of several values in one unit of time the highest is drawn.
     """
     columns: dict[int, float | None] = {}
     for age, value in curve.points:
         column = max(round((1 - age / curve.seconds) * _WIDTH), 0)
-        # What held before the beginning is replaced by what holds then.
+        # Of values at or before the beginning of the curve the last one is drawn.
         other = columns.get(column) if column else None
         columns[column] = value if value is None or other is None else max(value, other)
     steps: list[str] = []

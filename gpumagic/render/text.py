@@ -1,4 +1,4 @@
-"""Blocks as text, drawn by rich: in a terminal, a log, or a notebook's plain-text fallback."""
+"""Render blocks as text, with rich: for a terminal, a log, or a notebook's plain-text output."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gpumagic.render.blocks import (
     Block,
     Callout,
     Cell,
+    Column,
     Fold,
     Grid,
     Legend,
@@ -58,7 +59,7 @@ def render(
 ) -> str:
     """Return the blocks as text without trailing blanks; ``width`` defaults to `columns`.
 
-    ``wrap`` breaks long lines between words, and indents what follows.
+    ``wrap`` breaks long lines between words, and indents the following rows.
     """
     buffer, width = StringIO(), width or columns()
     console = Console(
@@ -94,7 +95,7 @@ def _drawn(blocks: Sequence[Block], width: int, console: Console | None) -> Iter
 
 
 def _wrapped(line: Text, width: int, console: Console | None) -> Text:
-    """Return a line broken between words, what follows indented by two more than its beginning."""
+    """Return a line broken between words; the following rows are indented by two more blanks."""
     if console is None or line.cell_len <= width:
         return line
     indent = len(line.plain) - len(line.plain.lstrip()) + 2
@@ -120,7 +121,7 @@ def screen() -> tuple[int, int]:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Return the rows that a text takes in a terminal of ``width`` columns; blanks may go."""
+    """Return the rows of a text in a terminal of ``width`` columns; blanks may be removed."""
     rows: list[str] = []
     for line in text.split("\n"):
         if cell_len(line) <= width:
@@ -141,7 +142,7 @@ def _cell(cell: Cell) -> Text:
 
 
 def _fitted(cell: Text, width: int, *, wrap: bool) -> Iterator[Text]:
-    """Yield the lines of a cell: one that is shortened, or several."""
+    """Yield the lines of a cell: one shortened line, or with ``wrap`` several."""
     if wrap and cell.cell_len > width:
         for line in textwrap.wrap(cell.plain, width, break_on_hyphens=False):
             yield Text(line, cell.style)
@@ -151,7 +152,7 @@ def _fitted(cell: Text, width: int, *, wrap: bool) -> Iterator[Text]:
 
 
 def _bar(cell: Cell, width: int) -> Text:
-    """Return a cell's bar in its slot of ``width``, which is empty where there is none."""
+    """Return a cell's bar in ``width`` columns of text; blanks if it has none."""
     if cell.stack is not None:
         return _stack(cell.stack, width)
     eighths = 0 if cell.bar is None else filled(cell.bar, 8 * width)
@@ -169,12 +170,12 @@ def _bars(cells: Sequence[Cell]) -> list[Text] | None:
 
 
 def _stack(stack: Mapping[Use, float], width: int) -> Text:
-    """Return a bar of several parts: whatever is above 0 is seen, free memory too."""
+    """Return a bar of several parts: each one above 0 is visible, free memory too."""
     shares = {use: share for use, share in stack.items() if share > 0}
     free = max(1 - sum(shares.values()), 0.0)
     parts = {_USE_SIGNS[use]: share for use, share in shares.items()} | {" ": free}
     cells = {sign: max(round(share * width), 1) for sign, share in parts.items() if share > 0}
-    while sum(cells.values()) != width:  # what rounding has changed, where it is seen least
+    while sum(cells.values()) != width:  # correct the rounding at the largest part
         step = 1 if sum(cells.values()) < width else -1
         cells[max(cells, key=lambda sign: (cells[sign] + step > 0, cells[sign]))] += step
     return Text("".join(sign * count for sign, count in cells.items()))
@@ -183,36 +184,13 @@ def _stack(stack: Mapping[Use, float], width: int) -> Text:
 def _table(grid: Grid, width: int) -> Text:
     """Return the table in ``width`` columns of text, and below it the headers of dropped columns.
 
-    Columns that can be shortened are, before any is dropped; the highest ranks are dropped first.
-
-    Laid out here, since rich's own table measures every cell several times: 20 ms for a table of
-    8 devices.
+    Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
+    devices.
     """
     headers = [harmless(column.header) if grid.header else "" for column in grid.columns]
-    columns = [
-        [Text(header, "bold"), *(_cell(row[i]) for row in grid.rows)]
-        for i, header in enumerate(headers)
-    ]
-    bars = [_bars([row[i] for row in grid.rows]) for i in range(len(grid.columns))]
-    for column, slots, how in zip(columns, bars, grid.columns, strict=True):
-        if slots is not None:
-            figures = max(cell.cell_len for cell in column[1:])
-            for cell in column[1:]:
-                cell.align(how.align, figures)
-            column[1:] = [slot + Text(" ") + c for c, slot in zip(column[1:], slots, strict=True)]
-    widths = [max(cell.cell_len for cell in column) for column in columns]
-    least = [min(w, c.least or w) for w, c in zip(widths, grid.columns, strict=True)]
-    shown: list[int] = []
-    for highest_rank in sorted({column.rank for column in grid.columns}, reverse=True):
-        shown = [i for i, column in enumerate(grid.columns) if column.rank <= highest_rank]
-        gaps = len(_GAP) * (len(shown) - 1)
-        if sum(least[i] for i in shown) + gaps <= width:
-            break
-    else:  # not even those of rank 0 fit: shorten the widest
-        least[max(shown, key=lambda i: widths[i])] = 1
-    for i in sorted(shown, key=lambda i: widths[i], reverse=True):
-        excess = sum(widths[i] for i in shown) + gaps - width
-        widths[i] -= min(max(excess, 0), widths[i] - least[i])
+    columns = [_column(grid, i, Text(header, "bold")) for i, header in enumerate(headers)]
+    widths = _widths(grid.columns, [max(map(_length, column)) for column in columns], width)
+    shown = [*widths]
     lines: list[Text] = []
     for row in range(0 if grid.header else 1, len(grid.rows) + 1):
         cells = [
@@ -231,3 +209,41 @@ def _table(grid: Grid, width: int) -> Text:
     if dropped:
         lines.append(Text(f"hidden (too narrow): {', '.join(dropped)}", "dim"))
     return Text("\n").join(lines)
+
+
+def _column(grid: Grid, i: int, header: Text) -> list[Text]:
+    """Return the cells of a column, the header first; bars are before the figures."""
+    cells = [_cell(row[i]) for row in grid.rows]
+    bars = _bars([row[i] for row in grid.rows])
+    if bars is not None:
+        width = max(map(_length, cells))
+        for cell in cells:
+            cell.align(grid.columns[i].align, width)
+        cells = [bar + Text(" ") + cell for cell, bar in zip(cells, bars, strict=True)]
+    return [header, *cells]
+
+
+def _length(cell: Text) -> int:
+    return cell.cell_len
+
+
+def _widths(columns: Sequence[Column], full: Sequence[int], width: int) -> dict[int, int]:
+    """Return, by index, the widths of the columns that fit into ``width``; others are dropped.
+
+    Columns are shortened to their least width before any is dropped; those of the highest rank are
+    dropped first.
+    """
+    least = [min(size, column.least or size) for size, column in zip(full, columns, strict=True)]
+    shown: list[int] = []
+    for highest_rank in sorted({column.rank for column in columns}, reverse=True):
+        shown = [i for i, column in enumerate(columns) if column.rank <= highest_rank]
+        gaps = len(_GAP) * (len(shown) - 1)
+        if sum(least[i] for i in shown) + gaps <= width:
+            break
+    else:  # not even those of rank 0 fit: shorten the widest
+        least[max(shown, key=lambda i: full[i])] = 1
+    widths = {i: full[i] for i in shown}
+    for i in sorted(shown, key=lambda i: full[i], reverse=True):
+        excess = sum(widths.values()) + gaps - width
+        widths[i] -= min(max(excess, 0), widths[i] - least[i])
+    return widths

@@ -1,4 +1,4 @@
-"""A figure of curves in percent over time, a panel for each subject, with spans behind them."""
+"""Draw curves in percent over time, in a panel for each subject, with spans of time behind them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpumagic.render.plots import Plot
 _INK = "#808080"
 _LINES = ({"color": "#3b82c4"}, {"color": "#8a8f98"}, {"color": "#d9822b"})
 _FAILED = "#d9363e"
-#: At most so many spans have their label written.
+#: The most spans whose label is written.
 _LABELS = 20
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in seconds, with a label."""
+    """A span of time in seconds, with a label."""
 
     start: float
     end: float
@@ -78,7 +78,7 @@ def draw(
 
 
 def _scale(seconds: float) -> tuple[float, str]:
-    """Return what to divide seconds by, and the unit then."""
+    """Return the seconds of a unit for the whole time, and the unit's name."""
     return (1.0, "seconds") if seconds < 180 else (60.0, "minutes")
 
 
@@ -95,7 +95,7 @@ def _frame(axes: Any, title: str) -> None:
 
 
 def _label(axes: Any, spans: Sequence[Span], scale: float) -> None:
-    """Write the labels of the longest spans above the first panel, where there is room."""
+    """Write the labels of the longest spans above the first panel, without overlap."""
     longest = sorted(spans, key=lambda span: span.start - span.end)[:_LABELS]
     _, right = axes.get_xlim()
     taken: list[float] = []

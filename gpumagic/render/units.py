@@ -1,4 +1,4 @@
-"""Numbers with units as text. Unknown is a dash."""
+"""Format numbers with units. None, for an unknown value, is a dash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpumagic.render.blocks import DASH
 
-#: As wide as a plus sign, and never broken from its figure.
+#: As wide as a plus sign, and no line break is inserted after it.
 MINUS = "\N{MINUS SIGN}"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -15,7 +15,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 def bytes_(value: int | None, *, sign: bool = False) -> str:
     """Return bytes in binary units with three or four significant digits: ``1.50 GiB``, ``512 B``.
 
-    With ``sign``, a change: ``+1.50 GiB``, a minus sign before what has become less, ``0 B``.
+    With ``sign``, a change: ``+1.50 GiB``, ``0 B``, a decrease with `MINUS`.
     """
     if value is None:
         return DASH
@@ -55,7 +55,7 @@ def seconds(value: float | None) -> str:
 
 
 def rough_seconds(value: float) -> str:
-    """Return a duration in its largest unit alone: ``45 s``, ``12 min``, ``2 h``, ``3 d``."""
+    """Return seconds in the largest unit alone: ``45 s``, ``12 min``, ``2 h``, ``3 d``."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if value >= size:
             return f"{int(value // size)} {unit}"
@@ -68,7 +68,7 @@ _CPU_RESOLUTION = 1 / 64 if os.name == "nt" else 1e-6
 
 
 def cpu_seconds(value: float | None, loops: int = 1) -> str:
-    """Return CPU seconds per loop; below the clock's resolution it is ``< 1 µs``."""
+    """Return CPU seconds per loop; a value below the clock's resolution is ``< 1 µs``."""
     least = _CPU_RESOLUTION / loops
     if value is None or value >= least * (1 - 1e-6):
         return seconds(value)

@@ -1,7 +1,7 @@
-"""What the magics return: frozen dataclasses, each with the blocks that show it.
+"""The results of the magics: frozen dataclasses, each with the blocks that show it.
 
-Units are bytes, seconds, percent, degrees Celsius and watts. What the hardware or the driver cannot
-report is ``None``, never 0. A new result is one new file here.
+Units are bytes, seconds, percent, degrees Celsius and watts. A value that the hardware or the
+driver does not report is ``None``, never 0. A new result is one new file here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What all results have in common: they show themselves, and turn into plain data."""
+"""The base classes of results: display, conversion to plain data, and saving to a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ _Item = TypeVar("_Item")
 
 
 class Result:
-    """A result that shows itself: as text where there is only text, as HTML in a notebook.
+    """A result that is shown as text in a terminal, and as HTML in a notebook.
 
-    A result says in `_blocks` what shows it. What draws the blocks is imported when a result is
+    Subclasses define `_blocks`. The modules that draw the blocks are imported when a result is
     first shown.
     """
 
@@ -43,8 +44,22 @@ class Result:
         return json.dumps(self.to_dict(), **options)
 
 
+class Storable(Result):
+    """A result that can be written to a file."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
+
+        Raises:
+            SpecError: the file cannot be written.
+        """
+        from gpumagic.results.json_file import save
+
+        return save(self, path)
+
+
 class Series(Result, Sequence[_Item]):
-    """A result that is also a sequence: of the items in its field ``items_in``."""
+    """A result that is also a sequence, of the items in its field ``items_in``."""
 
     #: The name of the field that holds the items, a tuple.
     items_in: ClassVar[str]
@@ -101,7 +116,7 @@ def data_frame(
 ) -> pandas.DataFrame:
     """Return a DataFrame of rows, or of columns by name.
 
-    ``types`` are of columns whose type pandas cannot infer.
+    ``types`` has the types of columns for which pandas infers another one.
 
     Raises:
         DependencyError: pandas is not installed.

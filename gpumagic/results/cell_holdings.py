@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CellHolding:
-    """What one cell has allocated and is still allocated on one device."""
+    """The memory that one cell has allocated on one device, as far as it is still allocated."""
 
-    #: The execution number; None where it is not known, see ``source``.
+    #: The execution number; None where no cell is known, and then ``source`` says where.
     number: int | None
-    #: The cell's first line, or where else the memory was allocated.
+    #: The cell's first line, or the place that allocated the memory.
     source: str
     #: Bytes, as the allocator rounds them.
     bytes: int
@@ -33,7 +33,7 @@ class CellHolding:
 
 @dataclass(frozen=True)
 class CellHoldings(Result):
-    """Live GPU memory by the cell that allocated it; its sum is what is allocated, to the byte."""
+    """Live GPU memory by the cell that allocated it; the sum is exactly what is allocated."""
 
     #: By CUDA ordinal, the largest first.
     devices: Mapping[int, tuple[CellHolding, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""GPU memory over the cells of a session."""
+"""The change of GPU memory by each cell of a session."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from gpumagic.render.plots import Plot
 
-#: At most so many cells are shown, the newest, and so many characters of their first lines.
+#: The most cells that are shown, the newest, and the most characters of their first lines.
 _SHOWN, _LONGEST = 60, 44
-#: At most so many cells are numbered below the plot's axis.
+#: The most cells that are numbered below the plot's axis.
 _TICKS = 20
 _LIMIT_COLOR = "#d9533e"
 
 
 @dataclass(frozen=True)
 class CellMemory(Result):
-    """The change of GPU memory by one cell, and by what ran between the cell before and it."""
+    """The change of GPU memory by one cell, and by code that ran between it and the one before."""
 
     #: The execution number; None for a cell that a front end ran outside the history.
     number: int | None
@@ -88,7 +88,7 @@ class CellLog(Series[CellMemory]):
         columns = [
             Column("Cell", "right"),
             Column("First line"),
-            # Without it the rows of several devices would look alike.
+            # Needed where a cell has rows for several devices.
             Column("Device", rank=0 if len({i for cell in self for i in cell.changed}) > 1 else 1),
             Column("Change", "right"),
             Column("Peak", "right"),
@@ -160,7 +160,7 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
     peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
     reserved = [d.reserved_now for d in deltas]
     allocated = [d.allocated_now for d in deltas]
-    # What exceeds the memory before and after the cell: one that did nothing has none.
+    # The part above the memory before and after the cell: none for a cell that did nothing.
     bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
     above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
     axes.bar(places, above, bottom=bases, width=0.8, color="#d98e3f", alpha=0.7, label="peak")
@@ -168,7 +168,7 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
     axes.step(places, allocated, where="mid", color="#3f86cf", linewidth=1.8, label="allocated")
     top = max([1, *peaks, *reserved])
     if limit is not None:
-        # A limit far above everything would flatten the curves.
+        # A limit far above the curves would flatten them.
         beyond = limit > 4 * top
         title = f"limit {bytes_(limit)}{', above the scale' if beyond else ''}"
         axes.set_title(title, loc="right", fontsize=8, color=_LIMIT_COLOR)

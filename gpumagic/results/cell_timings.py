@@ -1,4 +1,4 @@
-"""How long the cells of a session took."""
+"""The times of the cells of a session."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from gpumagic.system.text import plural
 if TYPE_CHECKING:
     import pandas
 
-#: At most so many cells are shown, the longest.
+#: The most cells that are shown, the longest.
 _SHOWN = 20
 
 
 @dataclass(frozen=True)
 class CellTiming(Result):
-    """How long one cell took, measured without synchronising within it. Seconds."""
+    """The times of one cell in seconds, measured without synchronising within it."""
 
     #: The execution number; None for a cell that a front end ran outside the history.
     cell: int | None
     #: The cell's first line.
     source: str
-    #: Until the cell's GPU work, too, was done.
+    #: Until the cell's code and its GPU work had finished.
     wall: float
     #: Until the cell's Python code had returned.
     host: float
     #: CPU time of this process, all threads.
     cpu: float
-    #: None where no GPU work of the cell was seen, or ``note`` says why.
+    #: None where no GPU work of the cell was observed, or for the reason in ``note``.
     gpu: float | None = None
     per_device: Mapping[int, float] = field(default_factory=dict)
-    #: True if ``gpu`` is an upper bound: the GPU was done as soon as the code had returned.
+    #: True if ``gpu`` is an upper bound: the GPU had finished when the code returned.
     gpu_at_most: bool = False
-    #: Whether GPU work of the cell was seen.
+    #: Whether GPU work of the cell was observed.
     used_gpu: bool = False
     #: Whether the cell raised or was interrupted.
     failed: bool = False
@@ -76,12 +76,12 @@ class TimingLog(Series[CellTiming]):
 
     @property
     def wall(self) -> float:
-        """The sum over all cells."""
+        """The sum over all cells in seconds."""
         return math.fsum(cell.wall for cell in self.cells)
 
     @property
     def cpu(self) -> float:
-        """The sum over all cells."""
+        """The sum over all cells in seconds."""
         return math.fsum(cell.cpu for cell in self.cells)
 
     @property

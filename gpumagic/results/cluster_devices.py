@@ -40,16 +40,16 @@ _PROCESS_COLUMNS = (
 
 @dataclass(frozen=True)
 class EngineDevices(EngineResult):
-    """The devices of an engine's host, as that engine sees them."""
+    """The devices of an engine's host, and which of them the engine sees."""
 
     table: DeviceTable | None = None
-    #: The UUIDs of those that the engine was started with.
+    #: The UUIDs of the devices that the engine was started with.
     given: tuple[str, ...] = ()
-    #: The UUIDs of those that were chosen for it since; empty where none were.
+    #: The UUIDs of the devices that were chosen for it since; empty where none were.
     pinned: tuple[str, ...] = ()
     #: Distinguishes machines of one name; None where the system has no machine id.
     machine: str | None = None
-    #: How many processes ``torch.distributed``'s group has; None where there is none.
+    #: The number of processes in ``torch.distributed``'s group; None where there is none.
     world_size: int | None = None
     backend: str | None = None
 
@@ -63,13 +63,13 @@ class ClusterTable(Series[EngineDevices]):
     engines: tuple[EngineDevices, ...] = ()
     #: Where the cluster was found: a profile or a connection file.
     source: str = ""
-    #: The engines' time limit to answer; seconds.
+    #: The time limit for the engines' replies; seconds.
     timeout: float | None = None
     show_processes: bool = False
 
     @property
     def hosts(self) -> dict[str, tuple[EngineDevices, ...]]:
-        """The engines that have answered, by host."""
+        """The engines that have replied, by host."""
         found: dict[str, list[EngineDevices]] = {}
         for each in self.engines:
             if each.host is not None and each.table is not None:

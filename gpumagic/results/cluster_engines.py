@@ -1,4 +1,4 @@
-"""What the results of several engines have in common."""
+"""The base of the results of engines, and the rows and lines that these results share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TypeVar
 from gpumagic.render.blocks import Block, Line
 from gpumagic.render.units import spans
 
-#: At most so many engines each have a row; of more, half as many have.
+#: The most engines that each have a row; of more engines, half as many have one.
 ROWS = 16
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What all results of one engine have in common."""
+    """The fields of every result of one engine."""
 
     #: ipyparallel's id of the engine.
     engine: int
-    #: The engine's host by its own name; None if it has never answered.
+    #: The name of the engine's host; None if the engine has never replied.
     host: str | None = None
     pid: int | None = None
     #: Its rank in ``torch.distributed``'s group; None where there is none.
     rank: int | None = None
-    #: Why there is no result, or only a partial one: one line.
+    #: Why there is no result, or only a partial one; one line.
     error: str | None = None
 
 
@@ -42,7 +42,7 @@ def failures(engines: Iterable[EngineResult]) -> dict[int, str]:
 
 
 def failure_lines(failures: Mapping[int, str]) -> list[Block]:
-    """Return a line for each reason, with the engines that it is the reason of."""
+    """Return a line for each reason, with the engines that have it."""
     engines: dict[str, list[int]] = {}
     for engine, reason in failures.items():
         engines.setdefault(reason, []).append(engine)
@@ -50,7 +50,7 @@ def failure_lines(failures: Mapping[int, str]) -> list[Block]:
 
 
 def highest(engines: Sequence[_Each], value: Callable[[_Each], float]) -> list[_Each]:
-    """Return all engines, or, of many, those of the highest value, in the order of their ids."""
+    """Return all engines, or, of more than `ROWS`, those with the highest value, ordered by id."""
     if len(engines) <= ROWS:
         return list(engines)
     chosen = sorted(engines, key=value, reverse=True)[: ROWS // 2]

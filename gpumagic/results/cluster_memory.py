@@ -22,7 +22,7 @@ class EngineMemory(EngineResult):
 
     @property
     def peak(self) -> int | None:
-        """The highest peak among the engine's devices in bytes; None where there is none."""
+        """The highest peak among the engine's devices in bytes; None without a device."""
         devices = () if self.delta is None else self.delta.devices.values()
         return max((device.peak for device in devices), default=None)
 
@@ -32,23 +32,23 @@ class ClusterMemory(Result):
     """The change of GPU memory by a cell on every engine. Bytes, exact."""
 
     engines: tuple[EngineMemory, ...] = ()
-    #: From sending the cell until the last engine's answer, by the client's clock; seconds.
+    #: From sending the cell until the last engine's reply, by the client's clock; seconds.
     elapsed: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def per_engine(self) -> dict[int, MemoryDelta]:
-        """By engine id, the changes."""
+        """The changes, by engine id."""
         return {each.engine: each.delta for each in self.engines if each.delta is not None}
 
     @property
     def failed(self) -> dict[int, str]:
-        """By engine id, why there are no figures, or only partial ones."""
+        """Why there are no figures, or only partial ones, by engine id."""
         return failures(self.engines)
 
     @property
     def peak(self) -> Mapping[int, int]:
-        """By engine id, the highest peak among its devices."""
+        """The highest peak among each engine's devices in bytes, by engine id."""
         return {each.engine: each.peak for each in self.engines if each.peak is not None}
 
     @property

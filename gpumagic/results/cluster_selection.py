@@ -28,7 +28,7 @@ class ClusterSelection(Series[EngineSelection]):
 
     items_in: ClassVar[str] = "engines"
 
-    #: What was asked for.
+    #: The text that the user typed.
     requested: str
     engines: tuple[EngineSelection, ...] = ()
     notes: tuple[str, ...] = ()

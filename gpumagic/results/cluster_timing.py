@@ -1,4 +1,4 @@
-"""How long a cell took on the engines of a cluster."""
+"""The times of a cell on the engines of a cluster."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from gpumagic.system.text import plural
 if TYPE_CHECKING:
     import pandas
 
-#: A rank is called a straggler if it took so many times as long as the median.
+#: How many times as long as the median a straggler takes at least.
 _STRAGGLER = 1.2
-#: At most so many engines each show their kernels; of more, the slowest does.
+#: The most engines whose kernels are shown; of more engines, only the slowest one's are.
 _KERNELS = 4
 
 
 @dataclass(frozen=True)
 class EngineTiming(EngineResult):
-    """How long a cell took on one engine."""
+    """The times of a cell on one engine."""
 
     timing: CudaTiming | None = None
 
 
 @dataclass(frozen=True)
 class ClusterTiming(Result):
-    """How long a cell took on every engine, and statistics over the engines. Seconds.
+    """The times of a cell on every engine, and statistics over the engines. Seconds.
 
     ``gpu``, ``wall`` and ``cpu`` are `Sample`s with one value an engine: its median. They are None
-    where no engine has such a time. The time of an engine whose run ended early, by an exception or
-    an interrupt, is in none of them and not compared.
+    where no engine has such a time. Engines whose run ended early, by an exception or an interrupt,
+    are included in none of them and not compared.
     """
 
     engines: tuple[EngineTiming, ...] = ()
-    #: From sending the cell until the last engine's answer, by the client's clock.
+    #: From sending the cell until the last engine's reply, by the client's clock.
     elapsed: float | None = None
-    #: Whether the ranks met at a barrier before the clocks were started.
+    #: Whether the ranks passed a barrier before the clocks were started.
     barrier: bool = False
     notes: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class ClusterTiming(Result):
 
     @property
     def per_engine(self) -> dict[int, CudaTiming]:
-        """By engine id, the timing; ``partial`` where the run ended early."""
+        """The timings, by engine id; ``partial`` where the run ended early."""
         return {each.engine: each.timing for each in self.engines if each.timing is not None}
 
     @property
@@ -83,18 +83,18 @@ class ClusterTiming(Result):
 
     @property
     def kernels(self) -> dict[int, KernelReport]:
-        """By engine id, where the GPU time went; empty without ``--kernels``."""
+        """The kernels, by engine id; empty without ``--kernels``."""
         found = {engine: timing.kernels for engine, timing in self.per_engine.items()}
         return {engine: report for engine, report in found.items() if report is not None}
 
     @property
     def failed(self) -> dict[int, str]:
-        """By engine id, why there is no timing, or only a partial one."""
+        """Why there is no timing, or only a partial one, by engine id."""
         return failures(self.engines)
 
     @property
     def seconds(self) -> dict[int, float]:
-        """By engine id, the time that is compared: median GPU time if all have one, else wall."""
+        """The compared times, by engine id: median GPU times if all have one, else wall times."""
         timings = self._complete
         on_gpu = all(timing.gpu is not None for timing in timings.values())
         return {
@@ -104,7 +104,7 @@ class ClusterTiming(Result):
 
     @property
     def slowest(self) -> EngineTiming | None:
-        """The engine that took longest."""
+        """The engine with the longest time; None where no engine has a complete timing."""
         seconds = self.seconds
         timed = [each for each in self.engines if each.engine in seconds]
         return max(timed, key=lambda each: seconds[each.engine], default=None)

@@ -1,4 +1,4 @@
-"""Timings side by side, and whether they differ by more than their noise."""
+"""Several timings compared, and whether they differ by more than their noise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SMALL = 0.02
 
 @dataclass(frozen=True)
 class Compared:
-    """A timing beside the comparison's baseline."""
+    """A timing compared with the baseline."""
 
     name: str
     timing: CudaTiming
@@ -43,7 +43,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Timings side by side, as ``%cudatime --compare`` shows them; the first is the baseline."""
+    """Timings compared by ``%cudatime --compare``; the first is the baseline."""
 
     entries: Sequence[Compared]
     #: The times that ``ratio``, ``interval`` and ``verdict`` compare.
@@ -145,7 +145,7 @@ class Comparison(Result):
                 row + 0.2 - 0.4 * i / steps if steps > 1 else row for i in range(len(values))
             ]
             axes.plot(values, heights, ".", color=color, ms=4)
-        # matplotlib reads what stands between dollar signs as a formula.
+        # matplotlib parses text between dollar signs as a formula.
         names = [harmless(entry.name).replace("$", r"\$") for entry in self]
         axes.set_yticks(range(len(samples)), names)
         axes.invert_yaxis()
@@ -180,7 +180,7 @@ def _row(result: Comparison, entry: Compared, slowest: float) -> tuple[Cell, ...
 
 
 def _ratio(entry: Compared) -> Cell:
-    """Return how many times faster or slower, and within what, with 95 % confidence."""
+    """Return how many times faster or slower an entry is, with the 95 % confidence interval."""
     ratio = entry.ratio
     if not ratio:
         return Cell(DASH, "dim")
@@ -199,5 +199,5 @@ def _ratio(entry: Compared) -> Cell:
 
 
 def _times(ratio: float) -> str:
-    """Return a ratio with three significant digits at least, where they can be told apart."""
+    """Return a ratio with three significant digits, or as an integer from 100 on."""
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"

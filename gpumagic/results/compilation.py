@@ -1,4 +1,4 @@
-"""What torch.compile compiled while code was timed."""
+"""The compilations by torch.compile while code was timed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Compilation:
-    """One compilation of a function by torch.compile; None for what torch did not record."""
+    """One compilation of a function by torch.compile; None for fields that torch did not record."""
 
     function: str | None = None
     file: str | None = None
     line: int | None = None
     seconds: float | None = None
-    #: Why it was compiled once more, in torch's words; None for the first time.
+    #: torch's reason for a recompilation; None for the first compilation.
     reason: str | None = None
-    #: Why it could not be compiled, in torch's words.
+    #: torch's reason why it could not be compiled.
     failure: str | None = None

@@ -1,4 +1,4 @@
-"""Where and with what a result was measured."""
+"""The conditions of a measurement: machine and versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Conditions:
-    """The machine and the versions behind a result; None for what was not known."""
+    """The machine and the versions of a measurement; None for each that was not known."""
 
     #: UTC, ISO 8601: ``2026-01-31T12:00:00+00:00``.
     date: str | None = None
@@ -26,9 +26,9 @@ class Conditions:
 
 
 def differences(now: Conditions | None, before: Conditions | None) -> tuple[str, ...]:
-    """Return what differs between two measurements, a phrase each: device, driver, torch, CUDA.
+    """Return the differences between two measurements, a clause each: device, driver, torch, CUDA.
 
-    What is unknown on either side is not compared, for it may be the same.
+    A field that is unknown in either is not compared.
     """
     if now is None or before is None:
         return ()

@@ -1,4 +1,4 @@
-"""That an error has destroyed this process's CUDA context."""
+"""The message that an error has destroyed this process's CUDA context."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpumagic.system.text import plural
 
 @dataclass(frozen=True)
 class DeadContext(Result):
-    """That an error has destroyed this process's CUDA context, and what is lost with it."""
+    """The message that an error has destroyed the CUDA context, and the variables lost with it."""
 
     #: What happened, as a clause.
     cause: str
-    #: The command that starts CUDA again, and keeps what can be kept.
+    #: The command that restarts the kernel, and keeps the variables that can be kept.
     remedy: str
     #: The names of the variables with CUDA tensors; None where not known.
     lost: tuple[str, ...] | None = None
-    #: False where not all of the notebook's objects were looked at.
+    #: False where not all of the notebook's objects were searched.
     complete: bool = True
 
     def _blocks(self) -> list[Block]:

@@ -1,7 +1,7 @@
-"""Results from plain data, as it arrives from another process.
+"""Create results from plain data of another process or a file.
 
-The annotations of the fields say what is expected; data that does not fit them exactly is refused.
-The data cannot cause an import or a call.
+Data that does not match the fields' annotations exactly is refused. The data cannot cause an
+import or a call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-#: The limit of a number: no count of bytes, time or index reaches it, and text shows all below.
+#: The limit of a number: no count of bytes, time or index reaches it.
 _LARGEST = 2**63
 
 
@@ -36,8 +36,8 @@ def _refuse(name: str) -> NoReturn:
 def from_plain(kind: Any, data: Any, *, tolerant: bool = False) -> Any:
     """Return a value of the annotation ``kind`` from its `plain` form; see `from_json`.
 
-    ``tolerant``: of a dataclass, fields that have a default may be missing, and unknown ones are
-    left out: the data may come from another version.
+    ``tolerant``: of a dataclass, fields with a default may be missing, and unknown ones are
+    ignored, since the data may come from another version.
 
     Raises:
         ValueError: the data is not of that kind.
@@ -107,7 +107,7 @@ def _tuple(kinds: tuple[Any, ...], data: list[Any], tolerant: bool) -> tuple[Any
 
 
 def _key(kind: Any, text: str) -> Any:
-    """Return a mapping's key, which JSON has as a string."""
+    """Return the key of a mapping from its JSON form, a string."""
     if kind is str:
         return text
     if kind is int and len(text) < 20 and text.removeprefix("-").isdecimal():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
-#: By importance, which is the order in which a narrow terminal keeps them.
+#: A narrow terminal drops columns from the last one on.
 _COLUMNS = (
     Column("GPU", "right"),
     Column("CUDA"),
@@ -98,8 +98,8 @@ class Device:
     memory_others: int | None = None
     compute_capability: tuple[int, int] | None = None
     mig: tuple[MigInstance, ...] = ()
-    #: The UUID of the MIG instance that this process sees of the device, if it is divided into
-    #: instances; None where not known.
+    #: The UUID of the MIG instance that this process sees of the device, if it has any; None where
+    #: not known.
     instance: str | None = None
     #: The processes that have chosen the device, as the machine's registry lists them.
     claims: tuple[Claim, ...] = ()
@@ -107,7 +107,10 @@ class Device:
     error: str | None = None
 
     def as_seen(self) -> Device:
-        """Return the device as this process sees it: of a divided one, its MIG instance."""
+        """Return the device, in MIG mode with the figures of the instance that this process sees.
+
+        Fields that NVML does not report for an instance are None.
+        """
         if not self.mig:
             return self
         part = next((part for part in self.mig if part.uuid == self.instance), MigInstance(""))
@@ -126,32 +129,38 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceTable(Series[Device]):
-    """The devices of the machine, and what this process sees of them: a sequence of `Device`."""
+    """The devices of the machine, and which of them this process sees: a sequence of `Device`."""
 
     items_in: ClassVar[str] = "devices"
 
     devices: tuple[Device, ...] = ()
     #: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` of this process, as far as they are set.
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
+    #: Whether the CUDA driver is initialised in this process; None where not known.
     cuda_initialized: bool | None = None
-    #: Whether CUDA failed to initialise in this process, which is final: it sees no device.
+    #: Whether CUDA failed to initialise in this process, which then sees no device until it ends.
     cuda_failed: bool = False
     #: Whether there is no CUDA driver, although NVML lists devices: none can be used.
     cuda_missing: bool = False
     driver_version: str | None = None
     #: The newest CUDA that the driver supports, for example ``(13, 0)``.
     cuda_version: tuple[int, int] | None = None
-    #: Why there is no table, if there is none: one line.
+    #: Why there is no table, if there is none; one line.
     error: str | None = None
     #: Whether the processes are shown.
     show_processes: bool = False
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
-    #: What was typed for the gate that is closed (``off``), None if none is, and the CUDA ordinals
-    #: that it allows.
+    #: The spec of the closed gate (``off``), None if none is closed, and the CUDA ordinals that it
+    #: allows.
     gate: str | None = None
     allowed: tuple[int, ...] = ()
+
+    @property
+    def visible(self) -> list[Device]:
+        """The devices that this process sees and whose ordinal is known, in CUDA's order."""
+        ordinals = {d.ordinal: d for d in self if d.visible and d.ordinal is not None}
+        return [ordinals[ordinal] for ordinal in sorted(ordinals)]
 
     def is_gated(self, device: Device) -> bool:
         """Return whether new work on a device that this process sees is refused."""
@@ -188,7 +197,7 @@ class DeviceTable(Series[Device]):
 
 
 def _devices(table: DeviceTable) -> list[Block]:
-    """Return the table, and above it the name that the devices have in common."""
+    """Return the table, and above it the devices' name if it is the same for all."""
     names = Counter(device.name for device in table)
     common = next(iter(names)) if len(names) == 1 else None
     rows = [_row(device, gated=table.is_gated(device)) for device in table]
@@ -219,7 +228,7 @@ def _row(device: Device, *, gated: bool) -> list[Cell]:
 
 
 def _short(error: str) -> str:
-    """Return an error as short as a cell needs it: a long one would push out other columns."""
+    """Return a shortened error for a cell: a long one would displace other columns."""
     return textwrap.shorten(error, 24, placeholder=" …")
 
 
@@ -281,7 +290,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         state = {
             True: "CUDA is initialised, so this is final for the process",
             False: "CUDA is not initialised, so this can still be changed",
-            None: "the CUDA driver does not say whether it is initialised",
+            None: "the CUDA driver does not report whether it is initialised",
         }[table.cuda_initialized]
     order = ""
     if any(d.visible and d.ordinal is None for d in table):
@@ -303,7 +312,7 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
 
 
 def variables(environment: Mapping[str, str | None]) -> str:
-    """Return CUDA's variables as they are set."""
+    """Return the variables that choose devices, as text."""
     mask = environment.get(_MASK)
     text = f"{_MASK} is not set" if mask is None else f"{_MASK}={mask}"
     order = environment.get(_ORDER)
@@ -311,7 +320,7 @@ def variables(environment: Mapping[str, str | None]) -> str:
 
 
 def _claims(table: DeviceTable) -> list[Block]:
-    """Return a line for each process that has chosen GPUs, with what it has chosen."""
+    """Return a line for each process that claims GPUs, with these GPUs."""
     indexes: dict[Claim, list[int]] = {}
     for device in table:
         for claim in device.claims:

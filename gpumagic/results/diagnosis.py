@@ -1,4 +1,4 @@
-"""Why the GPU is, or is not, usable: what the doctor found."""
+"""The doctor's report: why the GPU is, or is not, usable."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TO_DO = Column("To do", least=24, wrap=True)
 
 @dataclass(frozen=True)
 class Finding:
-    """What the doctor found on one subject."""
+    """A finding of the doctor on one subject."""
 
     #: For example ``"driver"``, ``"torch"``, ``"GPU 0"``.
     subject: str
     status: Health
-    #: What was found, and where.
+    #: The state that was found, and its source.
     evidence: str
-    #: What to type or to do; None where nothing is to be done.
+    #: What to type or to do; None where nothing needs to be done.
     remedy: str | None = None
     #: Why torch cannot use a GPU here, as a clause after "because", if this alone prevents it.
     cause: str | None = None
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis(Series[Finding]):
-    """The doctor's report: a verdict, and the findings that it is based on."""
+    """The doctor's report: a verdict, and the findings on which it is based."""
 
     items_in: ClassVar[str] = "findings"
 
@@ -90,7 +90,7 @@ class Explanation(Result):
 
 
 def _merged(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with those that are the same for several GPUs as one."""
+    """Return the findings; those that are the same for several GPUs become one."""
     same: dict[Finding, list[int]] = {}
     for found in findings:
         device = re.fullmatch(r"GPU (\d+)(.*)", found.subject)

@@ -25,7 +25,7 @@ class FitRun:
 
 @dataclass(frozen=True)
 class Fit(Result):
-    """What ``%%gpumem --fit NAME=LOW:HIGH`` found."""
+    """The result of ``%%gpumem --fit NAME=LOW:HIGH``."""
 
     #: The variable.
     name: str
@@ -33,15 +33,16 @@ class Fit(Result):
     largest: int | None
     #: In the order in which they ran.
     runs: tuple[FitRun, ...]
-    #: Whether the next larger value is known not to fit, or was not asked for.
+    #: Whether the next larger value is known not to fit, or is above ``HIGH``.
     exact: bool
-    #: Bytes per unit, and bytes at 0, of the line through the largest two runs; None without two.
+    #: Bytes per unit, and bytes at 0, by linear extrapolation from the largest two runs that fit;
+    #: None without two.
     per_unit: float | None = None
     at_zero: float | None = None
     notes: tuple[str, ...] = ()
 
     def needed(self, value: int) -> int | None:
-        """Return the bytes that the line says for a value; None without a line."""
+        """Return the bytes for a value by linear extrapolation; None where that is not possible."""
         if self.per_unit is None or self.at_zero is None:
             return None
         return round(self.at_zero + self.per_unit * value)

@@ -1,4 +1,4 @@
-"""What ``%gpumem free`` gave back."""
+"""The memory that ``%gpumem free`` has freed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpumagic.results.base import Result
 
 @dataclass(frozen=True)
 class FreeStep:
-    """One step of ``%gpumem free``, and the bytes that it gave back, by CUDA ordinal."""
+    """One step of ``%gpumem free``, and the bytes that it freed, by CUDA ordinal."""
 
     what: str
-    #: Given back to the allocator.
+    #: Returned to the allocator.
     allocated: Mapping[int, int] = field(default_factory=dict)
-    #: Given back to the device.
+    #: Returned to the device.
     reserved: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Freed(Result):
-    """What ``%gpumem free`` gave back, or would."""
+    """The memory that ``%gpumem free`` has freed, or would free."""
 
     steps: tuple[FreeStep, ...] = ()
     #: Bytes by CUDA ordinal.
@@ -34,7 +34,7 @@ class Freed(Result):
     #: Whether nothing was freed: the figures are estimates.
     dry_run: bool = False
     notes: tuple[str, ...] = ()
-    #: Why there are no figures, if there are none: one line.
+    #: Why there are no figures, if there are none; one line.
     error: str | None = None
 
     def _blocks(self) -> list[Block]:

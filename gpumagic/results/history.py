@@ -21,7 +21,7 @@ class HistoryState(Result):
     own: bool = False
     #: The number of newest events that are recorded on each device; None where not known.
     max_entries: int | None = None
-    #: What has just changed, in one line; empty if nothing has.
+    #: The change that was made, in one line; empty if none was.
     message: str = ""
     #: Whether recording will begin when CUDA is first used.
     armed: bool = False

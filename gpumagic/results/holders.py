@@ -1,20 +1,20 @@
-"""Which variables hold GPU memory."""
+"""The variables that hold GPU memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
-from gpumagic.system.text import plural
+from gpumagic.system.text import listed, plural
 
 if TYPE_CHECKING:
     import pandas
 
-#: At most so many holders of a device have a row; the others are summed up.
+#: The most holders of a device that have a row; the others are summed.
 _ROWS = 15
 
 
@@ -26,17 +26,17 @@ class Holder:
     name: str
     #: ``module``, ``tensor``, ``optimizer``, ``function``, ``list``… or ``notebook``.
     kind: str
-    #: The memory counted here. What several variables hold is counted once, at the first of them.
+    #: The memory counted here. Memory of several variables is counted once, at the first of them.
     bytes: int
     #: The same by role: ``parameters``, ``gradients``, ``optimizer state``…
     parts: Mapping[str, int]
     #: The number of allocations counted here.
     blocks: int
-    #: What nothing else holds: deleting this alone frees it.
+    #: The memory that no other object holds: deleting this variable alone frees it.
     alone: int
-    #: What other holders hold too, wherever that is counted.
+    #: The memory that other variables hold too, counted here or there.
     shared: int
-    #: The other holders of some of what is counted here.
+    #: The other variables that hold some of the memory counted here.
     also: tuple[str, ...] = ()
     #: Whether it is referenced by the notebook, not by a variable: ``%gpumem free`` frees it.
     pinned: bool = False
@@ -54,12 +54,12 @@ class Site:
 
 @dataclass(frozen=True)
 class DeviceHolders:
-    """What holds one device's memory. Bytes.
+    """The holders of one device's memory. Bytes.
 
     ``named + pinned + unattributed + rounding`` is exactly ``allocated``.
     """
 
-    #: What torch's allocator says is allocated.
+    #: Allocated bytes by torch's allocator.
     allocated: int
     #: Held by variables, by running functions, and by functions registered to be called.
     named: int
@@ -67,15 +67,20 @@ class DeviceHolders:
     pinned: int
     #: Not referenced by any variable.
     unattributed: int
-    #: What the allocator adds to requests by rounding up; None where not known.
+    #: The bytes that the allocator adds by rounding requests up; None where not known.
     rounding: int | None
     #: Largest first.
     holders: tuple[Holder, ...] = ()
-    #: Where the unattributed memory was allocated, as far as torch recorded it. Largest first.
+    #: The places that allocated the unattributed memory, as far as torch recorded them. Largest
+    #: first.
     sites: tuple[Site, ...] = ()
 
     def __getitem__(self, name: str) -> Holder:
-        """Return the holder of that name."""
+        """Return the holder of that name.
+
+        Raises:
+            KeyError: no such name.
+        """
         for holder in self.holders:
             if holder.name == name:
                 return holder
@@ -84,11 +89,11 @@ class DeviceHolders:
 
 @dataclass(frozen=True)
 class Holders(Result):
-    """What holds GPU memory: one `DeviceHolders` for each CUDA ordinal in use."""
+    """The holders of GPU memory: one `DeviceHolders` for each CUDA ordinal in use."""
 
     devices: Mapping[int, DeviceHolders] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    #: Why there are no figures, if there are none: one line.
+    #: Why there are no figures, if there are none; one line.
     error: str | None = None
 
     def _blocks(self) -> list[Block]:
@@ -101,7 +106,7 @@ class Holders(Result):
         for ordinal, device in shown.items():
             blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
             if unlisted := _unlisted(device):
-                text = f"Hold only memory that is counted at others: {_listed(unlisted, 8)}"
+                text = f"Hold only memory that is counted at others: {listed(unlisted)}"
                 blocks.append(Line.of(text, "dim"))
         return [*blocks, *dim_lines(self.notes)]
 
@@ -121,7 +126,7 @@ class Holders(Result):
 
 
 def _table(title: str, device: DeviceHolders) -> Grid:
-    """Return the holders of one device, the largest first, and what no variable references."""
+    """Return the holders of one device, largest first, and the memory without a variable."""
     counted = [holder for holder in device.holders if holder.bytes]
     rows = [row for holder in counted[:_ROWS] for row in _rows(holder, device.allocated)]
     if rest := counted[_ROWS:]:
@@ -156,7 +161,7 @@ def _rows(holder: Holder, total: int) -> list[list[Cell]]:
         Cell(_kind(holder), "dim"),
         Cell(str(holder.blocks), "dim"),
         Cell(frees, "dim"),
-        Cell(_listed(holder.also, 3), "dim"),
+        Cell(listed(holder.also, 3), "dim"),
     ]
     parts = sorted(holder.parts.items(), key=lambda item: -item[1])
     if len(parts) < 2:
@@ -179,7 +184,7 @@ def _kind(holder: Holder) -> str:
 
 
 def _unlisted(device: DeviceHolders) -> list[str]:
-    """Return the variables in no row: no memory is counted at them, none in ``also``."""
+    """Return the variables without counted memory that no holder has in ``also``."""
     also = {name for holder in device.holders for name in holder.also}
     return [
         holder.name
@@ -189,7 +194,7 @@ def _unlisted(device: DeviceHolders) -> list[str]:
 
 
 def _sum(device: DeviceHolders) -> Line:
-    """Return the sum of the rows: exactly what the allocator says is allocated."""
+    """Return the sum of the rows: exactly the allocated bytes."""
     parts = [
         ("variables", device.named),
         ("notebook", device.pinned),
@@ -204,8 +209,3 @@ def _sum(device: DeviceHolders) -> Line:
             Cell(f" = {' + '.join(terms)}"),
         )
     )
-
-
-def _listed(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

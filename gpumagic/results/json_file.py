@@ -12,12 +12,12 @@ from gpumagic.results.base import Result, plain
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import harmless
 
-#: Written into each file; a reader of another number refuses.
+#: Written into each file; `stored` refuses any other number.
 VERSION = 1
 
 
 def save(result: Result, path: str | Path) -> Path:
-    """Write ``result`` as JSON to ``path``, in one step: an interrupt leaves the old file.
+    """Write ``result`` as JSON to ``path`` atomically: an interrupt does not change an old file.
 
     Raises:
         SpecError: the path cannot be that of a file, or the file cannot be written.
@@ -49,7 +49,7 @@ def save(result: Result, path: str | Path) -> Path:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those of any new file."""
+    """Return the permissions of the file that is replaced, or those of a new file."""
     try:
         return target.stat().st_mode & 0o777
     except OSError:

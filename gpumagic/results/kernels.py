@@ -1,4 +1,4 @@
-"""Where the GPU time of a cell went, kernel by kernel."""
+"""The GPU time of a cell, by kernel and by kind of copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpumagic.system.text import plural
 if TYPE_CHECKING:
     import pandas
 
-#: At most so many kernels are shown, those of the longest total.
+#: The most kernels that are shown, those of the longest total.
 _SHOWN = 20
 _LONGEST_NAME = 60
 _NOT_VISIBLE = (
@@ -60,7 +60,7 @@ class KernelReport(Result):
     copies: tuple[Copy, ...] = ()
     #: From the start of the code until its GPU work was done, under the profiler.
     window: float | None = None
-    #: By CUDA ordinal: how long at least one kernel or copy was running. Overlaps count once.
+    #: By CUDA ordinal, how long at least one kernel or copy was running.
     busy: Mapping[int, float] = field(default_factory=dict)
     #: Launches of single kernels, of CUDA graphs; None where they are not recorded.
     launches: int | None = None
@@ -136,7 +136,7 @@ def short(name: str) -> str:
     """Return a kernel's name without return type, parameters and torch's namespaces."""
     name = re.sub(r"^void ", "", name)
     name = re.sub(r"\(anonymous namespace\)::|\bat::native::|\bat::cuda::|\bc10::", "", name)
-    if name.endswith(")"):  # the parameters: from the parenthesis that matches the last one
+    if name.endswith(")"):  # the parameters begin at the parenthesis that matches the last one
         depth = 0
         for i in range(len(name) - 1, -1, -1):
             depth += (name[i] == ")") - (name[i] == "(")
@@ -209,7 +209,7 @@ def _copy(copy: Copy) -> tuple[Cell, ...]:
 
 
 def _check(report: KernelReport) -> Line:
-    """Return whether the kernels are as many as the launches."""
+    """Return a line on whether there are as many kernels as launches."""
     kernels, graphs = plural(report.count, "kernel"), report.graph_launches
     of_graphs = ""
     if graphs:

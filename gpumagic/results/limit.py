@@ -11,9 +11,10 @@ from gpumagic.results.base import Result
 
 @dataclass(frozen=True)
 class LimitState(Result):
-    """Whether torch's allocator is bounded as if the devices were smaller."""
+    """The limit of torch's allocator."""
 
-    #: Bytes of each device, CUDA context and libraries included; None for no limit.
+    #: Bytes that the process may use of each device, CUDA context and libraries included; None
+    #: for no limit.
     size: int | None = None
 
     def _blocks(self) -> list[Block]:

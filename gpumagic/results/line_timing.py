@@ -1,4 +1,4 @@
-"""How long each line of a cell took."""
+"""The times of each line of a cell."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Series, data_frame
+from gpumagic.results.folding import folded
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
 
-#: A line with less than this part of the time of all lines took nothing worth a row.
-_NOTHING = 1e-3
-#: Of more than so many such lines in a row, the first and last few are shown.
-_FOLDED, _EDGE = 8, 2
-#: A line with at least this part of the time is one of the hottest.
+#: A line with less than this part of the time of all lines is dim, and may be left out.
+_NEGLIGIBLE = 1e-3
+#: A line with at least this part of the time is emphasised.
 _HOT = 0.2
-#: A ``for`` line's wait is named from this part of the time of all lines on.
+#: The least part of the time of all lines that a ``for`` line's wait is reported for.
 _WAIT = 0.01
 BETWEEN = "(between the lines)"
 
 
 @dataclass(frozen=True)
 class Synchronization:
-    """A call in which the host waited for the GPU; all its runs in one line."""
+    """A call in which the host waited for the GPU, with all its runs in one line."""
 
     #: ``.item()``, ``torch.cuda.synchronize()``…
     call: str
@@ -38,7 +37,7 @@ class Synchronization:
 
 @dataclass(frozen=True)
 class LineTiming:
-    """How long a line took: all its runs, and the functions that it called. Seconds."""
+    """The times of a line in seconds: all its runs, with the functions that it called."""
 
     #: Counted as in tracebacks: the magic's own line is 1.
     line: int
@@ -59,7 +58,7 @@ class LineTiming:
     synchronizations: tuple[Synchronization, ...] = ()
     #: The part of ``host`` that a ``for`` line waited for its next value; None for other lines.
     input_wait: float | None = None
-    #: Every how many-th run was measured on the GPU in the end; the others are estimated.
+    #: Every how many-th run was measured on the GPU at the end; the others are estimated.
     interval: int = 1
 
 
@@ -80,7 +79,7 @@ class SourceTimings:
 
 @dataclass(frozen=True)
 class LineTimings(Series[LineTiming]):
-    """How long the lines of a cell took: a sequence of those that ran.
+    """The times of the lines of a cell: a sequence of those that ran.
 
     The GPU times of the lines and of ``between`` add up to the cell's. The lines of functions are
     in ``functions``: their times are part of those of the lines that call them.
@@ -88,8 +87,8 @@ class LineTimings(Series[LineTiming]):
 
     cell: SourceTimings
     functions: tuple[SourceTimings, ...] = ()
-    #: What belongs to no line: other tasks while the cell awaited, the measuring itself, work on
-    #: streams that are not torch's. Its ``line`` is 0.
+    #: Time that belongs to no line: other tasks while the cell awaited, the measurement itself,
+    #: work on streams that are not torch's. Its ``line`` is 0.
     between: LineTiming | None = None
     #: What limits the cell, in one line with the evidence; None where the figures do not show it.
     verdict: str | None = None
@@ -162,7 +161,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
 
     def figures(line: LineTiming) -> list[Cell]:
         part = _cost(line, has_gpu) / whole
-        style: Style = "strong" if part >= _HOT else "dim" if part < _NOTHING else ""
+        style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
         bar = _cost(line, has_gpu) / longest
         gpu = "≤ " * line.at_most + seconds(line.gpu)
         return [
@@ -189,31 +188,19 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
 
 
 def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | None]:
-    """Return the numbers of the lines to show; None where some that took nothing are left out."""
+    """Return the numbers of the lines to show; see `folded`."""
     hosts = sum(line.host for line in source.lines) or 1.0
-    took = {
+    least, least_host = _NEGLIGIBLE * whole, _NEGLIGIBLE * hosts
+    relevant = {
         line.line
         for line in source.lines
-        if line.syncs or _cost(line, has_gpu) >= _NOTHING * whole or line.host >= _NOTHING * hosts
+        if line.syncs or _cost(line, has_gpu) >= least or line.host >= least_host
     }
-    shown: list[int | None] = []
-    left_out: list[int] = []
-    for number in [*range(source.first, source.first + len(source.text)), None]:
-        if number is not None and number not in took:
-            left_out.append(number)
-            continue
-        if len(left_out) > _FOLDED:
-            shown += [*left_out[:_EDGE], None, *left_out[-_EDGE:]]
-        else:
-            shown += left_out
-        left_out = []
-        if number is not None:
-            shown.append(number)
-    return shown
+    return folded(range(source.first, source.first + len(source.text)), relevant)
 
 
 def _explanations(source: SourceTimings) -> list[Block]:
-    """Return the calls that waited, and the waits for input, line by line."""
+    """Return the calls that waited, and the waits for input, for each line."""
     prefix = "" if source.name == "cell" else f"{source.name}, "
     whole = sum(line.host for line in source.lines)
     texts = []

@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
+from gpumagic.results.folding import folded
 from gpumagic.results.memory import MemoryDelta
 
 if TYPE_CHECKING:
     import pandas
-
-#: Of more than so many lines in a row without a change, the first and last few are shown.
-_UNCHANGED, _EDGE = 8, 2
 
 
 @dataclass(frozen=True)
 class LineMemory:
     """The change of one device's memory by all runs of a line. Bytes, exact.
 
-    What the functions do that the line calls is included.
+    Functions that the line calls are included.
     """
 
     #: Change of the bytes held by live tensors: ``given - taken``, where those are counted.
     change: int = 0
-    #: Highest allocated bytes during a run of the line, above the run's start. One statement is one
-    #: run, whatever loops are in it: those of a comprehension for example.
+    #: Highest allocated bytes during a run of the line, above the run's start. A statement is one
+    #: run, also with a loop in it such as that of a comprehension.
     peak: int = 0
     #: Bytes allocated by the line, and bytes freed while it ran.
     given: int = 0
@@ -54,7 +52,7 @@ class SourceLines:
     #: Whether there is nothing in it to run.
     empty: bool = False
     #: How often each line ran, by its number; ``change`` is the sum over these runs, ``peak`` the
-    #: highest of one.
+    #: highest.
     runs: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -120,7 +118,8 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
     ]
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
-    for number in _shown(source, lines):
+    # A file that was edited since may have fewer lines than the code.
+    for number in folded(range(source.first, source.first + len(source.lines)), lines):
         if number is None:
             rows.append([*[Cell("")] * 5, Cell("⋯", "dim")])
             continue
@@ -146,22 +145,3 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
             ]
         )
     return Grid(columns, rows)
-
-
-def _shown(source: SourceLines, lines: Mapping[int, LineMemory]) -> list[int | None]:
-    """Return the numbers of the lines to show; None where some are left out."""
-    shown: list[int | None] = []
-    unchanged: list[int] = []
-    # Numbers beyond the source are possible: of a file that was edited since.
-    for number in [*range(source.first, source.first + len(source.lines)), None]:
-        if number is not None and number not in lines:
-            unchanged.append(number)
-            continue
-        if len(unchanged) > _UNCHANGED:
-            shown += [*unchanged[:_EDGE], None, *unchanged[-_EDGE:]]
-        else:
-            shown += unchanged
-        unchanged = []
-        if number is not None:
-            shown.append(number)
-    return shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpumagic.render.blocks import (
     DASH,
@@ -20,7 +19,7 @@ from gpumagic.render.blocks import (
     use_of,
 )
 from gpumagic.render.units import bytes_
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, Storable
 from gpumagic.results.conditions import Conditions
 from gpumagic.system.text import plural
 
@@ -30,7 +29,7 @@ _WARN, _BAD = 0.90, 0.97
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device as one process sees it. Bytes; None where not known."""
+    """The memory of one device, and this process's part. Bytes; None where not known."""
 
     #: Held by live tensors, by the counters of torch's caching allocator.
     allocated: int | None = None
@@ -52,11 +51,11 @@ class DeviceMemory:
     reserved_change: int | None = None
     #: Whether this process has a CUDA context on the device; without one it holds no memory there.
     context: bool | None = None
-    #: Of ``reserved``: free, but between live tensors of a segment, so that it fits only smaller
-    #: tensors and cannot be returned to the device.
+    #: Of ``reserved``: unused, but between live tensors of a segment, so that only smaller tensors
+    #: fit and it cannot be returned to the device.
     fragmented: int | None = None
-    #: Of ``reserved``: held for CUDA graphs apart from all else, and for `torch.cuda.MemPool` and
-    #: pools that graphs share (`torch.cuda.graph_pool_handle`), which torch does not tell apart.
+    #: Of ``reserved``: the private pools of CUDA graphs; and `torch.cuda.MemPool` with the pools
+    #: that graphs share (`torch.cuda.graph_pool_handle`), which torch does not distinguish.
     graph_pools: int | None = None
     mem_pools: int | None = None
 
@@ -67,10 +66,10 @@ class MemoryReport(Result):
 
     devices: Mapping[int, DeviceMemory] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    #: Why there is no report, if there is none: one line.
+    #: Why there is no report, if there is none; one line.
     error: str | None = None
-    #: The host's memory that torch's allocator has pinned, live tensors and cache, and the live
-    #: tensors' part; bytes. None where torch does not count it (before 2.7).
+    #: Bytes of host memory that torch's allocator has pinned for live tensors and cache, and those
+    #: of live tensors. None where torch does not count them (before 2.7).
     pinned: int | None = None
     pinned_active: int | None = None
     #: Whether torch uses CUDA in this process.
@@ -114,27 +113,17 @@ class DeviceMemoryDelta:
 
 
 @dataclass(frozen=True)
-class MemoryDelta(Result):
+class MemoryDelta(Storable):
     """The change of GPU memory by a cell: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
 
     devices: Mapping[int, DeviceMemoryDelta] = field(default_factory=dict)
     #: True if the cell raised or was interrupted.
     partial: bool = False
     notes: tuple[str, ...] = ()
-    #: Why there are no figures, if there are none: one line.
+    #: Why there are no figures, if there are none; one line.
     error: str | None = None
-    #: The machine and the versions; None for a result that was put together otherwise.
+    #: The machine and the versions; None for a result without a measurement.
     conditions: Conditions | None = None
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
-        from gpumagic.results.json_file import save
-
-        return save(self, path)
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:
@@ -168,9 +157,9 @@ class MemoryDelta(Result):
         return f"<MemoryDelta {inner or 'no device'}>"
 
 
-#: Below this part of the reserved memory, and below so many bytes pinned, there is no line.
+#: The least part of the reserved memory, and the least pinned bytes, that have a line.
 _NOISE, _FEW_PINNED = 0.01, 2**20
-#: What has a line where there is any of it.
+#: The quantities that have a line each where they are large enough.
 _DETAILS: Mapping[str, Callable[[DeviceMemory], int | None]] = {
     "CUDA graphs' pools, of reserved": lambda memory: memory.graph_pools,
     "MemPools and pools shared by graphs, of reserved": lambda memory: memory.mem_pools,
@@ -198,7 +187,7 @@ def _details(result: MemoryReport) -> list[Block]:
     return blocks
 
 
-#: By importance, which is the order in which a narrow terminal keeps them.
+#: A narrow terminal drops columns from the last one on.
 _COLUMNS = (
     Column("Device"),
     Column("Free / total"),
@@ -212,7 +201,7 @@ _COLUMNS = (
 
 
 def _table(result: MemoryReport) -> list[Block]:
-    """Return a row a device; a name that all have in common is above the table."""
+    """Return the table, and above it the devices' name if it is the same for all."""
     columns = [*_COLUMNS]
     rows = [_report_row(ordinal, memory) for ordinal, memory in result.devices.items()]
     names = [memory.name for memory in result.devices.values()]

@@ -1,4 +1,4 @@
-"""The peaks of a cell beside those of a stored result."""
+"""The peaks of a cell compared with those of a stored result."""
 
 from __future__ import annotations
 

@@ -23,31 +23,31 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook whose kernel runs, by the user's own Jupyter servers."""
+    """A notebook of the user with a running kernel."""
 
     name: str
-    #: Its path below the server's folder, and that folder; None where no server tells.
+    #: Its path below the server's folder, and that folder; None without a server.
     path: str | None = None
     folder: str | None = None
     #: None where the kernel's process is not known: it uses no GPU.
     pid: int | None = None
-    #: Bytes of device memory by the GPU's index; None where the driver does not say.
+    #: Bytes of device memory by the GPU's index; None where the driver does not report them.
     devices: Mapping[int, int | None] = field(default_factory=dict)
-    #: Seconds since its last cell, 0 while one runs; None where that is not known.
+    #: Seconds since its last cell, 0 while one runs; None where not known.
     idle: float | None = None
-    #: Whether it is this kernel's.
+    #: Whether it is the notebook of this kernel.
     own: bool = False
 
     @property
     def memory(self) -> int | None:
-        """Return the bytes on all GPUs; None where one is not known."""
+        """The sum of the bytes on all GPUs; None where one is not known."""
         found = [value for value in self.devices.values() if value is not None]
         return sum(found) if len(found) == len(self.devices) else None
 
 
 @dataclass(frozen=True)
 class NotebookTable(Series[Notebook]):
-    """The user's notebooks on this machine, those with the most GPU memory first."""
+    """The user's notebooks on this machine, ordered by GPU memory, the most first."""
 
     items_in: ClassVar[str] = "notebooks"
 
@@ -81,7 +81,7 @@ def _row(notebook: Notebook) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Shutdown(Result):
-    """What came of shutting a notebook's kernel down."""
+    """The outcome of shutting a notebook's kernel down."""
 
     notebook: Notebook
     #: Whether its server has shut it down.

@@ -1,4 +1,4 @@
-"""Why an allocation failed."""
+"""The report on an allocation that failed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import Holder
 from gpumagic.results.processes import Process
+from gpumagic.system.text import listed
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Remedy:
 
 @dataclass(frozen=True)
 class OutOfMemory(Result):
-    """Why an allocation failed. Bytes; None where not known."""
+    """The report on an allocation that failed. Bytes; None where not known."""
 
-    #: The CUDA ordinal; None where the exception does not say.
+    #: The CUDA ordinal; None where the exception does not name it.
     device: int | None = None
     name: str | None = None
     #: The requested bytes, to the two decimals of torch's message.
@@ -60,29 +61,29 @@ class OutOfMemory(Result):
     holders: tuple[Holder, ...] = ()
     #: Not referenced by any known variable.
     unattributed: int | None = None
-    #: What ``%gpumem free`` would give back.
+    #: The memory that ``%gpumem free`` would free.
     recoverable: int | None = None
     #: The smallest first.
     remedies: tuple[Remedy, ...] = ()
     #: Whether all objects were searched; if not, there may be holders that are not listed.
     complete: bool = True
     notes: tuple[str, ...] = ()
-    #: How many more holders there are, and what they hold besides.
+    #: The number of holders that are not listed, and the memory counted at them.
     more_holders: int = 0
     more_bytes: int | None = None
 
     @property
     def unused(self) -> int | None:
-        """Reserved by the allocator and used by no tensor."""
+        """Memory that the allocator has reserved and no tensor uses."""
         if self.reserved is None or self.allocated is None:
             return None
         return self.reserved - self.allocated
 
     @property
     def missing(self) -> int | None:
-        """How much more than was free the request needed; None where that is not known.
+        """The bytes by which the request exceeded the free memory; None where not known.
 
-        Not if enough was reserved and unused, in blocks that were too small.
+        None also if enough was reserved and unused, in blocks that were too small.
         """
         if self.requested is None or self.free is None or self.fragmented:
             return None
@@ -93,7 +94,7 @@ class OutOfMemory(Result):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the request is larger than all that this process may use."""
+        """Whether the request is larger than the device's memory."""
         if self.requested is None or self.total is None:
             return False
         return self.requested > self.total
@@ -131,7 +132,7 @@ def _headline(result: OutOfMemory) -> Line:
 
 
 def _places(result: OutOfMemory) -> Iterator[Block]:
-    """Yield what the device's memory is used for: one bar, and the figures."""
+    """Yield the uses of the device's memory: one bar, and the figures."""
     stack = use_of(
         result.total,
         result.free,
@@ -166,17 +167,17 @@ def _rows(result: OutOfMemory) -> Iterator[tuple[str, int | None, str]]:
 
 
 def _processes(processes: Sequence[Process]) -> str:
-    """Return the user's processes by name and the number of others.
+    """Return the user's processes by name, and the number of others.
 
-    Others are not named since the report is saved with the notebook.
+    Others are not named, since the report is saved with the notebook.
     """
     mine = [process for process in processes if process.mine]
-    listed = [f"{p.command or '?'} (pid {p.pid}) {bytes_(p.memory)}" for p in mine[:3]]
+    named = [f"{p.command or '?'} (pid {p.pid}) {bytes_(p.memory)}" for p in mine[:3]]
     if len(mine) > 3:
-        listed.append(f"{len(mine) - 3} more of yours")
+        named.append(f"{len(mine) - 3} more of yours")
     if len(processes) > len(mine):
-        listed.append(f"{len(processes) - len(mine)} not yours, as far as is known")
-    return ", ".join(listed)
+        named.append(f"{len(processes) - len(mine)} not yours, as far as is known")
+    return ", ".join(named)
 
 
 def _verdict(result: OutOfMemory) -> Iterator[Line]:
@@ -216,13 +217,8 @@ def _holder(result: OutOfMemory, holder: Holder) -> list[Cell]:
         Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
         Cell(bytes_(holder.bytes), bar=holder.bytes / (result.allocated or 1)),
         Cell(what, "dim"),
-        Cell(_also(holder), "dim", whole=", ".join(holder.also)),
+        Cell(listed(holder.also, 3), "dim", whole=", ".join(holder.also)),
     ]
-
-
-def _also(holder: Holder) -> str:
-    more = len(holder.also) - 3
-    return ", ".join(holder.also[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _remedy(number: int, remedy: Remedy) -> Line:

@@ -1,4 +1,4 @@
-"""GPU memory that was parked in host memory, or brought back."""
+"""GPU memory that was parked in host memory, or restored from there."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class StayingMemory:
 
 @dataclass(frozen=True)
 class DeviceParking:
-    """What parking did on one device. Bytes.
+    """The parking of one device's memory. Bytes.
 
     ``parked`` and the sizes in ``stays`` add up to ``allocated_before``.
     """
 
     #: Allocated before, without cuBLAS's workspaces.
     allocated_before: int
-    #: Of that, what was parked, as the allocator counts it.
+    #: The part of it that was parked, as the allocator counts it.
     parked: int
     stays: tuple[StayingMemory, ...] = ()
     #: cuBLAS's workspaces, which were freed.
@@ -43,7 +43,7 @@ class DeviceParking:
 
 @dataclass(frozen=True)
 class ParkedMemory(Result):
-    """What ``%gpumem park`` did, by CUDA ordinal."""
+    """The result of ``%gpumem park``, by CUDA ordinal."""
 
     devices: Mapping[int, DeviceParking] = field(default_factory=dict)
     #: Bytes and storages that were copied to the host.
@@ -89,7 +89,7 @@ class ParkedMemory(Result):
 
 @dataclass(frozen=True)
 class Unparked(Result):
-    """What was brought back."""
+    """The memory that was restored from the host."""
 
     #: Bytes by CUDA ordinal.
     devices: Mapping[int, int] = field(default_factory=dict)

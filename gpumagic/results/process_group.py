@@ -15,17 +15,18 @@ from gpumagic.system.text import plural
 class ProcessGroup(Result):
     """``torch.distributed``'s group over the engines; empty where there is none."""
 
-    #: Engine id to rank.
+    #: The ranks by engine id.
     ranks: Mapping[int, int] = field(default_factory=dict)
     backend: str | None = None
     #: ``address:port`` of the rendezvous; None on one host, where it was a private file.
     master: str | None = None
-    #: By engine id, why it is not in the group.
+    #: By engine id, why the engine is not in the group.
     failed: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
+        """The number of ranks."""
         return len(self.ranks)
 
     def _blocks(self) -> list[Block]:

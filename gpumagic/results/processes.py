@@ -10,7 +10,7 @@ from gpumagic.render.blocks import DASH, Block, Line, shortened
 from gpumagic.render.units import bytes_
 from gpumagic.results.claims import state_text
 
-#: At most so many processes have a row, those with the most memory.
+#: The most processes that have a row, those with the most memory.
 _ROWS = 50
 _LONGEST_COMMAND = 80
 
@@ -22,28 +22,32 @@ class Process:
     """A process that holds memory on a device, as NVML reports it."""
 
     pid: int
-    #: Bytes of device memory, or None where the driver does not say (WDDM, MIG without permission).
+    #: Bytes of device memory; None where the driver does not report them (WDDM, MIG without
+    #: permission).
     memory: int | None = None
     #: ``"compute"`` or ``"graphics"``.
     kind: str = "compute"
     #: None where the process cannot be looked up (ended, another pid namespace, no permission).
     user: str | None = None
-    #: The program and the script, ``python train.py``; never others' arguments.
+    #: The program and the script, ``python train.py``; arguments never of other users' processes.
     command: str | None = None
-    #: True for the process that asked; None where NVML's pids cannot be compared with ours.
+    #: Whether it is this process; None where NVML's pids cannot be compared with this process's.
     own: bool | None = None
-    #: Whether it belongs to the user who asks; None where it cannot be looked up.
+    #: Whether it belongs to the current user; None where it cannot be looked up.
     mine: bool | None = None
-    #: The name of its notebook, if it is a Jupyter kernel; None where that is not known.
+    #: The name of its notebook, if it is a Jupyter kernel; None where not known.
     notebook: str | None = None
-    #: Seconds since the notebook's last cell, 0 while one runs; None where that is not known.
+    #: Seconds since the notebook's last cell, 0 while one runs; None where not known.
     idle: float | None = None
-    #: The folder of the notebook's Jupyter server; only of one's own.
+    #: The folder of the notebook's Jupyter server; only for the current user's.
     folder: str | None = None
 
 
 def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
-    """Return the rows to show, in their order, and a line on the rest; each ends in a process."""
+    """Return the rows with the most memory, in their order, and a line on the rest.
+
+    The last item of each row is its process.
+    """
     if len(listed) <= _ROWS:
         return list(listed), []
     order = sorted(range(len(listed)), key=lambda place: -(listed[place][-1].memory or 0))
@@ -54,7 +58,10 @@ def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
 
 
 def own_first(listed: Sequence[_Row]) -> list[_Row]:
-    """Return rows that end in a process: one's own first, then by memory, the most first."""
+    """Return the rows sorted: the current user's first, then by memory, the most first.
+
+    The last item of each row is its process.
+    """
     return sorted(
         listed,
         key=lambda row: (not (row[-1].own or row[-1].mine), -(row[-1].memory or 0)),

@@ -1,4 +1,4 @@
-"""How far the repeats of a timing can be trusted."""
+"""The statistical quality of the repeats of a timing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ StoppedBy = Literal["precision", "max-time"]
 
 @dataclass(frozen=True)
 class Quality:
-    """The quality of the repeats. No repeat was left out because of it."""
+    """The quality of the repeats; no repeat is left out because of it."""
 
     #: Half the width of the 95 % confidence interval of the median, as a part of the median (GPU
     #: time, or wall time where there is none); None for fewer than 6 repeats.
     precision: float | None
     #: What ended the repeats; None where their number was given.
     stopped_by: StoppedBy | None = None
-    #: How much longer the second half of the repeats took than the first, as a part of it; None
-    #: below 2 %, or where it is not significant.
+    #: By how much longer the second half of the repeats took than the first, as a part of the
+    #: first; None below 2 %, or where it is not significant.
     drift: float | None = None
     #: The times of outliers in seconds per loop.
     outliers: tuple[float, ...] = ()

@@ -1,4 +1,4 @@
-"""Times of one quantity: a value a repeat."""
+"""The times of one quantity: one value a repeat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sample:
-    """Times of one quantity in seconds: one value a repeat, the mean over that repeat's loops."""
+    """The times of one quantity in seconds: one value a repeat, the mean over its loops.
+
+    Raises:
+        ValueError: there is no value.
+    """
 
     all: tuple[float, ...]
 

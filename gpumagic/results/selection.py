@@ -36,10 +36,10 @@ STATUS_STYLES: Mapping[str, Style] = {
 
 @dataclass(frozen=True)
 class WayOut:
-    """What may be typed where a choice is too late."""
+    """A command that helps where a choice is too late."""
 
     command: str
-    #: What it does, and its cost.
+    #: Its effect, and its cost.
     effect: str
 
 
@@ -52,21 +52,21 @@ class Selection(Result):
     #: The variables of this process after the selection; None for one that is not set.
     environment: Mapping[str, str | None]
     status: Status
-    #: The devices that this process sees after the selection, in CUDA's order. When it is too late
+    #: The devices that this process sees after the selection, in CUDA's order. Where it is too late
     #: these are the visible ones, not the requested ones.
     devices: tuple[Device, ...] = ()
-    #: False where it is not known which these are, before CUDA starts; `devices` is empty then.
+    #: False where these are not known before CUDA is initialised; `devices` is empty then.
     devices_known: bool = True
-    #: Whether the CUDA driver is initialised in this process; None where it cannot be asked.
+    #: Whether the CUDA driver is initialised in this process; None where not known.
     cuda_initialized: bool | None = None
-    #: One line on what was found, and what can be done; None where there is nothing to add.
+    #: ``problem``, ``where`` and ``ways_out`` in one line; None without a problem.
     message: str | None = None
     #: Further remarks, a line each.
     notes: tuple[str, ...] = ()
     #: The names of the variables that a restart has lost.
     lost: tuple[str, ...] = ()
-    #: If it is too late: that and why, in one short line; where CUDA was initialised, if that is
-    #: known; and the commands that help.
+    #: If it is too late: the problem in one short line; where CUDA was initialised, if known; and
+    #: the commands that help.
     problem: str | None = None
     where: str | None = None
     ways_out: tuple[WayOut, ...] = ()
@@ -96,7 +96,7 @@ class Selection(Result):
 
 
 def _callout(result: Selection) -> Callout:
-    """Return why it is too late, and the commands that help, to copy."""
+    """Return why it is too late, and the commands that help."""
     lines: list[Line | Grid] = [Line.of(f"✗ {result.problem}", "strong")]
     if result.where is not None:
         lines.append(Line.of(f"{result.where}."))

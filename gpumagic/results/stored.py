@@ -1,4 +1,4 @@
-"""Read results from files: their content is data and nothing else."""
+"""Read results from files, whose content is only data."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import user_path
 from gpumagic.system.text import harmless
 
-#: Bytes of a file, at most: a million repeats fit.
+#: The most bytes of a file: a million repeats fit.
 LARGEST = 64 * 2**20
 _KINDS: dict[str, Any] = {"CudaTiming": CudaTiming, "MemoryDelta": MemoryDelta}
 
 
 def load(path: str | Path) -> CudaTiming | MemoryDelta:
-    """Read a result that `save` wrote.
+    """Read a result that `save` has written to a file.
 
-    The file's content is data: nothing of it is executed, and what is not a result's is refused.
+    Nothing in the file is executed, and data that is no result is refused.
 
     Raises:
-        SpecError: there is no such file, or it holds no result.
+        SpecError: the file cannot be read, or contains no result.
     """
     source = user_path(path)
     try:

@@ -1,4 +1,4 @@
-"""How long a cell took."""
+"""The times of a cell."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds, share
-from gpumagic.results.base import Result, data_frame
+from gpumagic.results.base import Storable, data_frame
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.kernels import KernelReport
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 Bound = Literal["gpu", "host"]
 
-#: Seconds from which the time to compile is shown, as in ``%time``.
+#: The least time to compile that is shown, in seconds, as in ``%time``.
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True)
-class CudaTiming(Result):
-    """How long a cell took: GPU time by CUDA events, wall time, CPU time. Seconds."""
+class CudaTiming(Storable):
+    """The times of a cell in seconds: GPU time by CUDA events, wall time, CPU time."""
 
     #: From the start of the cell until the last device had finished, by CUDA events; None where
     #: there is no GPU time, and ``gpu_note`` says why.
@@ -45,19 +44,19 @@ class CudaTiming(Result):
     #: CPU time of this process, user and system, all threads.
     cpu: Sample
     per_device: Mapping[int, Sample] = field(default_factory=dict)
-    #: torch's name of the devices' kind: ``"cuda"`` (also for ROCm), ``"mps"``, ``"xpu"``…
+    #: torch's type of the devices: ``"cuda"`` (also for ROCm), ``"mps"``, ``"xpu"``…
     backend: str = "cuda"
     loops: int = 1
     repeat: int = 1
     warmup: int = 0
-    #: Seconds spent in compiling the cell, before the clock was started.
+    #: Seconds spent in compiling the cell before the clock was started.
     compile_time: float = 0.0
     #: What limited the cell: ``"gpu"``, ``"host"``, or None where not known.
     bound: Bound | None = None
     #: The evidence for ``bound``; one line.
     bound_evidence: str | None = None
     #: GPU time without launch overhead: all work was queued before the GPU began. None where it was
-    #: not measured, or could not be, and then ``queued_note`` says why.
+    #: not measured; if it could not be, ``queued_note`` says why.
     queued: Sample | None = None
     queued_note: str | None = None
     #: The quality of the repeats; None for a single run.
@@ -70,8 +69,8 @@ class CudaTiming(Result):
     cpu_system: Sample | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
-    #: Whether ``gpu`` is an upper bound: the GPU was done about when the code had returned, so that
-    #: it may have been idle in between, waiting for the host.
+    #: Whether ``gpu`` is an upper bound: the GPU had finished about when the code returned, so that
+    #: it may have been idle meanwhile, waiting for the host.
     gpu_at_most: bool = False
     #: Why there is no GPU time, or a remark on it; one line.
     gpu_note: str | None = None
@@ -79,26 +78,26 @@ class CudaTiming(Result):
     kernels: KernelReport | None = None
     lines: LineTimings | None = None
     notes: tuple[str, ...] = ()
-    #: What torch.compile compiled meanwhile, by its own record.
+    #: The compilations by torch.compile meanwhile, as torch records them.
     compiled: tuple[Compilation, ...] = ()
-    #: How often torch.compile broke a graph into two, by torch's reason.
+    #: The number of graph breaks in torch.compile, by torch's reason.
     graph_breaks: Mapping[str, int] = field(default_factory=dict)
-    #: Floating-point operations of a loop by torch's counter, and their share of the card's dense
-    #: peak, where the card, and the one dtype, are known; None without ``--flops``.
+    #: Floating-point operations of a loop by torch's counter, and their rate as a share of the
+    #: card's dense peak, where the card and the only dtype are known; None without ``--flops``.
     flops: int | None = None
     peak_share: float | None = None
-    #: Joules of a loop and mean watts, by NVML's counter; None without ``--energy``, and where a
-    #: note says why.
+    #: Joules of a loop and mean watts, by NVML's counter; None without ``--energy``, or for the
+    #: reason in a note.
     energy: float | None = None
     power: float | None = None
-    #: The machine and the versions; None for a result that was put together otherwise.
+    #: The machine and the versions; None for a result without a measurement.
     conditions: Conditions | None = None
     #: Whether a single run is shown with a row for each time, instead of in one line.
     show_rows: bool = False
 
     def _blocks(self) -> list[Block]:
         ended_by_itself = self.quality is not None and self.quality.stopped_by is not None
-        # A repeated run that was stopped may have one repeat: it must say so.
+        # An interrupted benchmark may have one repeat, but is shown as a benchmark.
         stopped = self.partial and self.quality is not None
         repeated = self.repeat > 1 or self.loops > 1 or ended_by_itself or stopped
         return [
@@ -160,16 +159,6 @@ class CudaTiming(Result):
             timeline.legend(frameon=False)
         return plot
 
-    def save(self, path: str | Path) -> Path:
-        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
-        from gpumagic.results.json_file import save
-
-        return save(self, path)
-
     # TimeitResult's attributes, for the GPU times (for the wall times where there is no GPU).
 
     @property
@@ -204,14 +193,14 @@ class CudaTiming(Result):
 
 
 def _without_outliers(sample: Sample) -> float:
-    """Return the largest of the times that are not far above the others."""
+    """Return the largest time that is not far above the others."""
     first, third = sample.quartiles
     limit = third + 5 * max(third - first, 0.01 * third)
     return max(value for value in sample.all if value <= limit)
 
 
 def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
-    """Return the unit for the largest of all times, as seconds and as text."""
+    """Return the unit for the largest of all times: its seconds and its name."""
     largest = max(sample.worst for sample in samples)
     return next((unit for unit in _UNITS if largest >= unit[0]), _UNITS[-1])
 
@@ -224,7 +213,7 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
     rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
-    # Where the GPU work was not waited for, the host's time is the one that is certain.
+    # Where the run did not wait for the GPU, only the host's time is certain.
     unfinished = result.partial and result.host != result.wall
     if result.host is not None and (result.gpu is not None or unfinished):
         rows.append(("Host", result.host, "dim"))
@@ -232,7 +221,7 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
 
 
 def _at_most(result: CudaTiming, name: str) -> str:
-    """Return the sign before a row's time if that is an upper bound."""
+    """Return ``≤`` before a row's time if that is an upper bound."""
     return "≤ " if result.gpu_at_most and name in ("GPU", *_device_names(result)) else ""
 
 
@@ -295,7 +284,7 @@ def _single(result: CudaTiming) -> list[Block]:
 
 
 def _remark(result: CudaTiming, name: str) -> str:
-    """Return what is shown beside a row's time."""
+    """Return the remark on a row's time."""
     if name == "GPU" and len(result.per_device) == 1 and result.gpu is not None:
         return f"{result.backend}:{next(iter(result.per_device))}"
     if name == "CPU" and result.cpu_user is not None and result.cpu_system is not None:
@@ -332,7 +321,7 @@ def _statistics(result: CudaTiming) -> list[Block]:
 
 
 def _count(result: CudaTiming) -> str:
-    """Return the number of repeats and loops, and what ended the repeats."""
+    """Return the number of repeats and loops, and why the repeats ended."""
     quality = result.quality
     repeats = plural(result.repeat, "repeat")
     if result.partial and quality is not None and quality.asked is not None:
@@ -359,7 +348,7 @@ def _notes(result: CudaTiming) -> list[str]:
 
 
 def _bound(result: CudaTiming) -> list[str]:
-    """Return what limits the code, for repeated runs, and why there is no queued time."""
+    """Return notes on what limits the code, for repeated runs, and on a missing queued time."""
     notes = []
     if result.bound_evidence is not None and result.quality is not None:
         limits = {
@@ -374,7 +363,7 @@ def _bound(result: CudaTiming) -> list[str]:
 
 
 def _quality(result: CudaTiming) -> list[str]:
-    """Return remarks on the repeats: compiling, drift, outliers, throttling."""
+    """Return notes on the repeats: compilations, drift, outliers, throttling."""
     notes = []
     if result.compilations:
         runs = len(result.compilations)

@@ -1,4 +1,4 @@
-"""What ``%gpu watch`` has seen: the devices over time, and the cells that ran."""
+"""The samples of ``%gpu watch``: the devices over time, and the cells that ran."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class WatchedDevice:
-    """What does not change of a device while it is watched."""
+    """The properties of a watched device that do not change."""
 
     index: int
-    #: The CUDA ordinal in this process, as far as it is known.
+    #: The CUDA ordinal in this process; None where not known.
     ordinal: int | None = None
     uuid: str | None = None
     name: str | None = None
@@ -47,7 +47,7 @@ class WatchedDevice:
 
     @classmethod
     def of(cls, device: Device, before: WatchedDevice | None = None) -> WatchedDevice:
-        """Return that of a device; what it does not tell now is as ``before``."""
+        """Return the properties of a device; of one with an error, unknown ones as ``before``."""
         fields = {f.name: getattr(device, f.name) for f in dataclasses.fields(cls)}
         if before is not None and device.error is not None:
             fields = {n: getattr(before, n) if v is None else v for n, v in fields.items()}
@@ -55,13 +55,13 @@ class WatchedDevice:
 
     @property
     def label(self) -> str:
-        """``GPU 0 (cuda:1)``; only what is known."""
+        """The device's name: ``GPU 0 (cuda:1)``."""
         return f"GPU {self.index}" + ("" if self.ordinal is None else f" (cuda:{self.ordinal})")
 
 
 @dataclass(frozen=True)
 class DeviceSample:
-    """What NVML has measured of a device. Bytes, percent, degrees Celsius, watts; None: unknown."""
+    """NVML's figures of a device. Bytes, percent, degrees Celsius, watts; None where not known."""
 
     index: int
     utilization: int | None = None
@@ -74,13 +74,13 @@ class DeviceSample:
 
     @classmethod
     def of(cls, device: Device) -> DeviceSample:
-        """Return the sample that a reading of a device is."""
+        """Return the figures of a device."""
         return cls(**{f.name: getattr(device, f.name) for f in dataclasses.fields(cls)})
 
 
 @dataclass(frozen=True)
 class UtilizationSample:
-    """What NVML has measured of all devices at one time, in seconds since the epoch."""
+    """NVML's figures of all devices at one time, in seconds since the epoch."""
 
     time: float
     devices: tuple[DeviceSample, ...] = ()
@@ -94,7 +94,7 @@ class UtilizationSample:
 
 @dataclass(frozen=True)
 class CellSpan:
-    """When a cell ran; in seconds since the epoch."""
+    """The time in which a cell ran, in seconds since the epoch."""
 
     #: The execution number; None for a cell outside the history.
     number: int | None
@@ -111,10 +111,10 @@ class WatchHistory(Result):
     """The devices since ``%gpu watch`` began."""
 
     devices: tuple[WatchedDevice, ...] = ()
-    #: Oldest first. Looks are rarer while nothing changes: a sample holds until the next one.
+    #: Oldest first. Samples are rarer while nothing changes: each holds until the next one.
     samples: tuple[UtilizationSample, ...] = ()
     cells: tuple[CellSpan, ...] = ()
-    #: Of so many samples one is kept: the number of samples is bounded.
+    #: Every how many-th sample is kept: their number is bounded.
     stride: int = 1
     #: How many older cells are not in ``cells``.
     forgotten: int = 0
@@ -196,7 +196,7 @@ class WatchHistory(Result):
         return data_frame(rows, columns, index=["time", "gpu"], types={"cell": "Int64", **types})
 
     def busy_devices(self) -> tuple[WatchedDevice, ...]:
-        """Return the devices that something ran on, or that held memory of a process; else all."""
+        """Return the devices that were utilised, or had memory of a process; if none, all."""
         busy = {
             each.index
             for sample in self.samples
@@ -250,7 +250,7 @@ class WatchHistory(Result):
 
 
 def _title(device: WatchedDevice) -> str:
-    """Return what is written beside a device's panel: all curves are in percent."""
+    """Return the title of a device's panel, with its memory: the curves are in percent."""
     memory = "" if device.memory_total is None else f"\nmemory: {bytes_(device.memory_total)}"
     return f"{device.label}{memory}"
 

@@ -1,4 +1,4 @@
-"""The panel of ``%gpu watch``: the devices now, and a curve of the last minute for each figure."""
+"""The panel of ``%gpu watch``: the current figures, and a curve of the last minute for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevic
 
 #: Seconds that the curves show.
 _SECONDS = 60.0
-#: The temperatures at the bottom and at the top of a curve: idle, and about where clocks go down.
+#: The temperatures at the bottom and top of a curve: idle, and about where clocks are reduced.
 _COLD, _HOT = 20, 95
 _COLUMNS = (
     Column("GPU", "right"),
@@ -29,14 +29,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class WatchPanel(Result):
-    """What a panel shows at one time."""
+    """The content of the panel at one time."""
 
     devices: tuple[WatchedDevice, ...]
-    #: Those of the last minute, oldest first; the last one is the current one.
+    #: The samples of the last minute, oldest first.
     samples: tuple[UtilizationSample, ...]
-    #: Seconds between two looks now.
+    #: The current number of seconds between two samples.
     every: float
-    #: Whether the looks are rarer, since nothing changes.
+    #: Whether samples are rarer since nothing changes.
     asleep: bool = False
     #: Why the panel has ended; None while it is running.
     ended: str | None = None
@@ -106,9 +106,10 @@ def _figure(
     scale: tuple[int, float | None],
     style: Style,
 ) -> Cell:
-    """Return a field's current figure with its curve; ``seen`` is by seconds before the last look.
+    """Return a field's current figure with its curve.
 
-    ``scale`` is the curve's bottom and top; without a top, the highest value is.
+    ``seen`` has the samples with their seconds before the last one. ``scale`` is the curve's bottom
+    and top; None for the top is the highest value.
     """
     changes: list[tuple[float, float | None]] = []
     value = None

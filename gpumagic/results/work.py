@@ -1,4 +1,4 @@
-"""The lines about what timed code did: operations, energy, compilations."""
+"""Lines on the work of timed code: operations, energy, compilations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def work_lines(
     *,
     at_most: bool = False,
 ) -> list[str]:
-    """Return a line for the operations and one for the energy of a loop, of what is known.
+    """Return a line for the operations and one for the energy of a loop, if they are known.
 
-    ``seconds`` are the GPU time of a loop; ``at_most``: they are an upper bound, so that what is
-    per second is a lower one.
+    ``seconds`` is the GPU time of a loop; with ``at_most`` an upper bound, so that rates are lower
+    bounds.
     """
     lines = []
     if flops is not None:
@@ -50,7 +50,7 @@ def _scaled(value: float, unit: str) -> str:
 def compilation_lines(
     compiled: Sequence[Compilation], graph_breaks: Mapping[str, int] = MappingProxyType({})
 ) -> list[str]:
-    """Return what torch.compile compiled: a line in all, and one for each reason."""
+    """Return lines on the compilations by torch.compile: a summary, and one for each reason."""
     if not compiled and not graph_breaks:
         return []
     known = [each.seconds for each in compiled if each.seconds is not None]

@@ -1,1 +1,1 @@
-"""Which devices this process sees: the grammar, a choice applied and verified, the gate."""
+"""The choice of the devices that this process sees: parse, apply and verify it; gate; claims."""

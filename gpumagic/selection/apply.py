@@ -1,8 +1,8 @@
 """Choose which GPUs this process sees, and verify that the choice took effect.
 
-A choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. What is reported is what
-was found afterwards: the driver's state, and, where the CUDA runtime may have failed earlier, its
-answer in a forked copy of this process.
+A choice is made by ``CUDA_VISIBLE_DEVICES``, which the driver reads once. The result is what was
+found afterwards: the driver's state and, where the CUDA runtime may have failed earlier, how it
+starts in a forked copy of this process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from functools import cache
 
 from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda, visible_devices
 from gpumagic.cuda.process_state import STATE, Snapshot
-from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View
+from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View, uuid_key
 from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status, WayOut
 from gpumagic.selection import claimed_choice, environment
 from gpumagic.selection.spec import (
+    NO_WANTS,
     Spec,
     Wants,
     candidates,
@@ -32,9 +33,7 @@ from gpumagic.selection.spec import (
 )
 from gpumagic.system.text import plural
 
-_NO_WANTS = Wants()
-
-#: Called while waiting, with the seconds waited and what is waited for.
+#: Called while waiting, with the seconds waited and the reason.
 Progress = Callable[[float, str], None]
 
 
@@ -47,14 +46,14 @@ def select(
     wait: float = 0.0,
     claim: bool = True,
 ) -> Selection:
-    """Choose which GPUs this process sees, and return what was found afterwards.
+    """Choose which GPUs this process sees, and return what was verified afterwards.
 
-    ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs: numbers are
+    ``spec`` is ``off``, ``on``, ``reset``, ``auto [N]``, or indexes, ranges and UUIDs; numbers are
     always nvidia-smi's. For ``auto``: at least ``min_free`` bytes free, at most ``max_util``
-    percent utilised, ``idle`` for no other process, and ``wait`` seconds of waiting at most.
+    percent utilised, ``idle`` for no other process; waits at most ``wait`` seconds.
 
     With ``claim`` the choice is claimed in the registry that the machine's users share, until this
-    process ends or chooses again, and ``auto`` leaves others' claims for last.
+    process ends or chooses again, and ``auto`` prefers GPUs that no other process claims.
 
     A status of ``too-late`` comes with a `GpuMagicWarning`.
 
@@ -71,7 +70,7 @@ def select(
 
 def choose(
     spec: Spec,
-    wants: Wants = _NO_WANTS,
+    wants: Wants = NO_WANTS,
     *,
     wait: float = 0.0,
     progress: Progress | None = None,
@@ -80,8 +79,11 @@ def choose(
 ) -> Selection:
     """Choose devices by a parsed spec; like `select`, without its warning.
 
-    With ``restart`` the choice is claimed also where it is too late: for the program that is to
-    replace this one.
+    With ``restart`` the choice is claimed also where it is too late, for the process that a
+    restart will start in place of this one.
+
+    Raises:
+        SpecError, DeviceError: as for `select`.
     """
     table = devices.devices(processes=False)
     if spec.kind == "auto" and wait > 0:
@@ -98,7 +100,7 @@ def choose(
 
 
 def apply_saved(spec: Spec, values: Mapping[str, str | None], *, claim: bool = True) -> Selection:
-    """Write the variables to which an earlier choice by ``spec`` led, and verify them."""
+    """Write the variables that an earlier choice by ``spec`` has saved, and verify them."""
     change = {name: values.get(name) for name in VARIABLES}
     table, before = devices.devices(processes=False), STATE.snapshot()
     try:
@@ -111,7 +113,7 @@ def apply_saved(spec: Spec, values: Mapping[str, str | None], *, claim: bool = T
 
 
 def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
-    """Verify a choice that was written before the process was restarted for it."""
+    """Verify a choice whose variables were written before the restart."""
     before, table = STATE.snapshot(), devices.devices(processes=False)
     found = _verify(spec, environment.now(), table)
     notes = claimed_choice.claim_named(
@@ -127,7 +129,7 @@ def after_restart(spec: Spec, *, claim: bool = True) -> Selection:
 def _change(
     spec: Spec, wants: Wants, table: DeviceTable, *, can_wait: bool, claim: bool
 ) -> tuple[Mapping[str, str | None], tuple[str, ...]]:
-    """Claim what a spec chooses; return the variables to write for it, and notes."""
+    """Claim the devices that a spec chooses; return the variables to write, and notes."""
     if spec.kind in ("off", "on", "reset"):
         notes = claimed_choice.claim_named(spec, (), table, claim)
         if spec.kind == "reset":
@@ -138,7 +140,7 @@ def _change(
         usable = allowed(table)
         if table.devices and not usable:
             raise DeviceError(
-                f"which MIG instance this kernel was given is not known ({MASK}="
+                f"the MIG instance that this kernel was started with is not known ({MASK}="
                 f"{environment.started_with()[MASK]}); choose by UUID: %gpu MIG-…"
             )
         chosen, notes = claimed_choice.pick_and_claim(
@@ -154,13 +156,13 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
     """Return the devices that ``auto`` may choose: those that were visible at the process's start.
 
     A scheduler that assigns some of a server's GPUs to a job does so by the variable; a kernel that
-    was started with all of them hidden, or with none hidden, may use any. Empty where it was
-    assigned a MIG instance that NVML does not list.
+    was started with all of them hidden, or with none hidden, may use any. Empty where the variable
+    names a MIG instance that NVML does not list.
 
     Raises:
-        DeviceError: the variable counts in CUDA's own order, which the driver does not tell.
+        DeviceError: the variable has numbers in CUDA's own order, which the driver does not report.
     """
-    start = {name: value for name, value in environment.started_with().items() if value is not None}
+    start = visible_devices.variables(STATE.started_with)
     everything = [replace(device, instance=None) for device in table]
     if MASK not in start:
         return everything
@@ -171,22 +173,23 @@ def allowed(table: DeviceTable) -> Sequence[Device]:
         visible = _view(start, table).visible
         if visible is None:
             raise DeviceError(
-                f"which GPUs this kernel was given is not known: {MASK}={start[MASK]} counts in "
-                "CUDA's own order, which the driver does not tell; name a GPU, for example: %gpu 0"
+                f"the GPUs that this kernel was started with are not known: {MASK}={start[MASK]} "
+                "counts in CUDA's own order, which the driver does not report; name a GPU, for "
+                "example: %gpu 0"
             )
         named = [device for device in table if device.index in visible]
     return named or everything
 
 
 def _view(variables: Mapping[str, str], table: DeviceTable) -> View:
-    """Return what these variables show; where only the driver knows its order, ask a child."""
+    """Return what these variables show; where only the driver knows its order, by a child."""
     found = visible_devices.view(variables, table)
     if found.visible is not None:
         return found
-    index_of = {device.uuid[4:].lower(): device.index for device in table if device.uuid}
+    index_of = {uuid_key(device.uuid): device.index for device in table if device.uuid}
     try:
         listed = _listed(variables.get(MASK), variables.get(ORDER))
-        indexes = tuple(index_of[(device.uuid or "")[4:].lower()] for device in listed or ())
+        indexes = tuple(index_of[uuid_key(device.uuid or "")] for device in listed or ())
     except KeyError:
         return found
     if listed is None:
@@ -196,7 +199,7 @@ def _view(variables: Mapping[str, str], table: DeviceTable) -> View:
 
 @cache
 def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, ...] | None:
-    """Return what the driver shows under these variables; None if it does not start."""
+    """Return the devices that the driver shows with these variables; None if it does not start."""
     try:
         return driver.list_in_child({MASK: mask, ORDER: order})
     except DeviceError:
@@ -204,9 +207,9 @@ def _listed(mask: str | None, order: str | None) -> tuple[driver.ListedDevice, .
 
 
 def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> DeviceTable:
-    """Return the table as soon as enough devices fit, or never can, or at the time limit.
+    """Return the table as soon as enough devices fit, or cannot fit, or at the time limit.
 
-    Interruptible.
+    ``limit`` is in seconds. Ctrl-C interrupts it.
     """
     started = time.monotonic()
     while True:
@@ -226,15 +229,15 @@ def _wait(spec: Spec, wants: Wants, limit: float, progress: Progress | None) -> 
 
 
 def note_hiding() -> None:
-    """Note it if all devices are, or were at the process's start, hidden from a loaded torch.
+    """Note whether all devices are, or were at the process's start, hidden from a loaded torch.
 
-    Called when gpumagic loads: the variables of the process's start were in force for a while.
+    Called when gpumagic loads: torch may have been used with the variables of the start.
     """
     variables = [environment.now(), environment.started_with()]
-    in_force = [each for each in variables if each[MASK] is not None]
-    if in_force and torch_cuda.loaded() is not None:
+    masks = [each for each in variables if each[MASK] is not None]
+    if masks and torch_cuda.loaded() is not None:
         table = devices.devices(processes=False)
-        for each in in_force:
+        for each in masks:
             init_failure.note_hiding(each, table)
 
 
@@ -249,10 +252,9 @@ def _write(
 
 
 def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) -> Selection:
-    """Return what the variables that were just written lead to; ``before`` are the earlier ones."""
+    """Return the effect of the variables just written; ``before`` are the earlier ones."""
     now = environment.now()
-    present = {name: value for name, value in now.items() if value is not None}
-    wanted = _view(present, table)
+    wanted = _view(visible_devices.variables(now), table)
     if table.cuda_missing:
         wanted = View((), frozenset())
     state = driver.state()
@@ -263,15 +265,15 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
     known = wanted.visible is not None
     seen = _devices(wanted, table) if known else ()
     if state.initialized:
-        seen, known = _visible(table), True
+        seen, known = tuple(device.as_seen() for device in table.visible), True
         if _shows_others(wanted, seen, state, table):
             location = init_trace.location()
             problem = f"Too late for '{spec.text}': {_library()}"
             where = None if location is None else str(location)
     elif state.initialized is None:
-        problem = f"'{spec.text}' not verified: the CUDA driver does not say what it shows"
+        problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
     elif init_failure.suspected() and wanted.visible:
-        problem, count = _ask_runtime(spec, len(wanted.visible))
+        problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
     notes += [f"GPU {device.index}: {device.error}" for device in seen if device.error]
@@ -301,7 +303,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
 
 
 def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
-    """Return the devices as CUDA will number them when it is initialised."""
+    """Return the devices in the order in which CUDA will number them when it is initialised."""
     by_index = {device.index: device for device in table}
     if wanted.indexes is None:
         return tuple(replace(device, ordinal=None, visible=True) for device in table)
@@ -313,12 +315,6 @@ def _devices(wanted: View, table: DeviceTable) -> tuple[Device, ...]:
     )
 
 
-def _visible(table: DeviceTable) -> tuple[Device, ...]:
-    """Return the devices that the initialised driver shows, in its order."""
-    shown = [device for device in table if device.visible and device.ordinal is not None]
-    return tuple(d.as_seen() for d in sorted(shown, key=lambda device: device.ordinal or 0))
-
-
 def _shows_others(
     wanted: View,
     seen: Sequence[Device],
@@ -327,20 +323,19 @@ def _shows_others(
 ) -> bool:
     """Return whether the initialised driver shows other devices than those wanted."""
     if state.uuids is None or (state.uuids and not seen):
-        return True  # it does not tell its devices, or shows one that NVML does not know
+        return True  # it does not report its devices, or shows one that NVML does not list
     if wanted.indexes is None:  # the order is not known: compare the sets
         return wanted.visible != frozenset(device.index for device in seen)
-    if any(device.mig for device in table):  # one GPU, perhaps, but another instance of it
+    if any(device.mig for device in table):  # the GPU may be the same, and the instance another
         uuids = {device.index: device.uuid or "" for device in table} | dict(wanted.instances)
-        shown = [uuid[4:].lower() for uuid in state.uuids]
-        return shown != [uuids[index][4:].lower() for index in wanted.indexes]
+        return [*map(uuid_key, state.uuids)] != [uuid_key(uuids[i]) for i in wanted.indexes]
     return list(wanted.indexes) != [device.index for device in seen]
 
 
 def _ways_out(spec: Spec, wanted: View, seen: Sequence[Device]) -> tuple[WayOut, ...]:
-    """Return the commands for when it is too late; what would be refused is not among them."""
+    """Return the commands that help where it is too late, without those that would be refused."""
     ways = []
-    if os.name != "nt":  # it cannot replace a running process
+    if os.name != "nt":  # Windows cannot replace a running process
         effect = "a fresh kernel in place of this one; --keep NAME … keeps variables"
         ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
     visible = {device.index for device in seen}
@@ -357,7 +352,7 @@ _BY_HAND = "restart the kernel and choose before anything uses CUDA"
 
 
 def _message(problem: str, where: str | None, ways_out: Sequence[WayOut]) -> str:
-    """Return the whole of it in one line: for a result that is printed elsewhere."""
+    """Return problem, place and commands in one line, for the result's ``message``."""
     ways = ", or ".join([*(f"{way.command} ({way.effect})" for way in ways_out), _BY_HAND])
     return f"{problem}{'' if where is None else f' ({where})'}. To change that: {ways}"
 
@@ -366,7 +361,7 @@ _OTHER_LIBRARIES = ("cupy", "jax", "tensorflow", "numba", "pycuda")
 
 
 def _library() -> str:
-    """Return which library has initialised CUDA, as a clause."""
+    """Return a clause on the library that has initialised CUDA."""
     if torch_cuda.initialized():
         return "torch has initialised CUDA"
     others = [name for name in _OTHER_LIBRARIES if name in sys.modules]
@@ -379,22 +374,22 @@ def _library() -> str:
     )
 
 
-def _ask_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
-    """Return what is wrong, if anything, and how many devices torch's CUDA runtime finds.
+def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
+    """Return the problem, if any, and how many devices torch's CUDA runtime finds.
 
-    It is asked in a copy of this process.
+    The runtime is queried in a copy of this process.
     """
-    start = init_failure.ask()
+    start = init_failure.query()
     if start.count == expected:
         return None, expected
     if start.count is None:
         problem = (
             f"'{spec.text}' not verified: all GPUs were hidden while torch was loaded, or a start "
-            "of CUDA failed, and a copy of this process gave no answer"
+            "of CUDA failed, and a copy of this process returned nothing"
         )
     elif start.count:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
-        problem = f"'{spec.text}' shows {number}: %gpu doctor tells more"
+        problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
     else:
         problem = f"Too late for '{spec.text}': {init_failure.cause()}"
     return problem, start.count

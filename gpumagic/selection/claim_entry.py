@@ -1,6 +1,6 @@
-"""What a file of the registry of claims says, and what tells its process from all others.
+"""The content of a file in the registry of claims, and the identity of a process.
 
-The content was written by others: every field is checked, by type, range and pattern.
+Other users may have written the file: every field is checked, by type, range and pattern.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NOTEBOOK, _GPUS = 100, 64
 
 
 class ClaimError(GpuMagicError):
-    """No claim can be made here; one line. The choice of GPUs does not depend on it."""
+    """No claim can be made here; the reason in one line. The choice of GPUs does not need one."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a file of the registry says; times are seconds since the machine's start."""
+    """The content of a file of the registry; times are seconds since the machine's start."""
 
     pid: int
     #: The process's start, in clock ticks since the machine's start.
@@ -37,7 +37,7 @@ class Entry:
     #: The machine's boot id.
     boot: str
     uuids: tuple[str, ...]
-    #: These only where their owner publishes them.
+    #: This and the next two only if the user publishes them.
     notebook: str | None = None
     #: When the last cell ended; 0 while one runs.
     last_cell: float | None = None
@@ -51,7 +51,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def parse(data: bytes) -> Entry | None:
-    """Return the entry in a file's content; None if it is not valid in every field."""
+    """Return the entry in a file's content; None if any field is not valid."""
     try:
         fields = json.loads(data, parse_constant=_refuse)
         if type(fields) is not dict or fields.pop("version", None) != 1:
@@ -91,7 +91,7 @@ def _is_valid(entry: Entry) -> bool:
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells this process from all others of the machine."""
+    """What distinguishes this process from all others of the machine."""
 
     uid: int
     pid: int
@@ -109,7 +109,7 @@ def identity() -> Identity:
     """Return the identity of this process.
 
     Raises:
-        ClaimError: the system does not tell it, or hides processes of users from each other.
+        ClaimError: the system does not report it, or hides processes from other users.
     """
     try:
         uid, start = process("self")
@@ -125,7 +125,7 @@ def identity() -> Identity:
 
 
 def process(pid: int | str) -> tuple[int, int]:
-    """Return the uid and the start of a process.
+    """Return the uid of a process and its start in clock ticks since the machine's start.
 
     Raises:
         OSError, ValueError, IndexError: there is no such process.

@@ -1,9 +1,9 @@
 """The files of the registry of claims, in a folder that every user of the machine may write to.
 
-Each process that claims GPUs has a file there, which it keeps locked (``flock``) as long as it
-lives; a lock ends with its process, whatever ends that. What is in the folder was written by
-others, so nothing in it is trusted: the owner of a file is its uid, never a field; sizes, numbers
-and times are bounded; links are not followed; a process is looked for in ``/proc``.
+Each process that claims GPUs has a file there, which it keeps locked (``flock``) until it ends; the
+kernel releases the lock then. Other users write to the folder, so nothing in it is trusted: the
+owner of a file is its uid, never a field; sizes, numbers and times are bounded; links are not
+followed; a process is looked up in ``/proc``.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from gpumagic.selection.claim_entry import (
 )
 from gpumagic.system import system_files
 
-#: The variable that names another folder than the two below.
+#: The environment variable that names another folder than the two below.
 VARIABLE = "GPUMAGIC_CLAIMS"
-#: The administrator's folder, if there is one, and the one that every machine has.
+#: The folder that an administrator may create, and the one that every machine has.
 _FOLDERS = ("/run/gpumagic", "/tmp")
 _LOCK = "gpumagic.lock"
 _NAME = re.compile(r"gpumagic-(\d{1,10})-(\d{1,10})-(\d{1,20})\.json")
 _UNFINISHED = re.compile(_NAME.pattern + r"\.new")
-#: Seconds after which a file that was not finished is an orphan.
+#: Seconds after which an unfinished file is an orphan.
 _WRITING = 600
 #: The most bytes of a file, files of a user, files in all, and seconds of CPU time to read them.
 _LARGEST, PER_USER, _FILES, _SECONDS = 4096, 16, 1024, 0.05
-#: Where `flock` is not to be relied on.
+#: File systems on which `flock` is not reliable.
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "afs", "fuse.sshfs"}
-#: Jitter of waiting; the user's own random numbers stay as they are.
+#: For the jitter of waiting; does not change the state of the user's `random`.
 _RANDOM = Random()
 
 
 @dataclass(frozen=True)
 class Found:
-    """A valid claim of a living process: what its file says, and what the system says of it."""
+    """A valid claim of a running process: the file's content, and the system's data of it."""
 
     entry: Entry
     uid: int
-    #: When the file was published, in nanoseconds: the system's word, not the owner's.
+    #: When the file was published, in nanoseconds since the epoch, by the file system.
     published: int
     #: Whether the process is in this one's pid namespace.
     here: bool
@@ -69,7 +69,7 @@ class Found:
 
 @dataclass
 class Folder:
-    """The registry's folder, open: all work in it is relative to the descriptor."""
+    """The registry's open folder; all files in it are opened relative to its descriptor."""
 
     path: str
     descriptor: int
@@ -79,7 +79,7 @@ class Folder:
 
     @cached_property
     def _lock_owners(self) -> dict[int, set[int]]:
-        """The pids that hold locks, by inode, as far as the system lists them."""
+        """The pids that hold a lock, by inode, as far as the system lists them."""
         owners: dict[int, set[int]] = {}
         with suppress(OSError, ValueError, IndexError), Path("/proc/locks").open() as file:
             for line in file:
@@ -89,18 +89,23 @@ class Folder:
         return owners
 
     def check(self) -> None:
-        """Check that the path still names the folder that is open.
+        """Check that the path still names the open folder.
 
         Raises:
-            ClaimError: it was replaced.
+            ClaimError: the folder was replaced.
         """
         if not _same(self.path, self.descriptor):
             raise ClaimError(f"{self.path} was replaced by another folder")
 
+    def _open(self, name: str, flags: int = 0) -> int:
+        """Open a file of the folder for reading, never a link and without waiting for a writer."""
+        flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(name, flags, 0o644, dir_fd=self.descriptor)
+
     # --- reading ---
 
     def read(self) -> list[Found]:
-        """Return the valid claims of living processes, this one's too."""
+        """Return the valid claims of running processes, this one's too."""
         self.__dict__.pop("_lock_owners", None)
         found: list[Found] = []
         files: dict[int, int] = {}
@@ -127,10 +132,9 @@ class Folder:
                     yield entry.name
 
     def _read(self, name: str) -> Found | None:
-        """Return the claim in a file; None if it is none, or that of a process that has ended."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        """Return the claim in a file; None if it is not valid, or its process has ended."""
         try:
-            descriptor = os.open(name, flags, dir_fd=self.descriptor)
+            descriptor = self._open(name)
         except OSError:
             return None
         try:
@@ -152,9 +156,9 @@ class Folder:
             os.close(descriptor)
 
     def _is_alive(self, entry: Entry, status: os.stat_result, descriptor: int) -> bool:
-        """Return whether the process that the file names lives, and holds its lock.
+        """Return whether the process named in the file is running and holds the file's lock.
 
-        Of a process in another container only the lock is seen.
+        Of a process in another container only the lock can be checked.
         """
         if entry.boot != self.me.boot or not _is_locked(descriptor):
             return False
@@ -171,17 +175,17 @@ class Folder:
     # --- writing ---
 
     def publish(self, entry: Entry) -> int:
-        """Write this process's file, replacing its earlier one; return its descriptor, locked.
+        """Write this process's file, replacing its earlier one; return its locked descriptor.
 
         Raises:
-            ClaimError: it cannot be written; an earlier file stays.
+            ClaimError: the file cannot be written; an earlier one is kept.
         """
         import fcntl
 
         temporary = f"{self.me.name}.new"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with suppress(FileNotFoundError):  # of an earlier attempt that was killed
+            with suppress(FileNotFoundError):  # left by an earlier attempt that was killed
                 os.unlink(temporary, dir_fd=self.descriptor)
             descriptor = os.open(temporary, flags, 0o600, dir_fd=self.descriptor)
         except OSError as error:
@@ -219,7 +223,7 @@ class Folder:
         left = 0
         with os.scandir(self.descriptor) as entries:
             unfinished = [entry.name for entry in entries if _UNFINISHED.fullmatch(entry.name)]
-        for name in unfinished:  # of processes that were killed while they wrote
+        for name in unfinished:  # left by processes that were killed while writing
             with suppress(OSError):
                 status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
                 if status.st_uid == self.me.uid and time.time() - status.st_ctime > _WRITING:
@@ -236,9 +240,8 @@ class Folder:
             raise ClaimError(f"this user has {left} claims already, and more are not read")
 
     def _is_held(self, name: str) -> bool:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            descriptor = os.open(name, flags, dir_fd=self.descriptor)
+            descriptor = self._open(name)
         except OSError:
             return False
         try:
@@ -250,10 +253,10 @@ class Folder:
 
     @contextmanager
     def lock(self, patience: float) -> Iterator[bool]:
-        """Hold the lock that all hold while they choose; yield whether it could be had in time.
+        """Hold the lock that all processes hold while they choose; yield whether it was acquired.
 
-        Whoever can read the lock's file can hold it for ever, so it is waited for ``patience``
-        seconds at most.
+        Any user who can read the lock's file can hold it without end, so this waits at most
+        ``patience`` seconds.
         """
         descriptor = self._take_lock(time.monotonic() + patience)
         try:
@@ -274,7 +277,7 @@ class Folder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _same(_LOCK, descriptor, self.descriptor):
                     return descriptor
-            except OSError:  # held by another
+            except OSError:  # another process holds it
                 pass
             except BaseException:
                 os.close(descriptor)
@@ -285,21 +288,19 @@ class Folder:
             time.sleep(_RANDOM.uniform(0.002, 0.02))
 
     def _open_lock(self) -> int:
-        """Open the lock's file, and create it only if there is none.
+        """Open the lock's file; create it only if there is none.
 
         Raises:
             OSError: it is no regular file, or may not be read.
         """
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            descriptor = os.open(_LOCK, flags, dir_fd=self.descriptor)
+            descriptor = self._open(_LOCK)
         except FileNotFoundError:
             try:
-                made = flags | os.O_CREAT | os.O_EXCL
-                descriptor = os.open(_LOCK, made, 0o644, dir_fd=self.descriptor)
+                descriptor = self._open(_LOCK, os.O_CREAT | os.O_EXCL)
                 os.fchmod(descriptor, 0o644)
-            except FileExistsError:  # by another, at this moment
-                descriptor = os.open(_LOCK, flags, dir_fd=self.descriptor)
+            except FileExistsError:  # another process has created it meanwhile
+                descriptor = self._open(_LOCK)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError("no regular file")
@@ -310,7 +311,7 @@ class Folder:
 def open_folder() -> Iterator[Folder]:
     """Open the registry's folder.
 
-    Its owner can delete every file in it, so it must be root's or this user's own.
+    Its owner can delete every file in it, so it must belong to root or to this user.
 
     Raises:
         ClaimError: there is no such folder, or it is not safe.
@@ -365,7 +366,7 @@ def _same(path: str, descriptor: int, folder: int | None = None) -> bool:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether another open file holds the lock; readers share theirs for a moment."""
+    """Return whether another open file holds the lock; a shared lock is held for a moment."""
     import fcntl
 
     try:
@@ -377,7 +378,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def own_descriptors(path: str, name: str) -> Sequence[int]:
-    """Return the open files of this process that are ``name`` in the folder, or were.
+    """Return this process's descriptors of the file ``name`` in the folder, also if removed.
 
     A process that was restarted in place has inherited one.
     """

@@ -1,6 +1,6 @@
-"""Claim what is chosen: devices that were named, or that ``auto`` picks by others' claims.
+"""Claim the chosen devices: those that the user names, or that ``auto`` picks by others' claims.
 
-Where no claim can be made, a note says so, and the choice goes on.
+Where no claim can be made, a note says why, and the choice is made without.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpumagic.selection.spec import Spec, Wants, pick
 
 
 def named_uuids(variables: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the UUIDs that the variables name, as a choice writes them."""
+    """Return the UUIDs in variables that a choice has written."""
     mask = variables.get(MASK) or ""
     return tuple(mask.split(",")) if mask.startswith(("GPU-", "MIG-")) else ()
 
@@ -25,7 +25,7 @@ def named_uuids(variables: Mapping[str, str | None]) -> tuple[str, ...]:
 def claim_named(
     spec: Spec, uuids: tuple[str, ...], table: DeviceTable, claim: bool
 ) -> tuple[str, ...]:
-    """Claim devices that were named, in place of earlier ones, and return notes on that."""
+    """Claim the devices that the user named, in place of earlier ones, and return notes."""
     if spec.kind not in ("devices", "auto") or not claim:
         uuids = ()
     try:
@@ -38,7 +38,7 @@ def _notes(uuids: Sequence[str], table: DeviceTable, others: claims.Claims) -> t
     """Return a note for each chosen device that other processes claim."""
     notes = []
     for uuid in uuids:
-        by = ", ".join(str(each) for each in claims.listed(others.get(uuid, ())))
+        by = ", ".join(str(claims.as_result(each)) for each in others.get(uuid, ()))
         if by:
             index = next((d.index for d in table if uuid in claims.uuids_of(d)), None)
             notes.append(f"GPU {index} is claimed by {by}")
@@ -48,9 +48,12 @@ def _notes(uuids: Sequence[str], table: DeviceTable, others: claims.Claims) -> t
 def settle(
     chosen: Selection, before: Snapshot, notes: tuple[str, ...], *, late: bool = False
 ) -> Selection:
-    """Return the selection with the notes of its claim, which is undone where it is too late."""
+    """Return the selection with the notes on its claim.
+
+    Where the choice is too late the earlier claim is restored, unless ``late`` claims are kept.
+    """
     if chosen.status == "too-late" and not late and STATE.registration is not None:
-        STATE.choice.claim = STATE.registration.put_back(before.choice.claim)
+        STATE.choice.claim = STATE.registration.restore(before.choice.claim)
     return replace(chosen, notes=(*chosen.notes, *notes))
 
 
@@ -63,11 +66,15 @@ def pick_and_claim(
     can_wait: bool,
     claim: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the UUIDs that ``auto`` chooses, and claims, with notes."""
+    """Choose and claim devices for ``auto``; return their UUIDs and notes.
+
+    Raises:
+        SpecError, DeviceError: as for `gpumagic.selection.spec.pick`.
+    """
 
     def choice(others: claims.Claims) -> tuple[str, ...]:
         def count(device: Device) -> int:
-            return claims.number(device, others)
+            return claims.count(device, others)
 
         return pick(usable, spec.count, wants, can_wait, count)
 

@@ -1,10 +1,10 @@
 """Claim GPUs in a registry that the users of a machine share, so that ``auto`` spreads them.
 
-A claim orders the GPUs that fit; it never refuses one, and NVML outranks it. Nothing here fails a
-choice: where no claim can be made, a `ClaimError` says why, and the choice goes on without.
+Claims only order the GPUs that fit: a claimed GPU is never refused, and NVML's data decides which
+fit. Where no claim can be made, a `ClaimError` has the reason, and the choice is made without.
 
-What is published: pid, start time, pid namespace and the GPUs' UUIDs; the notebook's name, the time
-of its last cell and whether its memory is parked only if the user has said so.
+Published are pid, start time, pid namespace and the GPUs' UUIDs; the notebook's name, the time of
+its last cell and whether its memory is parked only if the user has requested it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpumagic.results import Claim, Device
 from gpumagic.selection.claim_entry import NOTEBOOK, ClaimError, Entry
 from gpumagic.selection.claim_folder import Folder, Found, open_folder, own_descriptors
 
-#: Seconds to wait for the common lock, and how often a choice without it is made again.
+#: Seconds to wait for the common lock, and how often a choice without it is repeated.
 _PATIENCE, _ROUNDS = 1.0, 10
-#: Seconds after which a claim without memory on its GPUs does not count any more.
+#: Seconds after which a claim without memory on its GPUs no longer counts.
 _UNUSED = 1800.0
 
 #: The claims of other processes, by UUID.
 Claims = Mapping[str, Sequence[Found]]
-#: Returns the UUIDs to choose, given others' claims.
+#: Returns the UUIDs to choose, from others' claims.
 Pick = Callable[[Claims], tuple[str, ...]]
 
 
@@ -37,15 +37,15 @@ class Registration:
 
     def __init__(self) -> None:
         self.descriptor: int | None = None
-        #: Whether the program that this one has replaced may have left its file open.
+        #: Whether a process that this one has replaced may have left its file open.
         self.may_inherit = True
-        #: What is published beside the UUIDs; None for each where the user has not said so.
+        #: Published with the UUIDs; None for each that the user has not requested.
         self.notebook: str | None = None
         self.last_cell: float | None = None
         self.parked: bool | None = None
 
     def publish(self, folder: Folder, uuids: tuple[str, ...]) -> None:
-        """Publish the UUIDs, in place of those that were published before; none withdraws.
+        """Publish the UUIDs in place of the earlier ones; without UUIDs, withdraw the claim.
 
         Raises:
             ClaimError: they cannot be published; nothing is claimed.
@@ -67,13 +67,13 @@ class Registration:
             self.withdraw(folder)
             raise
         self._close()
-        for each in inherited:  # of the program that this one has replaced
+        for each in inherited:  # from the process that this one has replaced
             os.close(each)
         self.descriptor = descriptor
         STATE.choice.claim = uuids
 
     def withdraw(self, folder: Folder | None = None) -> None:
-        """Claim nothing any more."""
+        """Withdraw the claim and remove its file."""
         STATE.choice.claim = ()
         if self.descriptor is not None:
             with suppress(ClaimError):
@@ -84,8 +84,8 @@ class Registration:
                         opened.remove()
         self._close()
 
-    def put_back(self, uuids: tuple[str, ...]) -> tuple[str, ...]:
-        """Publish the claim of an earlier choice; return what could be claimed."""
+    def restore(self, uuids: tuple[str, ...]) -> tuple[str, ...]:
+        """Publish the claim of an earlier choice; return the UUIDs that could be claimed."""
         try:
             with open_folder() as folder:
                 self.publish(folder, uuids)
@@ -94,11 +94,11 @@ class Registration:
         return STATE.choice.claim
 
     def refresh(self) -> None:
-        """Publish the claim again if something has removed its file, or if it has changed."""
-        self.put_back(STATE.choice.claim)
+        """Publish the claim again, with its current fields."""
+        self.restore(STATE.choice.claim)
 
     def is_published(self) -> bool:
-        """Return whether the file has a name still: programs that clean ``/tmp`` remove it."""
+        """Return whether the file still exists: programs that clean ``/tmp`` may remove it."""
         return self.descriptor is not None and os.fstat(self.descriptor).st_nlink > 0
 
     def end(self) -> None:
@@ -107,7 +107,7 @@ class Registration:
             self.withdraw()
 
     def forget(self) -> None:
-        """Close the file in a forked process: the claim is its parent's."""
+        """Close the file in a forked process: the claim belongs to its parent."""
         self._close()
         STATE.choice.claim = ()
 
@@ -119,22 +119,22 @@ class Registration:
 
 
 def registration() -> Registration:
-    """Return this process's registration, made when it is first needed."""
+    """Return this process's registration; the first call creates it."""
     found = STATE.registration
     if isinstance(found, Registration):
         return found
     import atexit
 
-    made = Registration()
-    atexit.register(made.end)
+    new = Registration()
+    atexit.register(new.end)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=made.forget)
-    STATE.registration = made
-    return made
+        os.register_at_fork(after_in_child=new.forget)
+    STATE.registration = new
+    return new
 
 
 def claim(uuids: tuple[str, ...]) -> Claims:
-    """Claim what was chosen without regard to others' claims, which are returned.
+    """Claim devices, also those that others claim; return others' claims.
 
     Raises:
         ClaimError: no claim can be made.
@@ -151,12 +151,12 @@ def choose(
 ) -> tuple[tuple[str, ...], Claims, ClaimError | None]:
     """Choose by others' claims and claim the choice, so that no two processes choose the same.
 
-    Return the UUIDs, the claims of others, and why no claim was made, if none was. What ``pick``
-    raises is raised.
+    Return the UUIDs, the claims of others, and why no claim was made, None if one was. An exception
+    of ``pick`` passes.
 
-    All that choose hold a common lock meanwhile. Where it cannot be had in time, another process
-    may choose the same at the same time: of the two claims the one that was published later is
-    chosen again.
+    Every process holds a common lock while it chooses. Where it cannot acquire the lock within
+    ``patience`` seconds, another process may choose the same GPUs at the same time: the one that
+    has published its claim later chooses again.
     """
     others: Claims = {}
     chosen: tuple[str, ...] | None = None
@@ -174,8 +174,8 @@ def choose(
 def _chosen_again(
     folder: Folder, pick: Pick, chosen: tuple[str, ...], others: Claims
 ) -> tuple[tuple[str, ...], Claims, ClaimError | None]:
-    """Choose again while an earlier claim on the choice is found that was not seen."""
-    error = ClaimError("the GPUs are claimed by others at the same time")
+    """Choose again while there is an earlier claim on the choice that was not read before it."""
+    error = ClaimError("other processes claim the GPUs at the same time")
     for _ in range(_ROUNDS):
         seen, found = others, folder.read()
         me = next((each for each in found if _is_own(each, folder)), None)
@@ -189,7 +189,7 @@ def _chosen_again(
 
 
 def _has_conflict(chosen: Sequence[str], me: Found, seen: Claims, now: Claims) -> bool:
-    """Return whether a GPU was claimed by a process before this one, unseen."""
+    """Return whether another process has claimed a GPU before this one, and was not in ``seen``."""
     for uuid in chosen:
         known = {_key(each)[1:] for each in seen.get(uuid, ())}
         for each in now.get(uuid, ()):
@@ -219,25 +219,23 @@ def _by_uuid(claims: Sequence[Found]) -> dict[str, list[Found]]:
     return by_uuid
 
 
-# --- what claims mean for devices ------------------------------------------------------------
+# --- claims of a device ----------------------------------------------------------------------
 
 
-def number(device: Device, claims: Claims) -> int:
-    """Return how many claims of others on a device count: not those that are long unused."""
+def count(device: Device, claims: Claims) -> int:
+    """Return the number of others' claims on a device, without those that are long unused."""
     found = claims.get(device.instance or device.uuid or "", ())
     return sum(not _is_unused(each, device) for each in found)
 
 
 def _is_unused(claim: Found, device: Device) -> bool:
-    """Return whether a process has claimed a device for long without any memory on it."""
+    """Return whether a process has claimed a device for `_UNUSED` seconds, and has no memory on it.
+
+    False where NVML's processes cannot be compared with the claim's.
+    """
     known = claim.here and device.processes is not None and devices.in_first_pid_namespace()
     pids = [process.pid for process in device.processes or ()]
     return known and claim.age > _UNUSED and claim.entry.pid not in pids
-
-
-def listed(found: Sequence[Found]) -> list[Claim]:
-    """Return claims as results."""
-    return [_result(each) for each in found]
 
 
 def all_claims() -> list[Claim]:
@@ -251,12 +249,13 @@ def all_claims() -> list[Claim]:
         if isinstance(held, Registration) and held.descriptor and not held.is_published():
             held.publish(folder, STATE.choice.claim)
         return [
-            replace(_result(each), own=_is_own(each, folder), mine=each.uid == folder.me.uid)
+            replace(as_result(each), own=_is_own(each, folder), mine=each.uid == folder.me.uid)
             for each in folder.read()
         ]
 
 
-def _result(found: Found) -> Claim:
+def as_result(found: Found) -> Claim:
+    """Return a claim as a result."""
     entry = found.entry
     idle = None
     if entry.last_cell is not None:
@@ -282,7 +281,7 @@ def _user(uid: int) -> str | None:
 
 
 def with_claims(table: Sequence[Device], claims: Sequence[Claim]) -> tuple[Device, ...]:
-    """Return the devices with the claims on each."""
+    """Return the devices, each with the claims on it."""
     return tuple(
         replace(device, claims=tuple(c for c in claims if {*c.uuids} & uuids_of(device)))
         for device in table
@@ -298,11 +297,7 @@ def uuids_of(device: Device) -> set[str]:
 
 
 def publish_notebook(notebook: str | None, *, busy: bool) -> None:
-    """Set the notebook's name in this process's claim, and whether a cell runs; None removes both.
-
-    Raises:
-        ClaimError: it cannot be published.
-    """
+    """Publish the notebook's name and whether a cell runs with the claim; None removes both."""
     held = registration()
     held.notebook = None if notebook is None else notebook.replace("/", "_")[:NOTEBOOK]
     held.last_cell = None if notebook is None else 0.0 if busy else now()
@@ -319,11 +314,11 @@ def set_parked(parked: bool) -> None:
 
 
 def now() -> float:
-    """Return the seconds since the machine's start, which others' clocks share."""
+    """Return the seconds since the machine's start, the same for all its processes."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def take_back() -> None:
+def undo() -> None:
     """Withdraw this process's claim."""
     if STATE.registration is not None:
         STATE.registration.withdraw()

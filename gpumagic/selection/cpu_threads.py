@@ -1,11 +1,10 @@
-"""The CPU threads that torch computes with, and the cores that this process may use."""
+"""The number of CPU threads that torch uses, and the cores that this process may use."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from gpumagic.cuda.process_state import STATE, ThreadCount
 from gpumagic.errors import DeviceError
 from gpumagic.results import Selection
 from gpumagic.selection.spec import Spec
-from gpumagic.system import system_files
+from gpumagic.system import control_groups
 from gpumagic.system.text import plural
 
 
@@ -26,7 +25,7 @@ class Cores:
     machine: int
     #: Cores that the scheduler may put this process on (``taskset``, ``--cpuset-cpus``).
     affinity: int
-    #: Cores' worth of time that the control group allows (``--cpus``); None without a limit.
+    #: CPU time per time that the control group allows (``--cpus``); None without a limit.
     quota: float | None = None
 
     @property
@@ -54,33 +53,16 @@ def cores() -> Cores:
 
 
 def quota() -> float | None:
-    """Return the control group's limit in cores, the lowest from this process's group to the root.
+    """Return the lowest limit of this process's control groups in cores; None without a limit.
 
-    Version 2 (``cpu.max``) and version 1 (``cpu.cfs_quota_us``); None without a limit. A container
-    sees its own group as the root. Documented in Linux's admin-guide/cgroup-v2 ("cpu.max") and
-    scheduler/sched-bwc.
+    By ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` (version 1): Linux's admin-guide/cgroup-v2
+    and scheduler/sched-bwc.
     """
-    root = system_files.at("/sys/fs/cgroup")
-    lines = (system_files.read("/proc/self/cgroup") or "").splitlines()
-    limits: list[float] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            limits += _limits(root, path, _version_2)
-        elif "cpu" in controllers.split(","):
-            for mount in (root / "cpu", root / controllers):
-                limits += _limits(mount, path, _version_1)
-    return min(limits, default=None)
-
-
-def _limits(mount: Path, path: str, read: Callable[[Path], float | None]) -> Iterator[float]:
-    group = mount / path.lstrip("/")
-    for folder in (group, *group.parents):
-        if not folder.is_relative_to(mount):
-            break
-        limit = read(folder)
-        if limit is not None:
-            yield limit
+    limits = [
+        _version_1(folder) if version == 1 else _version_2(folder)
+        for version, folder in control_groups.folders("cpu")
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _version_2(folder: Path) -> float | None:
@@ -100,13 +82,15 @@ def _version_1(folder: Path) -> float | None:
 
 
 def number() -> int | None:
-    """Return how many CPU threads torch computes with; None where torch is not loaded."""
+    """Return the number of CPU threads that torch uses; None where torch is not loaded."""
     torch = torch_cuda.loaded()
     return None if torch is None else int(torch.get_num_threads())
 
 
 def use(count: int) -> int:
-    """Make torch compute with ``count`` CPU threads; imports torch. Returns how many it now says.
+    """Set the number of torch's CPU threads, and return the number that torch then reports.
+
+    Imports torch.
 
     Raises:
         DeviceError: torch cannot be imported.
@@ -119,13 +103,13 @@ def use(count: int) -> int:
 
 
 def is_ours() -> bool:
-    """Return whether the number of threads is that of the last `use`."""
+    """Return whether the current number of threads is that of the last `use`."""
     chosen = STATE.choice.threads
     return chosen is not None and number() == chosen.current
 
 
 def reset() -> bool:
-    """Set the number of threads before the first `use`; return whether there was one."""
+    """Restore the number of threads before the first `use`; return whether there was one."""
     torch, chosen = torch_cuda.loaded(), STATE.choice.threads
     if chosen is None or torch is None:
         return False
@@ -134,7 +118,7 @@ def reset() -> bool:
     return True
 
 
-def take_back() -> None:
+def undo() -> None:
     """Undo `use`, unless the user has set another number since."""
     if is_ours():
         reset()
@@ -144,7 +128,7 @@ def take_back() -> None:
 def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
     """Set ``count`` CPU threads, if given, and return the selection with a note on the threads.
 
-    Without ``count``: `%gpu off` tells the number, `%gpu on` and `reset` undo an earlier ``count``.
+    Without ``count``, `%gpu off` only adds the note, `%gpu on` and `reset` undo an earlier one.
     """
     if count is not None:
         try:
@@ -152,7 +136,7 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
         except DeviceError as error:
             return replace(chosen, notes=(*chosen.notes, f"the CPU threads are not set: {error}"))
         if got != count:
-            text = f"{count} CPU threads were asked for, torch says {got}"
+            text = f"{count} CPU threads were requested, torch reports {got}"
             return replace(chosen, notes=(*chosen.notes, text))
     elif spec.kind in ("on", "reset"):
         if not reset():
@@ -163,7 +147,7 @@ def with_threads(chosen: Selection, spec: Spec, count: int | None) -> Selection:
 
 
 def note() -> str:
-    """Return one line on threads and cores, for when the CPU computes."""
+    """Return one line on threads and cores, for computations on the CPU."""
     found, threads = cores(), number()
     if threads is None:
         return f"CPU: {found}; torch is not loaded yet. Set its threads with --threads N"

@@ -1,4 +1,4 @@
-"""The table of devices, with the claims on them and the notebooks that use them."""
+"""The table of devices, with the claims on each and the notebooks that use it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gpumagic.selection.claim_entry import ClaimError
 def devices(
     *, processes: bool = True, arguments: bool = False, connection_file: str | None = None
 ) -> DeviceTable:
-    """Return the GPUs of this machine, what this process sees of them, and who claims them.
+    """Return the GPUs of this machine, which of them this process sees, and the claims on them.
 
-    Starts no CUDA in this process and imports no torch. Without NVML the devices are listed by the
-    CUDA driver in a child process, and what only NVML knows is None. On a machine without GPUs, or
-    without a driver, the table is empty and its ``error`` says why.
+    Does not initialise CUDA and imports no torch. Without NVML the CUDA driver lists the devices in
+    a child process, and fields that only NVML knows are None. On a machine without GPUs, or without
+    a driver, the table is empty and its ``error`` says why.
 
-    ``processes`` also looks up each process's user, what it runs, and whose notebook it is; with
-    ``arguments`` the whole command lines of this user's own. ``connection_file`` is this process's,
-    if it is a kernel.
+    ``processes`` also looks up each process's user, command and notebook; with ``arguments`` the
+    whole command lines of this user's own. ``connection_file`` is this process's, if it is a
+    kernel.
     """
     table = cuda_devices.devices(processes=processes, arguments=arguments)
     if not table:
         return table
     found: list[Claim] = []
-    with contextlib.suppress(ClaimError):  # where no claim can be read, there is none to show
+    with contextlib.suppress(ClaimError):  # the registry cannot be read: no claims are shown
         found = claims.all_claims()
     table, found = notebooks.with_notebooks(table, found, connection_file)
     return replace(table, devices=claims.with_claims(table, found))

@@ -1,4 +1,4 @@
-"""The variables that choose devices: read, written by a choice, and undone."""
+"""Read, write and restore the variables that choose devices."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def write(change: Mapping[str, str | None]) -> None:
     for name, value in change.items():
         found = os.environ.get(name)
         last = written.get(name, WrittenVariable(found, found))
-        # What the user has written since the last choice is the value before this one.
+        # A value that the user has written since the last choice is the one to restore.
         written[name] = WrittenVariable(last.before if found == last.after else found, value)
         set_variable(name, value)
 
 
 def is_chosen() -> bool:
-    """Return whether a choice has written which devices are visible, and was not undone."""
+    """Return whether a choice has written ``CUDA_VISIBLE_DEVICES`` and was not undone."""
     return MASK in STATE.choice.variables
 
 
-def take_back() -> None:
+def undo() -> None:
     """Undo all choices, except for a variable that the user has written since."""
     for name, written in STATE.choice.variables.items():
         if os.environ.get(name) == written.after:
@@ -42,17 +42,12 @@ def take_back() -> None:
 
 
 def started_with() -> dict[str, str | None]:
-    """Return the variables that choose devices, as this process was started with them."""
+    """Return the variables that choose devices at this process's start; None if not set."""
     return {name: STATE.started_with.get(name) for name in VARIABLES}
 
 
-def environment_at_start() -> Mapping[str, str]:
-    """Return the whole environment that this process was started with."""
-    return dict(STATE.started_with)
-
-
 def start_from(values: Mapping[str, str | None]) -> None:
-    """Set what `started_with` returns: to that of the process which this one has replaced."""
+    """Set the result of `started_with` to that in the process that this one has replaced."""
     for name, value in values.items():
         STATE.started_with.pop(name, None)
         if value is not None:

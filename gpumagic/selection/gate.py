@@ -1,10 +1,10 @@
-"""A gate inside the process: device-agnostic code goes to the CPU, new CUDA tensors are refused.
+"""A gate inside the process: device-agnostic code uses the CPU, new CUDA tensors are refused.
 
 For when it is too late to hide the GPUs and the state of the process must be kept. A best effort,
-and documented as one: work on existing CUDA tensors goes on, other threads are gated only by the
+and documented as one: existing CUDA tensors can be used, other threads are gated only by the
 replaced functions, and a name that was copied earlier (``from torch.cuda import is_available``)
-keeps its old meaning. `close` and `lift` are exact opposites: every replaced object is put back,
-identical by ``is``.
+still refers to the original. `lift` restores every object that `close` replaces, identical by
+``is``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.results import Device, Selection, Status
 from gpumagic.selection import environment
-from gpumagic.selection.spec import Spec, Wants, pick, resolve
+from gpumagic.selection.spec import NO_WANTS, Spec, Wants, pick, resolve
 from gpumagic.system.text import plural
 
 
 class GateError(GpuMagicError, RuntimeError):
-    """New work for a GPU that the gate excludes."""
+    """New work was refused for a GPU that the gate excludes."""
 
-
-_NO_WANTS = Wants()
 
 LIMITS = (
-    "What the gate cannot stop: work on CUDA tensors that exist, other libraries, and names "
+    "What the gate cannot stop: work on existing CUDA tensors, other libraries, and names "
     "copied earlier (from torch.cuda import is_available); only a restart is complete"
 )
 
 
 class Gate:
-    """A gate. ``allowed`` are the CUDA ordinals that may still be used; empty for none."""
+    """A gate for all devices but the CUDA ordinals ``allowed``, which may be none.
+
+    ``spec`` is the text that the user has typed for it.
+    """
 
     def __init__(self, allowed: Iterable[int], spec: str) -> None:
         self.allowed = tuple(allowed)
@@ -48,15 +49,16 @@ class Gate:
         self._device_before: int | None = None
 
     def close(self) -> None:
+        """Replace torch's functions and enter a function mode, to refuse the other devices."""
         cuda = self._torch.cuda
         if not self.allowed:
             self._replace(cuda, "is_available", _answering(cuda.is_available, False))
             self._replace(cuda, "device_count", _answering(cuda.device_count, 0))
-            # From torch 2.7 on these ask torch.cuda; before, they ask C++.
+            # From torch 2.7 on these call torch.cuda; before, they call C++.
             accelerator = self._torch.accelerator
             self._replace(accelerator, "is_available", _answering(accelerator.is_available, False))
             self._replace(accelerator, "device_count", _answering(accelerator.device_count, 0))
-            self._replace(cuda, "_lazy_init", self._refusing(cuda._lazy_init))
+            self._replace(cuda, "_lazy_init", self._refuse)
         else:
             self._replace(cuda, "set_device", self._choosing(cuda.set_device))
             accelerator = self._torch.accelerator
@@ -71,6 +73,7 @@ class Gate:
         self._mode.__enter__()
 
     def lift(self) -> None:
+        """Undo `close`."""
         while self._replaced:
             owner, name, original = self._replaced.pop()
             setattr(owner, name, original)
@@ -91,7 +94,7 @@ class Gate:
             self._device_before = cuda.current_device()
             self._torch._C._cuda_setDevice(ordinal)
         else:
-            # Not before the user's own first use: choosing a device would make a context.
+            # At the user's first use of CUDA: selecting a device now would create a context.
             def first(gate: Gate = self) -> None:
                 # Queued again by each `close`.
                 if gate is STATE.choice.gate and gate._device_before is None:
@@ -117,11 +120,8 @@ class Gate:
             "to lift that: %gpu on"
         )
 
-    def _refusing(self, original: Callable[[], None]) -> Callable[[], None]:
-        def _lazy_init() -> None:
-            raise self.error("CUDA")
-
-        return _lazy_init
+    def _refuse(self) -> None:
+        raise self.error("CUDA")
 
     def _choosing(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def set_device(device: Any) -> None:
@@ -134,7 +134,7 @@ class Gate:
 
     def _streams(self, original: Callable[..., Any]) -> Any:
         def new(cls: Any, device: Any = None, *arguments: Any, **options: Any) -> Any:
-            if "stream_id" not in options:  # a wrapper of a stream that exists makes no new one
+            if "stream_id" not in options:  # with it, an existing stream is wrapped
                 index = None if device is None else self._torch.device(device).index
                 if self.refuses(index):
                     raise self.error("A new CUDA stream")
@@ -155,8 +155,8 @@ def _answering(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
 def _refusing_mode(gate: Gate) -> Any:
     """Return a function mode of torch that refuses new tensors on a gated device.
 
-    After CUDA is initialised torch's C++ code does not ask Python any more, so the mode looks at
-    the arguments of functions, and at the tensors that they return.
+    Once CUDA is initialised torch's C++ code calls no Python function for it, so the mode checks
+    the arguments of functions, and the tensors that they return.
     """
     torch = gate._torch
     tensor, device_type = torch.Tensor, torch.device
@@ -180,7 +180,7 @@ def _refusing_mode(gate: Gate) -> Any:
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
             kwargs = kwargs or {}
-            # Work on existing tensors of a gated device goes on: only new ones are refused.
+            # Existing tensors on a gated device can be used: only new ones are refused.
             if not any(map(gated_tensor, args[:1])):
                 name = getattr(function, "__name__", "")
                 moves = name in ("cuda", "pin_memory") and gate.refuses(
@@ -207,7 +207,7 @@ def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def _remove_mode(torch: Any, mode: Any) -> None:
-    """Remove the mode from torch's stack, also from under modes that the user put above it."""
+    """Remove the mode from torch's stack, also if the user has entered other modes since."""
     overrides = torch.overrides
     above = []
     while overrides._len_torch_function_stack():
@@ -229,7 +229,9 @@ def current() -> Gate | None:
 
 
 def close(allowed: Iterable[int], spec: str) -> None:
-    """Close a gate for all but the CUDA ordinals ``allowed``; imports torch. Lifts an earlier one.
+    """Close a gate for all but the CUDA ordinals ``allowed``, in place of an earlier gate.
+
+    Imports torch.
 
     Raises:
         DeviceError: torch cannot be imported.
@@ -254,9 +256,9 @@ def lift() -> bool:
 
 
 def existing_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line for each CUDA tensor in a variable, and one for all others.
+    """Return a line for each CUDA tensor that a variable references, and one for all others.
 
-    Scans all objects: 40 to 100 ms.
+    Searches all objects: 40 to 100 ms.
     """
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
@@ -269,28 +271,28 @@ def existing_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
         if not name.startswith("_") and tensors.pop(id(value), None) is not None:
             lines.append(f"{name}, on cuda:{value.get_device()}, {value.nbytes} bytes")
     if tensors:
-        number = len(tensors)
-        lines.append(f"{plural(number, 'more CUDA tensor')} without a variable of its own")
+        lines.append(f"{plural(len(tensors), 'more CUDA tensor')} without a variable of its own")
     return tuple(lines)
 
 
 def choose(
-    spec: Spec, wants: Wants = _NO_WANTS, namespace: Mapping[str, Any] | None = None
+    spec: Spec, wants: Wants = NO_WANTS, namespace: Mapping[str, Any] | None = None
 ) -> Selection:
     """Close the gate for all devices but those of ``spec``, or lift it (``on``, ``reset``).
 
-    The variables stay. ``wants`` is for ``auto``; ``namespace`` holds the user's variables, to name
-    the existing CUDA tensors.
+    The environment is not changed. ``wants`` is for ``auto``; ``namespace`` has the user's
+    variables, to name the existing CUDA tensors.
 
     Raises:
         SpecError: the spec is not valid here, or names a device that this process does not see.
         DeviceError: torch cannot be imported, or not enough devices fit.
     """
     table = devices.devices(processes=False)
+    visible = table.visible
     if spec.kind in ("on", "reset"):
         lifted = lift()
         text = "the gate is lifted" if lifted else "there was no gate"
-        return _selection(spec, "applied" if lifted else "unchanged", _visible(table), (text,))
+        return _selection(spec, "applied" if lifted else "unchanged", visible, (text,))
     if spec.kind == "off":
         close((), spec.text)
         existing = existing_tensors(namespace or {})
@@ -301,17 +303,14 @@ def choose(
         )
         return _selection(spec, "gated", (), notes)
     devices.check(table)
-    if spec.kind == "auto" and table.devices and not _visible(table):
-        raise SpecError("which GPUs this kernel sees is not known, or none: name one for the gate")
-    if spec.kind == "auto":
-        uuids = pick(_visible(table), spec.count, wants)
-    else:
-        uuids = resolve(spec, table)
+    if spec.kind == "auto" and table.devices and not visible:
+        raise SpecError("this kernel sees no GPU, or which ones is not known: name one to allow")
+    uuids = pick(visible, spec.count, wants) if spec.kind == "auto" else resolve(spec, table)
     chosen = [d for uuid in uuids for d in table if uuid in (d.uuid, d.instance)]
     hidden = [device for device in chosen if device.ordinal is None]
     if hidden or len(chosen) < len(uuids):
         named = f"GPU {hidden[0].index}" if hidden else uuids[0]
-        raise SpecError(f"{named} is hidden from this kernel, so a gate cannot choose it")
+        raise SpecError(f"{named} is hidden from this kernel, so a gate cannot allow it")
     close((device.ordinal for device in chosen if device.ordinal is not None), spec.text)
     return _selection(spec, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
 
@@ -330,7 +329,7 @@ def note() -> str | None:
 
 
 def under_gate(chosen: Selection) -> Selection:
-    """Return a selection by the variables with what the closed gate leaves of it, and a note."""
+    """Return a selection without the devices that the closed gate excludes, with a note."""
     line, gate = note(), current()
     if line is None or gate is None:
         return chosen
@@ -339,11 +338,6 @@ def under_gate(chosen: Selection) -> Selection:
     if chosen.status == "too-late" or usable == chosen.devices:
         return chosen
     return replace(chosen, status="gated", devices=usable)
-
-
-def _visible(table: Iterable[Device]) -> tuple[Device, ...]:
-    shown = [device for device in table if device.visible and device.ordinal is not None]
-    return tuple(sorted(shown, key=lambda device: device.ordinal or 0))
 
 
 def _selection(

@@ -1,7 +1,7 @@
-"""``CUDA_LAUNCH_BLOCKING=1`` for the process that a restart starts, until the next restart.
+"""Set ``CUDA_LAUNCH_BLOCKING=1`` for the process that a restart starts, until the next restart.
 
 The host then waits for every kernel, so that a kernel's error is raised at the line that launched
-it. The driver reads the variable when it starts.
+it. The driver reads the variable when it is initialised.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def is_temporary() -> bool:
 
 
 def write(variables: dict[str, str], *, blocking: bool) -> tuple[str | None] | None:
-    """Set the variable in a new process's environment, or take it back if a restart has set it.
+    """Set the variable in a new process's environment, or restore it if a restart has set it.
 
-    Return its earlier value for `start_from`, in a tuple; None if the variable is not set here.
+    Return its earlier value for `start_from`, in a tuple; None without ``blocking``.
     """
     written = STATE.launch_blocking
     if written is not None and variables.get(VARIABLE) == written.after:
@@ -38,5 +38,5 @@ def write(variables: dict[str, str], *, blocking: bool) -> tuple[str | None] | N
 
 
 def start_from(written: tuple[str | None] | None) -> None:
-    """Note what `write` returned in the process that this one has replaced."""
+    """Store the result of `write` in the process that this one has replaced."""
     STATE.launch_blocking = None if written is None else WrittenVariable(written[0], "1")

@@ -1,7 +1,7 @@
-"""Whose notebook a process is: this user's by the user's own Jupyter servers, others' by claims.
+"""Find the notebooks of processes: this user's by the user's Jupyter servers, others' by claims.
 
-Of one's own kernels the servers know the name, the folder and the state. Where no server tells, the
-environment of the kernel's start does, which a renamed notebook outlives. Of other users' kernels
+Of the user's own kernels the servers have the name, the folder and the state. Without a server the
+name comes from the kernel's environment at its start, and may be outdated. Of other users' kernels
 only what they publish with their claims is shown.
 """
 
@@ -29,24 +29,24 @@ _NAME = 200
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of this user's, with its notebook."""
+    """A kernel of this user, with its notebook."""
 
     pid: int
     #: The notebook's name.
     name: str
-    #: The server's folder, and the notebook's path in it; None where no server tells.
+    #: The server's folder, and the notebook's path in it; None without a server.
     folder: str | None = None
     path: str | None = None
-    #: Seconds since the last cell, 0 while one runs; None where that is not known.
+    #: Seconds since the last cell, 0 while one runs; None where not known.
     idle: float | None = None
-    #: The session by which its server can shut it down.
+    #: The session through which its server can shut it down.
     session: Session | None = None
 
 
 def of_processes(pids: Iterable[int], connection_file: str | None = None) -> dict[int, Kernel]:
     """Return this user's kernels among the processes, by pid.
 
-    ``connection_file`` is that of this process, if it is a kernel.
+    ``connection_file`` is this process's, if it is a kernel.
     """
     files = {pid: file for pid in pids if (file := _connection_file(pid, connection_file))}
     if not files:
@@ -66,7 +66,7 @@ def all_sessions() -> list[Session]:
 
 
 def _connection_file(pid: int, own: str | None) -> str | None:
-    """Return the connection file of a kernel of this user's; None if it is not one."""
+    """Return the connection file of this user's kernel; None if the process is not one."""
     if pid == os.getpid() and own is not None:
         return own
     import psutil
@@ -99,7 +99,7 @@ def idle_of(session: Session) -> float | None:
 
 
 def _name_at_start(pid: int, file: str) -> str | None:
-    """Return the notebook's name as it was when the kernel started."""
+    """Return the notebook's name at the kernel's start; None where not known."""
     name: object = None
     if pid == os.getpid():
         name = STATE.started_with.get("JPY_SESSION_NAME")
@@ -115,12 +115,12 @@ def _name_at_start(pid: int, file: str) -> str | None:
         ):
             name = json.loads(opened.read(65536)).get("jupyter_session")
     text = str(name or "").rpartition("/")[2]
-    # JupyterLab may name it by an identifier, which says nothing.
+    # JupyterLab may use an identifier instead of a name.
     return harmless(text, _NAME) if text.endswith(".ipynb") else None
 
 
 def this_notebook(connection_file: str | None) -> str | None:
-    """Return the name of this kernel's notebook; None where it is not known."""
+    """Return the name of this kernel's notebook; None where not known."""
     found = of_processes([os.getpid()], connection_file).get(os.getpid())
     return None if found is None else found.name
 
@@ -164,7 +164,7 @@ def _with_notebook(
             process, notebook=kernel.name, idle=kernel.idle, folder=kernel.folder or None
         )
     claim = published.get(process.pid)
-    # The claim's owner is the user of the process, by uid: both were looked up in /proc.
+    # A claim names a pid; only the owner of that process may name its notebook.
     if claim is None or process.user is None or claim.user != process.user:
         return process
     return replace(process, notebook=claim.notebook, idle=claim.idle)

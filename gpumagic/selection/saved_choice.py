@@ -1,7 +1,7 @@
-"""A choice of GPUs that outlives an ordinary restart of a kernel (``%gpu SPEC --save``).
+"""Save a choice of GPUs for ordinary restarts of a kernel (``%gpu SPEC --save``).
 
 A front end restarts a kernel with the environment of its first launch, but with the same connection
-file. The choice is saved beside that, in a file of mode 0600 that must belong to this user.
+file. The choice is saved in the same folder, in a file of mode 0600 that must belong to this user.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PREFIX, _SUFFIX = "gpumagic-", ".saved"
 Variables = Mapping[str, str | None]
 
 
-def place(connection_file: str) -> Path:
-    """Return the file with the saved choice of a kernel."""
+def file_of(connection_file: str) -> Path:
+    """Return the path of the file with a kernel's saved choice."""
     path = Path(connection_file)
     return path.with_name(f"{_PREFIX}{path.name}{_SUFFIX}")
 
@@ -32,7 +32,7 @@ def save(connection_file: str, spec: str, variables: Variables) -> None:
     Raises:
         DeviceError: the file cannot be written.
     """
-    path = place(connection_file)
+    path = file_of(connection_file)
     try:
         _remove_orphans(path.parent)
         path.unlink(missing_ok=True)
@@ -44,9 +44,9 @@ def save(connection_file: str, spec: str, variables: Variables) -> None:
 
 
 def load(connection_file: str) -> tuple[str, Variables] | None:
-    """Return the spec and the variables; None if no choice is saved, or not by this user."""
+    """Return the saved spec and variables; None if there are none, or not of this user alone."""
     try:
-        with open_own(place(connection_file), private=True, follow=False) as file:
+        with open_own(file_of(connection_file), private=True, follow=False) as file:
             saved = json.load(file)
             variables = {str(name): value for name, value in saved["variables"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -61,15 +61,15 @@ def forget(connection_file: str) -> None:
         DeviceError: the file cannot be removed.
     """
     try:
-        place(connection_file).unlink(missing_ok=True)
+        file_of(connection_file).unlink(missing_ok=True)
     except OSError as error:
         raise DeviceError(f"the saved choice cannot be removed: {error}") from None
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove the saved choices of kernels whose connection files are gone."""
+    """Remove the saved choices of kernels whose connection files were removed."""
     for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        # Another user's file in a shared folder; or not a file name.
+        # Another user's file in a shared folder, or not a valid file name.
         with contextlib.suppress(OSError, ValueError):
             if not path.with_name(path.name[len(_PREFIX) : -len(_SUFFIX)]).exists():
                 path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
-"""The grammar of a choice of GPUs: parse a spec, and resolve it to the UUIDs of devices.
+"""Parse a spec of GPUs, and resolve it to the UUIDs of devices.
 
-Pure: no environment, no driver, no NVML. Numbers are always nvidia-smi's indexes. The result are
-UUIDs, which the driver and torch read alike, and which do not depend on ``CUDA_DEVICE_ORDER`` (CUDA
-C++ Programming Guide, "CUDA Environment Variables").
+Pure functions: they read no environment and query neither the driver nor NVML. Numbers are always
+nvidia-smi's indexes. The results are UUIDs, which the driver and torch interpret in the same way,
+and which do not depend on ``CUDA_DEVICE_ORDER`` (CUDA C++ Programming Guide, "CUDA Environment
+Variables").
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
 }
 #: The highest index that a range is expanded to.
 _LAST_INDEX = 1023
-#: The most digits of a number; Python itself converts no more than 4300.
+#: The most digits of a number; Python converts no more than 4300.
 _DIGITS = 18
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)")
@@ -75,7 +76,7 @@ def _count(text: str) -> int:
         raise SpecError(f"'auto' takes a number of GPUs, not {text!r}; for example: auto 2")
     count = _number(text)
     if count == 0:
-        raise SpecError("'auto 0' asks for no GPU; to hide all GPUs write: off")
+        raise SpecError("'auto 0' requests no GPU; to hide all GPUs write: off")
     return count
 
 
@@ -180,12 +181,12 @@ def uuid_of(device: Device) -> str:
     """Return the device's UUID.
 
     Raises:
-        DeviceError: NVML does not tell it.
+        DeviceError: NVML does not report it.
     """
     if device.uuid is None:
         start = f"{ORDER}=PCI_BUS_ID and {MASK}={device.index}"
         why = f" ({device.error})" if device.error else f"; start the kernel with {start}"
-        raise DeviceError(f"GPU {device.index} has no UUID that could be written{why}")
+        raise DeviceError(f"the UUID of GPU {device.index}, which selects it, is not known{why}")
     return device.uuid
 
 
@@ -220,8 +221,11 @@ class Wants:
     idle: bool = False
 
 
+NO_WANTS = Wants()
+
+
 def refusal(device: Device, wants: Wants) -> str | None:
-    """Return why a device does not fit, or None if it does. What is not known does not fit."""
+    """Return why a device does not fit; None if it does. One with unknown figures does not."""
     if device.error is not None:
         return device.error
     if wants.min_free is not None:
@@ -266,9 +270,10 @@ def freest(
 
 
 def candidates(devices: Sequence[Device], count: int) -> list[Device]:
-    """Return what ``auto`` can choose among: devices, and of a divided one its MIG instances.
+    """Return the devices that ``auto`` can choose; of one in MIG mode, one for each instance.
 
-    CUDA shows a process a single instance, and no other GPU beside it.
+    CUDA shows a process a single instance and then no other GPU, so that for several devices those
+    in MIG mode are left out.
     """
     if count > 1:
         return [device for device in devices if not device.mig]
@@ -293,23 +298,21 @@ def pick(
     can_wait: bool = False,
     claims: ClaimCount = _unclaimed,
 ) -> tuple[str, ...]:
-    """Return the UUIDs of the ``count`` freest devices, or MIG instance, that fit.
-
-    Devices that other processes claim come last.
+    """Return the UUIDs of the ``count`` devices, or the MIG instance, that fit best; see `freest`.
 
     With ``can_wait`` the message of the error advises to wait, where waiting can help.
 
     Raises:
-        SpecError: more devices are asked for than there are.
+        SpecError: more devices are requested than there are.
         DeviceError: not enough devices fit; the message names those that do not, and why.
     """
     if count > len(devices):
         number = "1 GPU is" if count == 1 else f"{count} GPUs are"
-        raise SpecError(f"{number} asked for; {_existing(devices)}")
+        raise SpecError(f"{number} requested; {_existing(devices)}")
     everything, devices = devices, candidates(devices, count)
     if count > len(devices):
         raise SpecError(
-            f"{count} GPUs are asked for, but only {len(devices)} of {len(everything)} are whole, "
+            f"{count} GPUs are requested, but only {len(devices)} of {len(everything)} are whole, "
             "and CUDA shows a process one MIG instance; write: auto"
         )
     fitting = freest(devices, wants, claims)
@@ -322,5 +325,5 @@ def pick(
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
         helps = can_wait and sum(may_fit_later(device, wants) for device in devices) >= count
         advice = "; --wait SECONDS waits for them" if helps else ""
-        raise DeviceError(f"{number}, {count} asked for ({reasons}){advice}")
+        raise DeviceError(f"{number}, {count} requested ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

@@ -1,9 +1,9 @@
 """Start child processes that run, import and load no file of the working folder.
 
 The working folder may be shared, or a cloned repository: a ``torch.py`` there is not torch. Python
-puts it on the import path for ``-c``, ``-m`` and an empty or relative entry of ``PYTHONPATH``; the
-system's loader does so for ``LD_LIBRARY_PATH``. Child processes therefore run in the folder of this
-Python, without such entries.
+adds it to the import path for ``-c``, ``-m`` and an empty or relative entry of ``PYTHONPATH``; the
+dynamic linker searches it for such an entry of ``LD_LIBRARY_PATH``. Child processes therefore run
+in the folder of this Python, without such entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None, timeout: 
     """Run a program to its end, outside the working folder, and return its output.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
         ChildTimeoutError: it took longer than ``timeout`` seconds.
     """
     try:
@@ -59,13 +59,13 @@ def start(
     folder: str | None = None,
     **options: Any,
 ) -> Running:
-    """Start a program in ``folder`` if it exists, else outside the working folder.
+    """Start a program in ``folder`` if that exists, else outside the working folder.
 
-    Relative entries of the environment stay if it starts in ``folder``, where another process has
-    started with them before. ``options`` are those of `subprocess.Popen`.
+    In ``folder``, relative entries of the environment are kept: another process has started there
+    with them before. ``options`` are those of `subprocess.Popen`.
 
     Raises:
-        OSError, TypeError, ValueError: it cannot be started.
+        OSError, TypeError, ValueError: the program cannot be started.
     """
     outside = folder is None or not Path(folder).is_dir()
     with _not_debugged():
@@ -100,7 +100,7 @@ def _without_colours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _not_debugged() -> AbstractContextManager[Any]:
-    """Keep an attached debugger from starting the child under itself, waiting for a client."""
+    """Return a context in which an attached debugger does not attach to child processes."""
     monkey = sys.modules.get("_pydev_bundle.pydev_monkey")
     skip = getattr(monkey, "skip_subprocess_arg_patch", None)
     return nullcontext() if skip is None else skip()
@@ -111,14 +111,14 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def last_error(stderr: str) -> str:
-    """Return the last line of a failed Python's output that names an error, else its last line."""
+    """Return the last line of Python's standard error that names an error, else the last line."""
     lines = _ESCAPES.sub("", stderr).strip().splitlines()
     named = [line for line in lines if "Error" in line or "error:" in line]
     return (named or lines or [""])[-1].strip()
 
 
 class ChildTimeoutError(Exception):
-    """A child process exceeded its timeout; has the output until then."""
+    """A child process exceeded its timeout; ``output`` is what it wrote until then."""
 
     def __init__(self, reason: str, output: str) -> None:
         super().__init__(reason)

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from gpumagic.system import system_files
+from gpumagic.system import control_groups
 
 #: A limit of version 1 above this is none.
 _NO_LIMIT = 1 << 60
+#: The files of limit and usage, and the field of ``memory.stat`` for cached files, by version.
+_NAMES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def available() -> int:
-    """Return the bytes that can be allocated without swapping, by the machine and every group."""
+    """Return the bytes that this process can allocate without swapping."""
     import psutil
 
-    return min([int(psutil.virtual_memory().available), *_by_groups()])
+    groups = (
+        _unused(folder, *_NAMES[number]) for number, folder in control_groups.folders("memory")
+    )
+    unused = [size for size in groups if size is not None]
+    return min([int(psutil.virtual_memory().available), *unused])
 
 
-def _by_groups() -> Iterator[int]:
-    """Yield what each control group of this process with a limit has left."""
-    root = system_files.at("/sys/fs/cgroup")
-    for line in (system_files.read("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            mount, names = root, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            mount = root / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = mount / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(mount):
-                break
-            left = _left(folder, *names)
-            if left is not None:
-                yield left
-
-
-def _left(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Return what a group has left: its limit without its usage, but for cached files."""
+def _unused(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Return a group's limit less its usage without cached files; None without a limit."""
     try:
         most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
         statistics = (folder / "memory.stat").read_text().splitlines()

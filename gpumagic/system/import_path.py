@@ -1,8 +1,8 @@
 """Restrict imports while a restart replaces the process: none from the working folder.
 
-IPython has ``''`` on the import path: the working folder at the time of an import. A notebook may
+IPython adds ``''`` to the import path: the working folder at the time of an import. A notebook may
 change to a folder that other users can write to, after it has imported its libraries; the new
-process, which starts in that folder, must not import their modules instead.
+process, which starts in that folder, must not import modules from there.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PORTIONS = getattr(sys.modules["_frozen_importlib_external"], "_NamespacePath",
 
 
 def module_folders() -> dict[str, str]:
-    """Return the folders of the imported modules that no absolute entry of the import path has.
+    """Return the folder of each imported module that is in no absolute entry of the import path.
 
-    Usually they are the notebook's own modules, found by ``''`` in the working folder of that time.
+    Usually these are the notebook's own modules, imported from an earlier working folder by ``''``.
     """
     known = {*_absolute()}
     found = {}
@@ -43,7 +43,7 @@ def _absolute() -> list[str]:
 
 
 def _folder(module: Any) -> str | None:
-    """Return the folder that contains a module's file, or its package; None if unknown."""
+    """Return the folder of a module's file, or of its package; None if not known."""
     attributes = introspection.module_attributes(module)
     inside = dict.get(attributes, "__path__")
     if inside is None:
@@ -57,24 +57,24 @@ def _folder(module: Any) -> str | None:
 
 @contextmanager
 def restricted_to(folders: Mapping[str, str]) -> Iterator[None]:
-    """Import from absolute folders only; the modules in ``folders`` from there.
+    """Import from absolute folders only, and the modules named in ``folders`` from these.
 
-    ``folders`` are those of `module_folders`, of this process or of the one that it replaces.
+    ``folders`` is what `module_folders` returned in this process or in the one that it replaces.
     """
     finder: Any = _Finder(folders)
-    _exchange(PathFinder, finder)
+    _replace_finder(PathFinder, finder)
     try:
         yield
     finally:
-        _exchange(finder, PathFinder)
+        _replace_finder(finder, PathFinder)
 
 
-def _exchange(old: Any, new: Any) -> None:
+def _replace_finder(old: Any, new: Any) -> None:
     sys.meta_path[:] = [new if each is old else each for each in sys.meta_path]
 
 
 class _Finder:
-    """The finder of ``sys.path`` entries, restricted to absolute ones."""
+    """`PathFinder`, restricted to the absolute entries of ``sys.path``."""
 
     find_distributions = staticmethod(PathFinder.find_distributions)
     invalidate_caches = staticmethod(PathFinder.invalidate_caches)

@@ -1,4 +1,4 @@
-"""Read foreign objects without running their code; only here are they inspected.
+"""Read foreign objects without running their code; no other module inspects them.
 
 An object's class decides what ``isinstance``, ``==``, ``hash``, ``vars`` and attribute access do:
 they may compute for seconds, raise, or import a package (a lazily loaded module does). Therefore a
@@ -58,7 +58,7 @@ def name_of(kind: type) -> str:
 
 
 def module_of(kind: type) -> str:
-    """Return a type's ``__module__``; "" if that is no text.
+    """Return a type's ``__module__``; "" if that is no string.
 
     On Python 3.10 it may be a slot of the type's objects, as for Cython's functions.
     """
@@ -70,7 +70,7 @@ def module_of(kind: type) -> str:
 
 
 def in_python(kind: type) -> bool:
-    """Return whether a class statement created the type (Py_TPFLAGS_HEAPTYPE)."""
+    """Return whether a class statement created the type (``Py_TPFLAGS_HEAPTYPE``)."""
     return bool(_FLAGS(kind) & (1 << 9))
 
 
@@ -108,12 +108,12 @@ def entries(mapping: Any) -> list[tuple[Any, Any]]:
 
 
 def names(mapping: Any) -> list[tuple[str, Any]]:
-    """Return those of `entries` whose keys are texts."""
+    """Return the items of a dictionary whose keys are strings; see `entries`."""
     return [(name, value) for name, value in entries(mapping) if type(name) is str]
 
 
 def module_attributes(module: Any) -> dict[str, Any]:
-    """Return a module's attributes, loading none; empty for other objects."""
+    """Return a module's attributes without loading a lazy module; empty for other objects."""
     if not is_a(module, types.ModuleType):
         return {}
     return cast("dict[str, Any]", _MODULE_DICT(module) or {})
@@ -130,16 +130,16 @@ def local_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
     found: Any = frame.f_locals
     if frame.f_code.co_flags & CO_OPTIMIZED:
         return list(found.items())
-    # Of a class body, or of ``exec``: any mapping.
+    # The namespace of a class body or of ``exec`` may be any mapping.
     return names(found)
 
 
 def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Return the variables of a running frame; none if reading would change them.
+    """Return the variables of a running frame; none if reading them would change them.
 
-    Up to Python 3.12 ``f_locals`` is a dictionary that stays with the frame and references the
-    values: it is cleared here. It is also the dictionary that ``locals()`` has returned there, and
-    that a traced frame's variables are written back from: such frames are not read.
+    Up to Python 3.12 ``f_locals`` is a dictionary that the frame keeps and that references the
+    values, so it is cleared here. ``locals()`` returns the same dictionary, and the variables of a
+    traced frame are restored from it, so such frames are not read.
     """
     code, caller = frame.f_code, frame.f_back
     if _COPIED and code.co_flags & CO_OPTIMIZED:
@@ -149,7 +149,7 @@ def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
             return []
     found: Any = frame.f_locals
     if not code.co_flags & CO_OPTIMIZED:
-        # A module's variables are read elsewhere; those of a class body or ``exec`` are its own.
+        # A module's variables are global and read elsewhere; a class body's or ``exec``'s are not.
         return [] if found is frame.f_globals else names(found)
     variables = list(found.items())
     if _COPIED and sys.getrefcount(found) <= 3:  # references: the frame, ours, the call's argument
@@ -159,7 +159,7 @@ def running_variables(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 #: Whether a function's ``f_locals`` is a copy.
 _COPIED = sys.version_info < (3, 13)
-#: The names in code that may have read its variables as a dictionary.
+#: Names of functions that may have read a frame's variables as a dictionary.
 _READING = frozenset({"locals", "vars", "dir", "eval", "exec"})
 
 
@@ -172,7 +172,7 @@ def traceback(error: BaseException) -> types.TracebackType | None:
 
 
 def message(error: BaseException) -> str:
-    """Return an exception's text arguments, one a line; ``__str__`` may be foreign code."""
+    """Return an exception's string arguments, one a line; ``__str__`` may be foreign code."""
     texts = (each for each in _ERROR["args"](error) if is_a(each, str))
     return "\n".join(map(str.__str__, texts))
 

@@ -1,8 +1,8 @@
-"""The Jupyter servers of this user on this machine: their sessions, and shutting one down.
+"""The Jupyter servers of this user on this machine: list their sessions, shut one down.
 
 A server writes its address and its token to a file in Jupyter's runtime folder. The token is sent
-only to an address of this machine on which the process that the file names listens, and only if
-file and process are this user's.
+only to a loopback address on which the process named in the file listens, and only if file and
+process belong to this user.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from urllib.parse import quote, urlsplit
 from gpumagic.system.text import harmless
 from gpumagic.system.trusted_file import open_own
 
-#: Seconds to wait for a server, and how many servers are asked at most.
+#: Seconds to wait for a server, and how many servers are queried at most.
 _TIMEOUT, _SERVERS = 0.5, 16
-#: Seconds for a server to shut a kernel down, which it asks first.
+#: Seconds for a server to shut a kernel down: it first requests that of the kernel.
 _SHUTDOWN_TIMEOUT = 15.0
-#: The most bytes of a file and of an answer, and characters of a name.
-_FILE, _ANSWER, _NAME = 65536, 2**20, 200
+#: The most bytes of a file and of a response, and characters of a name.
+_FILE, _RESPONSE, _NAME = 65536, 2**20, 200
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; its token is not part of what is printed of it."""
+    """A running server; its ``repr`` does not contain its token."""
 
     pid: int
     address: str
@@ -48,9 +48,9 @@ class Server:
         return f"<Server {self.address}:{self.port}>"
 
     def sessions(self) -> list[Session]:
-        """Return the sessions; none if the server does not answer, or not with them.
+        """Return the sessions; none if the server does not respond or refuses.
 
-        One that is protected by a password alone does not.
+        A server that only a password protects refuses.
         """
         try:
             status, content = self._request("GET", "api/sessions", _TIMEOUT)
@@ -61,24 +61,25 @@ class Server:
         return [session for session in found if session is not None]
 
     def shut_down(self, session: Session) -> str | None:
-        """End a session and its kernel; return why that failed, None if it did not."""
+        """End a session and its kernel; return why that failed, None on success."""
         try:
             path = f"api/sessions/{quote(session.id, safe='')}"
             status, _ = self._request("DELETE", path, _SHUTDOWN_TIMEOUT)
         except (OSError, http.client.HTTPException) as error:
-            return f"its server does not answer ({type(error).__name__})"
+            return f"its server does not respond ({type(error).__name__})"
         return None if status == 204 else f"its server refuses (HTTP status {status})"
 
     def _request(self, method: str, path: str, timeout: float) -> tuple[int, bytes]:
-        """Return the status and content of an answer. No proxy is used, no redirect followed.
+        """Return the status and content of a response. No proxy is used, no redirect followed.
 
         Raises:
-            OSError, HTTPException: there is none, or one that is too long.
+            OSError, HTTPException: there is no response, or it is too long.
         """
-        if not self._listens():  # it has ended since, and another process may listen there
+        if (self.address, self.port) not in _listening(self.pid):
+            # The server has ended since, and another process may listen there.
             raise ConnectionRefusedError
         if self.secure:
-            # Its certificate is for another name; that it is the server was found out above.
+            # Its certificate is for another host name; the check above has identified the server.
             context = ssl._create_unverified_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 self.address, self.port, timeout=timeout, context=context
@@ -87,14 +88,11 @@ class Server:
             connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout)
         with contextlib.closing(connection):
             connection.request(method, f"{self.base_url}{path}", headers=self._authorization)
-            answer = connection.getresponse()
-            content = answer.read(_ANSWER + 1)
-            if len(content) > _ANSWER:
+            response = connection.getresponse()
+            content = response.read(_RESPONSE + 1)
+            if len(content) > _RESPONSE:
                 raise http.client.HTTPException("too long")
-            return answer.status, content
-
-    def _listens(self) -> bool:
-        return (self.address, self.port) in _listening(self.pid)
+            return response.status, content
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ class Session:
     #: The notebook's path below the server's folder.
     path: str
     busy: bool | None
-    #: When the kernel was last active, in seconds since 1970; None where that is not known.
+    #: When the kernel was last active, in seconds since the epoch; None where not known.
     last_activity: float | None
 
 
@@ -140,7 +138,7 @@ def _modified(path: Path) -> float:
 
 
 def _server(fields: Any) -> Server | None:
-    """Return the server that a file describes; None if it does not run, or not on loopback."""
+    """Return the server that a file describes; None if it does not listen on a loopback address."""
     if type(fields) is not dict:
         return None
     pid, port, token = (fields.get(name) for name in ("pid", "port", "token"))
@@ -167,7 +165,7 @@ def _server(fields: Any) -> Server | None:
 
 
 def _listening(pid: int) -> set[tuple[str, int]]:
-    """Return the loopback addresses and ports on which a process of this user's listens."""
+    """Return the loopback addresses and ports on which a process of this user listens."""
     import psutil
 
     try:
@@ -183,7 +181,7 @@ def _listening(pid: int) -> set[tuple[str, int]]:
 
 
 def _loopback(address: str) -> str | None:
-    """Return the loopback address by which a listening one is reached; None if by none."""
+    """Return the loopback address that reaches a listening address; None if none does."""
     parsed = ipaddress.ip_address(address)
     if parsed.is_unspecified:
         return "127.0.0.1" if parsed.version == 4 else "::1"
@@ -191,7 +189,7 @@ def _loopback(address: str) -> str | None:
 
 
 def _session(server: Server, model: Any) -> Session | None:
-    """Return a session of a server's answer; None if it is not one."""
+    """Return the session that a server's response describes; None if it is not valid."""
     kernel = model.get("kernel") if type(model) is dict else None
     if type(kernel) is not dict or type(kernel.get("id")) is not str:
         return None
@@ -216,7 +214,7 @@ def _session(server: Server, model: Any) -> Session | None:
 
 
 def _seconds(text: Any) -> float | None:
-    """Return an ISO time in seconds since 1970."""
+    """Return an ISO 8601 time in seconds since the epoch; None if it is not valid."""
     try:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):

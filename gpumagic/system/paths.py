@@ -1,4 +1,4 @@
-"""Check the paths that a user has typed, before anything is done."""
+"""Check the paths that a user has typed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def user_path(text: str | Path) -> Path:
     """Return the path that a user has typed, with ``~`` expanded; it need not exist.
 
     Raises:
-        SpecError: it is no valid path, or may not be accessed.
+        SpecError: the path is not valid, or may not be accessed.
     """
     return _with_status(text)[0]
 

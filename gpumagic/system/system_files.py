@@ -1,4 +1,4 @@
-"""Read the files by which Linux describes the machine: ``/dev``, ``/proc``, ``/sys``, ``/usr``.
+"""Read the files that describe the machine on Linux: ``/dev``, ``/proc``, ``/sys``, ``/usr``.
 
 They are below ``/``, or below the folder in ``GPUMAGIC_ROOT``: the host's files mounted in a
 container, or the files of a test.

@@ -1,4 +1,4 @@
-"""Open files that only this user can have written."""
+"""Open files that only this user can write."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TextIO
 
 
 def open_own(path: Path, *, private: bool = False, follow: bool = True) -> TextIO:
-    """Open a regular file for reading that this user owns and no other can write.
+    """Open a regular file for reading that this user owns and no other user can write.
 
     With ``private`` no other user may read it either, and it must have no second hard link, which
-    another user can create to any file of this user's. Without ``follow`` it must be no symbolic
-    link. The open file is checked, not its path: one that replaces it is not read. A pipe is
-    refused: its writer could block the reader for ever.
+    another user can create to any file of this user. Without ``follow`` it must be no symbolic
+    link. The open file is checked, not its path, so that a file that replaces it is not read. A
+    pipe is refused: opening or reading it could block.
 
     Raises:
         PermissionError: it is not such a file; ``strerror`` has the reason.
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
     if not follow:

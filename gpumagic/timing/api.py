@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.coroutines import run_sync
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
-from gpumagic.cells.timeit_loop import compile_statement, of_callable
+from gpumagic.cells.timeit_loop import compile_callable, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
@@ -154,7 +154,7 @@ def cudatime(
                     f"cudatime runs plain callables: of a {kind_of(each)} function only the "
                     "creation would be timed; await or iterate in a cell, or in a function"
                 )
-        loop = of_callable(target, setup)
+        loop = compile_callable(target, setup)
     compile_time = perf_counter() - started
     benchmark = Benchmark(loop, plan)
     run_sync(benchmark.run())

@@ -79,7 +79,7 @@ class Clocks:
             uuid = self._uuids.get(ordinal) or torch_cuda.uuid(ordinal)
             self._uuids[ordinal] = uuid
             known = self.reasons.get(ordinal, ())
-            more = [reason for reason in session.held_down(uuid) if reason not in known]
+            more = [reason for reason in session.clock_reasons(uuid) if reason not in known]
             if more:
                 self.reasons[ordinal] = (*known, *more)
         self._last = perf_counter()

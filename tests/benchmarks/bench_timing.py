@@ -112,14 +112,14 @@ def _peers(torch: Any) -> Iterator[Row]:
 def _small(torch: Any) -> Iterator[Row]:
     """A kernel of 20 µs in a loop: ours and hand-written events in turn, on the same machine."""
     from gpumagic.cells.coroutines import run_sync
-    from gpumagic.cells.timeit_loop import of_callable
+    from gpumagic.cells.timeit_loop import compile_callable
     from gpumagic.timing.benchmark import Benchmark
     from gpumagic.timing.plan import Plan
 
     def kernel() -> None:
         _spin(torch, 20e-6)
 
-    loop = of_callable(kernel)
+    loop = compile_callable(kernel)
     ours, by_hand, walls = [], [], []
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(REPEATS):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells import cancellation
-from gpumagic.cells.cancellation import awaited, end_abandoned
+from gpumagic.cells.cancellation import end_abandoned, marked_task
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ class Cell:
         assert self.entered
 
     async def _run(self) -> None:
-        with awaited():
+        with marked_task():
             self.entered = True
             try:
                 await self.go_on.wait()
@@ -96,8 +96,8 @@ def test_only_the_outermost_of_several_marks_counts(loop: asyncio.AbstractEventL
     marked = []
 
     async def nested() -> None:
-        with awaited():
-            with awaited():
+        with marked_task():
+            with marked_task():
                 marked.append(len(cancellation._tasks))
             marked.append(len(cancellation._tasks))
         marked.append(len(cancellation._tasks))
@@ -107,14 +107,14 @@ def test_only_the_outermost_of_several_marks_counts(loop: asyncio.AbstractEventL
 
 
 def test_without_a_task_nothing_is_marked(shell: SimpleNamespace) -> None:
-    with awaited():
+    with marked_task():
         assert not cancellation._tasks
     end_abandoned(shell)  # nothing to do
 
 
 def _ignores(seen: list[str]) -> Callable[[], Awaitable[Any]]:
     async def run() -> None:
-        with awaited():
+        with marked_task():
             while True:
                 try:
                     await asyncio.Event().wait()
@@ -157,7 +157,7 @@ def test_no_traceback_is_shown_meanwhile(
     before = vars(shell).copy()
 
     async def run_cell_async() -> None:
-        with awaited():
+        with marked_task():
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:

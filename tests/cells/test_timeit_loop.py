@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells.coroutines import run_sync
-from gpumagic.cells.timeit_loop import compile_statement, of_callable
+from gpumagic.cells.timeit_loop import compile_callable, compile_statement
 
 
 def test_the_statement_runs_so_many_times_after_the_setup() -> None:
@@ -63,5 +63,5 @@ def test_a_callable(setup: str) -> None:
     called: list[Any] = []
     before = "text" if setup != "a callable" else "called"
     chosen: Any = setup if before == "text" else lambda: called.append("called")
-    run_sync(of_callable(called.sort, chosen).run(2))
+    run_sync(compile_callable(called.sort, chosen).run(2))
     assert called == [before]

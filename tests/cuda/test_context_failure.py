@@ -46,7 +46,7 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
         (710, "an assertion in a kernel failed, mostly an index out of range"),
         (700, "a kernel accessed an illegal address"),
         (719, "a kernel failed on the device"),
-        (999, "the device does not answer: it may be lost"),
+        (999, "the device does not respond: it may be lost"),
     ],
 )
 def test_a_dead_context_is_known_by_its_answer(
@@ -63,7 +63,7 @@ def test_a_dead_context_is_known_by_its_answer(
 
 def test_a_lost_device_is_one(virtual_gpu: Any, held: Any) -> None:
     virtual_gpu.lose(0)
-    assert context_failure.check() == "the device does not answer: it may be lost"
+    assert context_failure.check() == "the device does not respond: it may be lost"
 
 
 @pytest.mark.parametrize("code", [2, 900], ids=["out of memory", "a capture under way"])

@@ -74,7 +74,7 @@ def test_the_devices_of_another_machine_are_listed(
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
-        (Scenario(devices=2, faults={"cuInit": 999}), "no CUDA driver: cuInit answered 999"),
+        (Scenario(devices=2, faults={"cuInit": 999}), "no CUDA driver: cuInit returned 999"),
         (Scenario(devices=2, driver=False), "no CUDA driver: libcuda.so.1"),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_start_is_one_line(
     [
         ("", "Traceback\nMemoryError: too large", "no CUDA driver: MemoryError: too large"),
         ("", "", "no CUDA driver: no reason given"),
-        ('noise\n{"error": "cuInit answered 3"}', "", "no CUDA driver: cuInit answered 3"),
+        ('noise\n{"error": "cuInit returned 3"}', "", "no CUDA driver: cuInit returned 3"),
     ],
 )
 def test_a_child_that_ends_early(

@@ -77,7 +77,7 @@ def test_a_suspicion_that_is_wrong_is_dropped(copy: Copy) -> None:
 def test_no_answer_is_asked_for_again_under_other_variables(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy.answer = probe.Start(said="a copy of this process gave no answer")
+    copy.answer = probe.Start(message="a copy of this process returned nothing")
     init_failure.suspect(hidden=True)
     for mask, asked in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
         if mask is not None:
@@ -91,15 +91,15 @@ def test_no_answer_is_asked_for_again_under_other_variables(
 
 
 @pytest.mark.parametrize(
-    ("hidden", "said", "text"),
+    ("hidden", "message", "text"),
     [
-        (True, None, "CUDA was asked for while all GPUs were hidden"),
+        (True, None, "CUDA failed to start while all GPUs were hidden"),
         (True, "CUDA initialization: Error 803: no", "CUDA has failed to start (Error 803: no)"),
         (False, None, "CUDA has failed to start, and does not start again in this process"),
     ],
 )
-def test_the_cause(copy: Copy, hidden: bool, said: str | None, text: str) -> None:
-    copy.answer = probe.Start(count=0, said=said)
+def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> None:
+    copy.answer = probe.Start(count=0, message=message)
     init_failure.suspect(hidden=hidden)
     init_failure.has_failed(VISIBLE)
     assert init_failure.cause().startswith(text)

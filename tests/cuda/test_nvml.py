@@ -65,8 +65,8 @@ def test_a_lost_device_keeps_its_identity_alone(virtual_gpu: Any) -> None:
 def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str, ...]) -> None:
     uuid = nvml.session().read()[0]["uuid"]
     virtual_gpu.set_gpu(0, throttle_reasons=bits)
-    assert nvml.session().held_down(uuid) == reasons
-    assert nvml.session().held_down("GPU-unknown") == ()
+    assert nvml.session().clock_reasons(uuid) == reasons
+    assert nvml.session().clock_reasons("GPU-unknown") == ()
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str,
     [
         (9, nvml.NOT_LOADED),
         (12, "NVML is not installed: there is no NVIDIA driver on this machine"),
-        (15, "NVML answers: "),
-        (999, "NVML answers: Unknown Error (error 999)"),
+        (15, "NVML reports: "),
+        (999, "NVML reports: Unknown Error (error 999)"),
     ],
 )
 def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, says: str) -> None:

@@ -15,7 +15,7 @@ from gpumagic.system import child_process
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         (None, None),
         (
@@ -34,11 +34,11 @@ from gpumagic.system import child_process
             "have an NVIDIA GPU",
             "Found no NVIDIA driver on your system",
         ),
-        ("a copy of this process gave no answer", "a copy of this process gave no answer"),
+        ("a copy of this process returned nothing", "a copy of this process returned nothing"),
     ],
 )
-def test_torchs_general_advice_is_left_out(said: str | None, reason: str | None) -> None:
-    assert probe.Start(said=said).reason == reason
+def test_torchs_general_advice_is_left_out(message: str | None, reason: str | None) -> None:
+    assert probe.Start(message=message).reason == reason
 
 
 def test_the_build_of_this_process() -> None:
@@ -52,7 +52,7 @@ def test_the_build_of_this_process() -> None:
 def test_a_fork_tells_without_a_change_here() -> None:
     initialized = torch.cuda.is_initialized()
     start = probe.in_fork()
-    assert start.count is not None or start.said is not None
+    assert start.count is not None or start.message is not None
     assert torch.cuda.is_initialized() is initialized
 
 
@@ -63,7 +63,7 @@ def test_without_torch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("output", "error", "said"),
+    ("output", "error", "message"),
     [
         ("", "the process that imported it ended with status 3", None),
         ('noise\n{"error": "torch is not installed"}\n', "torch is not installed", None),
@@ -73,17 +73,17 @@ def test_without_torch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
             None,
             "the process that started CUDA ended with status 3",
         ),
-        ('{"compiled": true}\n{"count": 2, "said": null}\n', None, None),
+        ('{"compiled": true}\n{"count": 2, "message": null}\n', None, None),
     ],
 )
 def test_what_a_child_printed(
-    monkeypatch: pytest.MonkeyPatch, output: str, error: str | None, said: str | None
+    monkeypatch: pytest.MonkeyPatch, output: str, error: str | None, message: str | None
 ) -> None:
     """A child may end at any point: by then it has printed a part."""
     done: Any = subprocess.CompletedProcess([], 3, output, "")
     monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
     build, start = probe.in_child({})
-    assert (build.error, start.said) == (error, said)
+    assert (build.error, start.message) == (error, message)
     assert start.count == (2 if '"count"' in output else None)
 
 

@@ -32,7 +32,7 @@ def _own_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, value)
     yield
     gate.lift()
-    claims.take_back()
+    claims.undo()
     torch.set_num_threads(THREADS)
 
 

@@ -73,6 +73,6 @@ def test_an_initialisation_that_is_waited_for_can_be_forgotten() -> None:
 
     before = len(getattr(torch.cuda, "_queued_calls", []))
     torch_cuda.when_initialized(call)
-    torch_cuda.forget(call)
+    torch_cuda.cancel(call)
     assert len(getattr(torch.cuda, "_queued_calls", [])) == before
     assert calls == ["called"] * torch.cuda.is_initialized()

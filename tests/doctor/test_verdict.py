@@ -92,7 +92,7 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
         (
             {**NOT_LOADED, "kernel_module": "570.10"},
             "torch cannot use a GPU here, because the NVIDIA driver's kernel module is loaded but "
-            "does not answer.",
+            "does not respond.",
             "NVML",
         ),
         (
@@ -159,10 +159,10 @@ def test_the_verdict_names_the_cause(changes: dict[str, Any], verdict: str, subj
 
 
 def test_what_was_not_verified_is_not_claimed() -> None:
-    result = judged(start=Start(None, "a copy of this process gave no answer"))
+    result = judged(start=Start(None, "a copy of this process returned nothing"))
     assert result.usable is None
     assert result.verdict == (
-        "Whether torch can use a GPU here is unknown: a copy of this process gave no answer."
+        "Whether torch can use a GPU here is unknown: a copy of this process returned nothing."
     )
     broken = judged(build=Build(error="OSError: libcudart.so.12: cannot open"), start=Start())
     assert broken.usable is None

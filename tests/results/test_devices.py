@@ -196,7 +196,7 @@ def test_the_table_as_a_dataframe() -> None:
         ),
         (
             {"devices": (), "cuda_initialized": None},
-            "CUDA_VISIBLE_DEVICES=0; the CUDA driver does not say whether it is initialised.",
+            "CUDA_VISIBLE_DEVICES=0; the CUDA driver does not report whether it is initialised.",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_use_is_recorded(planted: PlantedModules) -> None:
 
 def test_torch_asked_in_a_child(planted: PlantedModules) -> None:
     build, start = probe.in_child({}, timeout=600)
-    assert (build.error, build.compiled, start.said) == (None, True, None)
+    assert (build.error, build.compiled, start.message) == (None, True, None)
     assert start.count
     assert planted.used == []
 

@@ -46,7 +46,9 @@ def test_an_instance_that_was_assigned_is_the_one(monkeypatch: pytest.MonkeyPatc
 def test_an_order_that_nothing_tells_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(STATE, "started_with", {MASK: "1"})
     monkeypatch.setattr(apply, "_listed", lambda mask, order: None)
-    with pytest.raises(DeviceError, match="which GPUs this kernel was given is not known") as error:
+    with pytest.raises(
+        DeviceError, match="that this kernel was started with are not known"
+    ) as error:
         apply.allowed(DeviceTable(UNEQUAL))
     assert "\n" not in str(error.value)
     monkeypatch.setattr(STATE, "started_with", {MASK: "1", ORDER: "PCI_BUS_ID"})

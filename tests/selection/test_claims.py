@@ -40,12 +40,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     claims.registration().may_inherit = False
     yield made
     monkeypatch.setenv(VARIABLE, str(made))
-    claims.take_back()
+    claims.undo()
 
 
 def auto(others: claims.Claims) -> tuple[str, ...]:
     """What ``%gpu auto`` picks of eight equal GPUs."""
-    return pick(DEVICES, 1, Wants(), claims=lambda device: claims.number(device, others))
+    return pick(DEVICES, 1, Wants(), claims=lambda device: claims.count(device, others))
 
 
 _PROGRAM = """
@@ -58,7 +58,7 @@ assert not {"torch", "IPython", "pynvml"} & sys.modules.keys()
 DEVICES = [Device(n, uuid=f"GPU-{n}", memory_free=10) for n in range(8)]
 
 def auto(others):
-    return pick(DEVICES, 1, Wants(), claims=lambda device: claims.number(device, others))
+    return pick(DEVICES, 1, Wants(), claims=lambda device: claims.count(device, others))
 
 def become(uid):
     if uid:
@@ -218,7 +218,7 @@ def test_auto_takes_a_claimed_gpu_only_if_nothing_else_fits(folder: Path) -> Non
         assert [*others] == ["GPU-0"]
 
         def only_first(others: claims.Claims) -> tuple[str, ...]:
-            return pick(DEVICES[:1], 1, Wants(), claims=lambda d: claims.number(d, others))
+            return pick(DEVICES[:1], 1, Wants(), claims=lambda d: claims.count(d, others))
 
         chosen, others, error = claims.choose(only_first)
         assert (chosen, error) == (("GPU-0",), None)
@@ -593,10 +593,10 @@ def test_a_claim_without_memory_expires(folder: Path, monkeypatch: pytest.Monkey
         (found,) = opened.read()
     used = replace(DEVICES[0], processes=())
     old = replace(found, published=int((time.time() - 3600) * 1e9))
-    assert claims.number(used, {"GPU-0": [found]}) == 1
-    assert claims.number(used, {"GPU-0": [old]}) == 0
-    assert claims.number(DEVICES[0], {"GPU-0": [old]}) == 1, "NVML does not list processes"
-    assert claims.number(used, {"GPU-0": [replace(old, here=False)]}) == 1
+    assert claims.count(used, {"GPU-0": [found]}) == 1
+    assert claims.count(used, {"GPU-0": [old]}) == 0
+    assert claims.count(DEVICES[0], {"GPU-0": [old]}) == 1, "NVML does not list processes"
+    assert claims.count(used, {"GPU-0": [replace(old, here=False)]}) == 1
 
 
 def test_the_signal_that_ends_a_kernel_ends_its_claim(folder: Path) -> None:

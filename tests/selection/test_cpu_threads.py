@@ -57,7 +57,7 @@ def test_a_number_that_the_user_set_since_stays() -> None:
     cpu_threads.use(BEFORE + 1)
     torch.set_num_threads(BEFORE + 2)
     assert not cpu_threads.is_ours()
-    cpu_threads.take_back()
+    cpu_threads.undo()
     assert cpu_threads.number() == BEFORE + 2
 
 

@@ -25,7 +25,7 @@ def test_what_was_before_the_first_choice_comes_back() -> None:
         assert environment.now() == {MASK: value, ORDER: None}
         assert environment.is_chosen()
     environment.write({ORDER: "PCI_BUS_ID"})
-    environment.take_back()
+    environment.undo()
     assert environment.now() == {MASK: "0,1", ORDER: None}
     assert not environment.is_chosen()
 
@@ -37,7 +37,7 @@ def test_what_the_user_wrote_since_stays(users: str | None) -> None:
         del os.environ[MASK]
     else:
         os.environ[MASK] = users
-    environment.take_back()
+    environment.undo()
     assert environment.now()[MASK] == users
 
 
@@ -45,7 +45,7 @@ def test_what_the_user_wrote_between_two_choices_comes_back() -> None:
     environment.write({MASK: "1"})
     os.environ[MASK] = "2"
     environment.write({MASK: "-1"})
-    environment.take_back()
+    environment.undo()
     assert environment.now()[MASK] == "2"
 
 
@@ -56,4 +56,4 @@ def test_the_start_of_the_process_that_this_one_has_replaced(
     assert environment.started_with() == {MASK: "7", ORDER: None}
     environment.start_from({MASK: None, ORDER: "PCI_BUS_ID"})
     assert environment.started_with() == {MASK: None, ORDER: "PCI_BUS_ID"}
-    assert environment.environment_at_start() == {"HOME": "/h", ORDER: "PCI_BUS_ID"}
+    assert STATE.started_with == {"HOME": "/h", ORDER: "PCI_BUS_ID"}

@@ -94,7 +94,7 @@ def test_auto_takes_what_is_wanted(kernel: Callable[..., Kernel]) -> None:
     busy.run("chosen = %gpu auto --soft --max-util 10 -o")
     assert busy.value("[d.index for d in chosen.devices]") == [1]
     reply = busy.run("%gpu auto --soft --max-util 10 --min-free 8GiB", raising=False)
-    assert "no GPU fits, 1 asked for (GPU 0: 90 % utilised; GPU 1: not enough" in reply.stderr
+    assert "no GPU fits, 1 requested (GPU 0: 90 % utilised; GPU 1: not enough" in reply.stderr
 
 
 def test_on_lifts_it_and_puts_everything_back(gated: Kernel) -> None:

@@ -33,7 +33,7 @@ def test_a_choice_is_saved_replaced_and_forgotten(connection: str) -> None:
         variables = {MASK: mask, ORDER: None}
         saved_choice.save(connection, spec, variables)
         assert saved_choice.load(connection) == (spec, variables)
-    assert stat.S_IMODE(saved_choice.place(connection).stat().st_mode) == 0o600
+    assert stat.S_IMODE(saved_choice.file_of(connection).stat().st_mode) == 0o600
     for _ in range(2):
         saved_choice.forget(connection)
         assert saved_choice.load(connection) is None
@@ -49,7 +49,7 @@ def test_a_choice_is_saved_replaced_and_forgotten(connection: str) -> None:
 )
 def test_what_is_not_a_saved_choice_is_none(connection: str, content: str) -> None:
     saved_choice.save(connection, "off", {})
-    saved_choice.place(connection).write_text(content)
+    saved_choice.file_of(connection).write_text(content)
     assert saved_choice.load(connection) is None
 
 
@@ -62,10 +62,10 @@ def test_saving_removes_choices_of_kernels_that_are_gone(connection: str) -> Non
         saved_choice.save(connection, "on", {})
         assert (saved_choice.load(str(other)) is not None) is alive
         other.unlink(missing_ok=True)
-        other_file = saved_choice.place(str(other))
+        other_file = saved_choice.file_of(str(other))
         other_file.write_text(json.dumps({"spec": "off", "variables": {}}))
     saved_choice.save(connection, "on", {})
-    assert not saved_choice.place(str(other)).exists()
+    assert not saved_choice.file_of(str(other)).exists()
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_pipe_does_not_hold_up_the_reader(tmp_path: Path) -> None:
-    saved = saved_choice.place(str(tmp_path / "kernel-1.json"))
+    saved = saved_choice.file_of(str(tmp_path / "kernel-1.json"))
     os.mkfifo(saved, 0o600)
     found: list[Any] = []
     reader = threading.Thread(
@@ -91,7 +91,7 @@ def test_a_pipe_does_not_hold_up_the_reader(tmp_path: Path) -> None:
 def test_a_saved_choice_must_be_private_and_no_link(tmp_path: Path) -> None:
     connection = str(tmp_path / "kernel-1.json")
     saved_choice.save(connection, "0", {"CUDA_VISIBLE_DEVICES": "GPU-1"})
-    saved = saved_choice.place(connection)
+    saved = saved_choice.file_of(connection)
     expected = ("0", {"CUDA_VISIBLE_DEVICES": "GPU-1"})
     assert saved_choice.load(connection) == expected
     saved.chmod(0o640)
@@ -115,7 +115,7 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     connection = str(folder / "kernel-1.json")
     planted = json.dumps({"spec": "off", "variables": {"LD_PRELOAD": "x"}})
     run_as_other_user(
-        f"os.umask(0o077)\nopen({str(saved_choice.place(connection))!r}, 'w').write({planted!r})",
+        f"os.umask(0o077)\nopen({str(saved_choice.file_of(connection))!r}, 'w').write({planted!r})",
         imports="os, codecs",
     )
     assert saved_choice.load(connection) is None
@@ -125,7 +125,7 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
 def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> None:
     """Seen as an ordinary user, who may not remove what is another's in a sticky folder."""
     folder = shared_folder(tmp_path)
-    orphan = saved_choice.place(str(folder / "kernel-gone.json"))
+    orphan = saved_choice.file_of(str(folder / "kernel-gone.json"))
     orphan.touch()
     mine = str(folder / "kernel-2.json")
     run_as_other_user(
@@ -138,7 +138,7 @@ def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> N
 def test_a_file_without_a_kernels_name_does_not_hinder_saving(tmp_path: Path) -> None:
     """What is left of it without what we put around a name is no name."""
     for name in ("", "."):
-        saved_choice.place(str(tmp_path / "kernel-1.json")).with_name(
+        saved_choice.file_of(str(tmp_path / "kernel-1.json")).with_name(
             f"gpumagic-{name}.saved"
         ).touch()
     mine = str(tmp_path / "kernel-1.json")
@@ -148,7 +148,7 @@ def test_a_file_without_a_kernels_name_does_not_hinder_saving(tmp_path: Path) ->
 
 def test_a_folder_leaves_no_descriptor_open(tmp_path: Path) -> None:
     mine = str(tmp_path / "kernel-1.json")
-    saved_choice.place(mine).mkdir()
+    saved_choice.file_of(mine).mkdir()
     before = len(list(Path("/dev/fd").iterdir()))
     for _ in range(5):
         assert saved_choice.load(mine) is None

@@ -171,11 +171,11 @@ def test_auto_says_what_does_not_fit() -> None:
     with pytest.raises(DeviceError) as caught:
         pick(BUSY, 2, Wants(idle=True), can_wait=True)
     assert str(caught.value) == (
-        "only 1 of 4 GPUs fit, 2 asked for (GPU 1: 80 % utilised; GPU 2: 5 % utilised; "
+        "only 1 of 4 GPUs fit, 2 requested (GPU 1: 80 % utilised; GPU 2: 5 % utilised; "
         "GPU 3: its utilisation is not known); --wait SECONDS waits for them"
     )
     with pytest.raises(
-        SpecError, match="9 GPUs are asked for; this machine has GPUs 0, 1, 2 and 3"
+        SpecError, match="9 GPUs are requested; this machine has GPUs 0, 1, 2 and 3"
     ):
         pick(BUSY, 9, Wants())
 

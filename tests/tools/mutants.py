@@ -86,7 +86,7 @@ MUTANTS = (
         "return (claims(device), free, used, device.index)",
         SPEC,
     ),
-    Mutant(_MASK, "return MASK in environment and view", "return view", MASK),
+    Mutant(_MASK, "return MASK in present and view", "return view", MASK),
     Mutant(_MASK, "lambda number: number < count", "lambda number: number <= count", MASK),
     Mutant(_MASK, "if int(match[1]) in numbers:", "if int(match[1]) in numbers[:0]:", MASK),
     Mutant(_MASK, "if entry[:4] == mask[:4] else None", "if entry else None", MASK),

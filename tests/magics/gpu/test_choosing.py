@@ -122,7 +122,7 @@ def test_off_then_on_after_cuda_failed_while_hidden(kernel: Callable[..., Kernel
     trapped.run("import torch; assert not torch.cuda.is_available()")
     trapped.run("%load_ext gpumagic")
     result = choose(trapped, "1", status="too-late", devices=[])
-    assert "CUDA was asked for while all GPUs were hidden" in result["stderr"]
+    assert "CUDA failed to start while all GPUs were hidden" in result["stderr"]
     with pytest.raises(AssertionError, match="RuntimeError"):
         trapped.run(TENSOR)
     # It stays so, also when the mask no longer hides everything.
@@ -221,7 +221,7 @@ def test_auto_keeps_to_what_a_scheduler_gave(kernel: Callable[..., Kernel]) -> N
     result = choose(job, "auto", status="applied")
     assert [d["index"] for d in result["devices"]] == [1]
     reply = job.run("%gpu auto 3", raising=False)
-    assert "3 GPUs are asked for" in reply.shown
+    assert "3 GPUs are requested" in reply.shown
 
 
 UNEQUAL = [GPU("Tesla T4", 15 * 2**30, (7, 5)), GPU("NVIDIA H100", 80 * 2**30, (9, 0))]
@@ -250,7 +250,9 @@ def test_what_the_driver_does_not_tell_is_not_guessed(kernel: Callable[..., Kern
         env={"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": None},
     )
     reply = job.run("%gpu auto", raising=False)
-    assert reply.stderr.startswith("UsageError: which GPUs this kernel was given is not known")
+    assert reply.stderr.startswith(
+        "UsageError: the GPUs that this kernel was started with are not known"
+    )
     assert reply.stderr.count("\n") == 1
     choose(job, "off", status="applied")
     result = choose(job, "reset", status="applied", devices=[], devices_known=False)
@@ -296,13 +298,13 @@ def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel])
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=0)]))
     reply = busy.run("%gpu auto 2 --max-util 5 --wait 0.2", raising=False)
     assert reply.stderr == (
-        "UsageError: only 1 of 2 GPUs fit, 2 asked for (GPU 0: 90 % utilised)\n"
+        "UsageError: only 1 of 2 GPUs fit, 2 requested (GPU 0: 90 % utilised)\n"
     )
 
 
 def test_what_can_never_fit_is_not_waited_for(fresh: Kernel) -> None:
     reply = fresh.run("%gpu auto --min-free 1TiB --wait 100000", raising=False, timeout=300)
-    assert reply.stderr.startswith("UsageError: no GPU fits, 1 asked for (")
+    assert reply.stderr.startswith("UsageError: no GPU fits, 1 requested (")
 
 
 def test_an_environment_that_was_replaced(fresh: Kernel) -> None:

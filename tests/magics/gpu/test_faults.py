@@ -164,7 +164,7 @@ def test_a_device_that_needs_a_reset_is_said(virtual_gpu: Any) -> None:
     [
         (9, "the NVIDIA driver is not loaded"),
         (18, "the NVIDIA driver was upgraded and its parts do not match"),
-        (999, "NVML answers: Unknown Error (error 999)"),
+        (999, "NVML reports: Unknown Error (error 999)"),
     ],
 )
 def test_why_there_is_no_nvml_is_said(virtual_gpu: Any, code: int, says: str) -> None:
@@ -239,7 +239,7 @@ def test_no_device(kernel: Callable[..., Kernel]) -> None:
     reply = empty.run("%gpu 0", raising=False)
     assert "there is no GPU 0; this machine has no GPU" in reply.stderr
     reply = empty.run("%gpu auto", raising=False)
-    assert "1 GPU is asked for; this machine has no GPU" in reply.stderr
+    assert "1 GPU is requested; this machine has no GPU" in reply.stderr
     empty.run("import torch")
     assert "no GPU time: this machine has no GPU" in empty.run("%cudatime 1").text
 

@@ -39,7 +39,7 @@ def test_auto_keeps_to_the_instance_that_was_given(job: Kernel) -> None:
     job.run(UUIDS)
     assert job.value("uuids") == [SECOND[4:]]
     reply = job.run("%gpu auto 2", raising=False)
-    assert reply.stderr.startswith("UsageError: 2 GPUs are asked for")
+    assert reply.stderr.startswith("UsageError: 2 GPUs are requested")
     assert mask(job) == SECOND
 
 
@@ -47,7 +47,7 @@ def test_auto_refuses_where_the_instance_is_not_known(kernel: Callable[..., Kern
     older = f"MIG-{default_uuid(0)}/2/0"
     job = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
     reply = job.run("%gpu auto", raising=False)
-    assert "which MIG instance this kernel was given is not known" in reply.stderr
+    assert "the MIG instance that this kernel was started with is not known" in reply.stderr
     assert reply.stderr.count("\n") == 1
     assert mask(job) == older
 

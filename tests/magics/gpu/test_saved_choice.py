@@ -83,7 +83,7 @@ def test_what_applying_prints(
     environment.write({MASK: "GPU-aa"})
     saved_choice.apply(shell)
     assert capsys.readouterr().out == ""  # it is in force already
-    environment.take_back()
+    environment.undo()
 
 
 def test_a_choice_that_cannot_be_applied_is_one_line(

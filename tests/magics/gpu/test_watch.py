@@ -147,7 +147,7 @@ def test_a_failing_nvml_ends_the_panel_and_not_the_cell(
 ) -> None:
     current, panel = begin()
     virtual_gpu.fault("nvmlDeviceGetCount*", code)
-    panel.until("■ ended: NVML answers")
+    panel.until("■ ended: NVML reports")
     ran = run_cell("x = 1")
     assert ran.stdout + ran.stderr == ""
     assert not current.running

@@ -1,0 +1,25 @@
+"""Which lines of a source have a row in a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpumagic.results.folding import folded
+
+
+@pytest.mark.parametrize(
+    ("numbers", "relevant", "shown"),
+    [
+        (range(1, 4), {2}, [1, 2, 3]),
+        (range(1, 10), {9}, [*range(1, 10)]),  # eight lines in a row are shown
+        (range(1, 11), {10}, [1, 2, None, 8, 9, 10]),
+        (range(1, 11), {1}, [1, 2, 3, None, 9, 10]),
+        (range(5, 25), {14}, [*range(5, 7), None, 12, 13, 14, 15, 16, None, 23, 24]),
+        (range(1, 3), {7}, [1, 2]),
+        (range(0), {7}, []),
+    ],
+)
+def test_lines_without_figures_are_folded(
+    numbers: range, relevant: set[int], shown: list[int | None]
+) -> None:
+    assert folded(numbers, relevant) == shown
