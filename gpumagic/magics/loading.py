@@ -12,22 +12,8 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
 from gpumagic.magics import completion
+from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
-
-
-def _command(name: str) -> Any:
-    """The module that parses a magic's line and runs it."""
-    if name == "gpu":
-        from gpumagic.magics.gpu import command as gpu
-
-        return gpu
-    if name == "cudatime":
-        from gpumagic.magics.cudatime import command as cudatime
-
-        return cudatime
-    from gpumagic.magics.gpumem import command as gpumem
-
-    return gpumem
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
@@ -35,7 +21,7 @@ def _documented(name: str) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         # IPython's inspector asks an object's own getdoc() first.
-        function.getdoc = lambda: _command(name).help_text()
+        function.getdoc = lambda: command_module(name).help_text()
         return function
 
     return decorate
@@ -76,7 +62,7 @@ class GpuMagic(Settings):
         from gpumagic.errors import GpuMagicError, RegressionError
 
         try:
-            command = _command(name)
+            command = command_module(name)
         except KeyboardInterrupt:  # where we are imported says nothing to the user
             raise UsageError("interrupted; nothing was changed") from None
         try:
@@ -152,7 +138,7 @@ def _statement(name: str, line: str) -> str:
     """The statement on the line of a magic, behind its options."""
     from gpumagic.magics.parsing import take_options
 
-    return take_options(_command(name).parser(), line)[1]
+    return take_options(command_module(name).parser(), line)[1]
 
 
 def _cleanup_hook(shell: Any) -> CellHook[None]:

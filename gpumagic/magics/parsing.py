@@ -11,7 +11,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import variable_name
@@ -201,3 +201,32 @@ def take_semicolon(line: str) -> tuple[str, bool]:
     if stripped.endswith(";"):
         return stripped[:-1].rstrip(), True
     return line, False
+
+
+class MagicLine(NamedTuple):
+    """The line of a magic, parsed: its options, and the statement that follows them."""
+
+    text: str
+    options: argparse.Namespace
+    #: The options, and what follows them, as they are written.
+    written: str
+    rest: str
+    #: ``rest`` without a trailing ``;``, and whether there was one.
+    statement: str
+    silent: bool
+
+    @property
+    def is_code(self) -> bool:
+        """Whether ``--`` says that code follows, and no verb."""
+        return "--" in self.written.split()
+
+
+def parse_line(parser: Parser, line: str, *, quiet: bool) -> MagicLine:
+    """Parse the line of a magic that takes a statement; ``quiet`` as if ``-q`` were given.
+
+    Raises:
+        SpecError: an option does not fit.
+    """
+    options, rest = take_options(parser, line)
+    options.quiet = options.quiet or quiet
+    return MagicLine(line, options, line.strip().removesuffix(rest), rest, *take_semicolon(rest))

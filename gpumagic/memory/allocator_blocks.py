@@ -59,9 +59,7 @@ class Blocks:
 
     def _read(self) -> None:
         for ordinal in torch_cuda.contexts():
-            stats = torch_cuda.memory_stats(ordinal)
-            self.allocated[ordinal] = stats["allocated_bytes"]["all"]["current"]
-            self.reserved[ordinal] = stats["reserved_bytes"]["all"]["current"]
+            self.allocated[ordinal], self.reserved[ordinal] = torch_cuda.memory_held(ordinal)
         if not self.allocated:
             return
         if torch_cuda.allocator_backend() != "native":

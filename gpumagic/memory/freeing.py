@@ -142,9 +142,8 @@ _Counters = tuple[dict[int, int], dict[int, int]]
 
 def _counters() -> _Counters:
     """Return allocated and reserved bytes by ordinal."""
-    stats = {ordinal: torch_cuda.memory_stats(ordinal) for ordinal in torch_cuda.contexts()}
-    allocated = {i: s["allocated_bytes"]["all"]["current"] for i, s in stats.items()}
-    return allocated, {i: s["reserved_bytes"]["all"]["current"] for i, s in stats.items()}
+    held = {ordinal: torch_cuda.memory_held(ordinal) for ordinal in torch_cuda.contexts()}
+    return {i: each for i, (each, _) in held.items()}, {i: each for i, (_, each) in held.items()}
 
 
 def _minus(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:

@@ -12,7 +12,6 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions, tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
-from gpumagic.memory.other_references import stack_of
 from gpumagic.memory.snapshot import Block
 from gpumagic.results import Site
 from gpumagic.system import introspection
@@ -76,7 +75,7 @@ def _shared(tensor: Any) -> bool:
 def _variables(cell_of: tracebacks.CellOf) -> dict[int, str]:
     """Return by `id` the displayed names of the variables of functions running in this thread."""
     found: dict[int, str] = {}
-    for frame in stack_of(sys._getframe()):
+    for frame in tracebacks.stack(sys._getframe()):
         module = frame.f_globals.get("__name__")
         if type(module) is str and module.partition(".")[0] == __package__.partition(".")[0]:
             continue  # this scan itself

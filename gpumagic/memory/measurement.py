@@ -49,11 +49,6 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
         except Exception as failure:
             return memory_delta(unreadable(failure), partial=partial)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.result, name)
-
     def __repr__(self) -> str:
         return "<Measurement: not ended>" if self.finished is None else repr(self.finished)
 

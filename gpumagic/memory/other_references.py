@@ -43,7 +43,7 @@ class OtherReferences:
         self._notebook = notebook
         self._threads = other_threads()
         # Not as a list, which would be in one of its own frames, and keep them all.
-        own = stack_of(sys._getframe(1))
+        own = tracebacks.stack(sys._getframe(1))
         self._loops = _loops(itertools.chain([own], (stack for _, stack in self._threads)))
 
     def excluded(self) -> list[Any]:
@@ -101,14 +101,8 @@ def other_threads() -> list[tuple[str, list[types.FrameType]]]:
     for ident, frame in running.items():
         name = names.get(ident)
         shown = f"the running thread {name}" if type(name) is str else "a running thread"
-        found.append((shown, list(stack_of(frame))))
+        found.append((shown, list(tracebacks.stack(frame))))
     return found
-
-
-def stack_of(frame: types.FrameType | None) -> Iterator[types.FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 # --- event loops ---------------------------------------------------------------------------------

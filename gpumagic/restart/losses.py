@@ -65,15 +65,9 @@ def threads(values: Collection[Any] = ()) -> list[str]:
         frame = stacks.get(thread.ident or 0)
         if thread is threading.main_thread() or frame is None:
             continue
-        if _is_users(thread, [*_stack(frame)], users):
+        if _is_users(thread, [*tracebacks.stack(frame)], users):
             found.append(thread.name)
     return found
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_users(thread: threading.Thread, stack: list[FrameType], users: set[int]) -> bool:

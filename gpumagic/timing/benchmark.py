@@ -12,8 +12,8 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.quality import Quality, StoppedBy
 from gpumagic.timing import bottleneck, stopping_rule
-from gpumagic.timing.compilations import CompilationRecord
-from gpumagic.timing.conditions import Clocks, Flush, compilations
+from gpumagic.timing.compilations import CompilationRecord, compiled_frames
+from gpumagic.timing.conditions import Clocks, Flush
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 from gpumagic.timing.run import Run, Stopwatch, devices_used, gpu_or_wall, summarize
@@ -52,7 +52,7 @@ class _RunScope:
         self.compiled = False
 
     def __enter__(self) -> None:
-        self._compilations = compilations()
+        self._compiled_before = compiled_frames()
         self._gc_was_on = gc.isenabled()
         gc.disable()
         try:
@@ -71,7 +71,7 @@ class _RunScope:
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
             self._turn_gc_on()
-        self.compiled = compilations() != self._compilations
+        self.compiled = compiled_frames() != self._compiled_before
         if self.delay is None or not isinstance(error, Exception):
             return False
         self.error = error
@@ -147,7 +147,7 @@ class Benchmark:
     async def _run_all(self) -> None:
         __tracebackhide__ = True
         if self._flush is not None:
-            self._flush()  # what cannot be done is said before the code runs
+            self._flush()  # raises before the code runs, where it cannot be done
         await self._warm_up()
         if self.loops is None:
             self.loops = await self._choose_loops()
@@ -158,7 +158,7 @@ class Benchmark:
             for done in range(self.plan.repeats):
                 self._progress(done / self.plan.repeats)
                 await self._repeat()
-        self._clocks.look(devices_used(self.runs), at_once=True)
+        self._clocks.query(devices_used(self.runs), at_once=True)
         if self.plan.queued:
             # The time may have been over before there was a sample, or a reason for none.
             while self._can_queue(self.runs, loops) and not self._queued_samples():
@@ -238,7 +238,7 @@ class Benchmark:
         assert self.loops is not None
         run = await self._run_uncompiled(self.loops)
         self.runs.append(run)
-        self._clocks.look(devices_used([run]))
+        self._clocks.query(devices_used([run]))
         if self.plan.queued and self._can_queue(self.runs, self.loops):
             await self._run_queued()
 
@@ -372,7 +372,7 @@ class Benchmark:
 
 
 def _round_up(value: float) -> int:
-    """Return the next number of the row 1, 2, 5, 10, 20 and so on."""
+    """Return the next number of the series 1, 2, 5, 10, 20…."""
     decade = 1
     while True:
         for step in (1, 2, 5):

@@ -17,6 +17,12 @@ _RECORD = "get_compilation_metrics"
 _LONG = 200
 
 
+def compiled_frames() -> int:
+    """Return how many frames torch.compile has compiled in this process."""
+    counters = _counters()
+    return 0 if counters is None else int(counters["frames"]["total"])
+
+
 class CompilationRecord:
     """Remembers what had been compiled; `since` returns what came after."""
 
@@ -43,9 +49,14 @@ def _entries() -> Sequence[Any]:
     return list(record()) if callable(record) else ()
 
 
+def _counters() -> Any:
+    """Return ``torch._dynamo.utils.counters``; None while torch's compiler is not imported."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+
+
 def _graph_breaks() -> Counter[str]:
-    """Return torch's counter of graph breaks by reason (``torch._dynamo.utils.counters``)."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    """Return torch's counter of graph breaks by reason."""
+    counters = _counters()
     found = counters.get("graph_break") if isinstance(counters, dict) else None
     return Counter({str(k): v for k, v in found.items()}) if isinstance(found, dict) else Counter()
 

@@ -235,7 +235,7 @@ class _DeviceClock:
         """Whether a stream's end event tells of work, and not only of its own processing."""
         empty = self.empty.get(handle)
         own = handle == self.own.cuda_stream
-        return own or empty is None or seconds > empty + 2 * launch_overhead.RESOLUTION
+        return own or empty is None or seconds > empty + 2 * torch_cuda.EVENT_RESOLUTION
 
 
 class EventTimer(DeviceTimer[_DeviceClock]):

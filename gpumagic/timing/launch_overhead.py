@@ -26,8 +26,6 @@ _MARGIN = 1.5, 3e-3
 _WORTH_READING, _MOST_LOOPS = 1e-3, 100
 #: Samples in a row that may fail.
 _ATTEMPTS = 5
-#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
-RESOLUTION = 0.5e-6
 
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
@@ -163,7 +161,7 @@ class QueuedSampling:
         """Whether the samples show that the code launched no work on the GPU."""
         if not self.samples:
             return False
-        least = self._empty_time + 2 * RESOLUTION
+        least = self._empty_time + 2 * torch_cuda.EVENT_RESOLUTION
         return statistics.median(self.samples) * self.loops < least
 
     def time_is_over(self) -> None:

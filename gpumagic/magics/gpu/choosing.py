@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from dataclasses import replace
 from typing import Any
 
 from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError
+from gpumagic.errors import DeviceError, RestartError
+from gpumagic.magics import output
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, restarting, saved_choice
 from gpumagic.magics.output import LiveDisplay
@@ -126,11 +126,4 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
 def warn(chosen: Selection) -> None:
     """Warn of a choice that is too late, in a line: the result says why, and what helps."""
     if chosen.status == "too-late":
-        # Without a registry: shown every time, and nothing is left in the user's namespace.
-        warnings.warn_explicit(
-            str(chosen.problem or chosen.message),
-            GpuMagicWarning,
-            filename="%gpu",
-            lineno=1,
-            registry=None,
-        )
+        output.warn(str(chosen.problem or chosen.message))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
+from gpumagic.cells import tracebacks
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing
@@ -126,13 +127,8 @@ def _target(shell: Any) -> str | None:
 
 def _frames_of_user(shell: Any) -> list[int]:
     """Return the lines at which the user's code is running: one, if the magic stands in a cell."""
-    lines = []
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_globals is shell.user_ns:
-            lines.append(frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
-    return lines
+    stack = tracebacks.stack(sys._getframe())
+    return [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
 
 
 def resume(shell: Any, state: Mapping[str, Any]) -> None:

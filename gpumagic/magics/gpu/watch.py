@@ -14,7 +14,7 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_output import CellOutput, is_console
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay
+from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
 from gpumagic.results import Result
 from gpumagic.results.watch import WatchHistory
 from gpumagic.system.paths import output_path
@@ -65,29 +65,17 @@ def plot(shell: Any, options: argparse.Namespace, words: Sequence[str]) -> Watch
         return history
     picture = history.plot()
     if path is not None:
-        try:
-            picture.save(path)
-        except (OSError, ValueError) as error:  # no space left; no such format
-            raise SpecError(f"cannot write {path}: {error}") from None
+        write_picture(picture, path)
     if not options.quiet:
-        _show_picture(shell, history, picture, path)
+        show_picture(shell, picture, _title(history), path, "%gpu plot")
     options.quiet = True  # the picture is what is shown
     return history
 
 
-def _show_picture(shell: Any, history: WatchHistory, picture: Any, path: Any) -> None:
-    from IPython.display import display
-
+def _title(history: WatchHistory) -> str:
     drawn, known = len(history.busy_devices()), len(history.devices)
-    said = f"{plural(drawn, 'GPU')} over time, with the cells"
-    if drawn < known:
-        said += f"; {plural(known - drawn, 'idle GPU')} left out"
-    if path is not None:
-        print(f"{said}: written to {path}")
-        return
-    hint = "" if hasattr(shell, "kernel") else "; '%gpu plot FILE' writes it to a file"
-    bundle, size = picture.bundle(f"{said}{hint}")
-    display(bundle, raw=True, metadata=size)  # type: ignore[no-untyped-call]
+    title = f"{plural(drawn, 'GPU')} over time, with the cells"
+    return f"{title}; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else title
 
 
 def of(shell: Any) -> Watch:

@@ -103,7 +103,7 @@ def _available() -> int:
             available.append(memory.free + cached)
     for ordinal in torch_cuda.contexts():
         limit = torch_cuda.memory_limit(ordinal)
-        allocated = torch_cuda.memory_stats(ordinal)["allocated_bytes"]["all"]["current"]
+        allocated, _ = torch_cuda.memory_held(ordinal)
         if limit is not None:
             available.append(limit - allocated)
     return max(min(available, default=0), 1)

@@ -206,7 +206,7 @@ class ShellParking:
         if source is None:
             source = self._shell.transform_cell(info.raw_cell)
         names: Mapping[str, Any] = self._shell.user_ns
-        return uses_no_gpu_memory(source, names, verbs=VERBS)
+        return uses_no_gpu_memory(source, names, verbs=VERBS["gpumem"])
 
     def _after(self, begun: Any, result: Any) -> None:
         if not PARKING.active:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, show
+from gpumagic.magics.output import hand_over, show_below, show_picture, write_picture
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
-from gpumagic.results import CellLog, CellMemory
-from gpumagic.results.base import as_text
+from gpumagic.results import CellLog
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
@@ -56,18 +54,8 @@ def of(shell: Any) -> EveryCell:
     """Return the automatic mode of a shell, made at the first call."""
     extension = extension_of(shell)
     if extension.cell_memory is None:
-        extension.cell_memory = EveryCell(extension.hooks, lambda cell: _show_line(shell, cell))
+        extension.cell_memory = EveryCell(extension.hooks, lambda cell: show_below(shell, cell))
     return extension.cell_memory
-
-
-def _show_line(shell: Any, cell: CellMemory) -> None:
-    """One dim line below the cell; nothing where quiet is the default."""
-    if extension_of(shell).magics.quiet:
-        return
-    if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
-        show(shell, cell)
-        return
-    print(as_text(cell, color=True))
 
 
 def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) -> Any:
@@ -76,20 +64,10 @@ def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) ->
     path = output_path(options.file) if options.file else None
     plot = log.plot()
     if path is not None:
-        try:
-            plot.save(path)
-        except (OSError, ValueError) as error:  # no such folder; no such format
-            raise SpecError(f"cannot write {path}: {error}") from None
+        write_picture(plot, path)
     if not quiet:
-        from IPython.display import display
-
-        text = f"GPU memory over {plural(len(log), 'cell')}"
-        if path is not None:
-            print(f"{text}: written to {path}")
-        else:
-            hint = "" if hasattr(shell, "kernel") else "; '%gpumem plot FILE' writes it to a file"
-            bundle, size = plot.bundle(f"{text}{hint}")
-            display(bundle, raw=True, metadata=size)  # type: ignore[no-untyped-call]
+        title = f"GPU memory over {plural(len(log), 'cell')}"
+        show_picture(shell, plot, title, path, "%gpumem plot")
     if options.variable:
         shell.user_ns[options.variable] = plot.figure
     return plot.figure if options.output else None
