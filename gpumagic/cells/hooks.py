@@ -1,8 +1,4 @@
-"""What is called before and after the cells of a shell: all of it by one pair of IPython's events.
-
-What records of cells, of their time or of their memory, have in common is here too: a cell's first
-line, and how many records there are at most.
-"""
+"""Hooks around the cells of a shell: all are called by one pair of IPython's events."""
 
 from __future__ import annotations
 
@@ -12,10 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 _Begun = TypeVar("_Begun")
-
-#: At most so many cells are recorded; the oldest records go first.
-MAX_CELLS = 10_000
-_LONGEST = 80
 
 
 def _report_failure(error: Exception) -> None:
@@ -162,10 +154,3 @@ class CellHooks:
     def _fail(self, hook: CellHook[Any], error: Exception) -> None:
         self.remove(hook)
         hook.failed(error)
-
-
-def first_line(source: str) -> str:
-    """The first line of a cell that says something, short."""
-    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
-    line = head.splitlines()[0].strip() if head else ""
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

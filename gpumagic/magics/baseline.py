@@ -40,7 +40,7 @@ def add_options(parser: Parser, fails: str) -> None:
 
 
 def is_wanted(options: argparse.Namespace) -> bool:
-    """Whether one of the options is given."""
+    """Return whether one of the options is given."""
     given = (options.save, options.against, options.fail_above)
     return options.strict or any(value is not None for value in given)
 

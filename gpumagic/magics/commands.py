@@ -1,4 +1,4 @@
-"""The module that parses the line of a magic and runs it; imported when it is first needed."""
+"""The modules that parse the lines of the magics; each is imported when it is first needed."""
 
 from __future__ import annotations
 

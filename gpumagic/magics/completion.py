@@ -145,7 +145,7 @@ def _options(parser: Parser) -> Iterator[Completion]:
 
 
 def _short(text: str | None) -> str:
-    """Return a description's beginning: front ends give it a narrow column."""
+    """Return the beginning of a description: front ends show it in a narrow column."""
     start = re.split(r"[;:,(]", text or "")[0].replace("%%", "%")
     return start if len(start) <= 40 else f"{start[:39]}…"
 
@@ -183,7 +183,7 @@ def _words(
         yield from (Completion(word, what) for word, what in fit.items())
         if magic == "gpu":
             yield from _devices(fragment, session)
-        elif fragment.isidentifier():  # IPython does not look behind a magic
+        elif fragment.isidentifier():  # IPython completes no names after a magic
             yield from _variables(session)
     elif (magic, verb) == ("gpumem", "free"):
         yield from _variables(session)
@@ -195,7 +195,7 @@ def _words(
 
 
 def _devices(fragment: str, session: Session) -> Iterator[Completion]:
-    """Yield indexes, or UUIDs once one has begun; none twice in a list."""
+    """Yield indexes, or UUIDs where one has begun; none twice in a list."""
     before, comma, last = fragment.rpartition(",")
     named = before.split(",")
     for index, uuid in session.devices:
@@ -222,7 +222,7 @@ def _names(session: Session) -> Iterable[str]:
 
 
 def _files(fragment: str) -> Iterator[Completion]:
-    """Yield files and folders that begin like ``fragment``, as it is written."""
+    """Yield the files and folders whose paths begin with ``fragment``."""
     folder, name = os.path.split(fragment)
     try:
         with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
@@ -243,7 +243,7 @@ def _files(fragment: str) -> Iterator[Completion]:
 
 
 def known_devices() -> tuple[tuple[int, str | None], ...]:
-    """Return index and UUID of the GPUs that an open NVML session has read; asks nothing."""
+    """Return index and UUID of the GPUs that an open NVML session has read; calls nothing."""
     nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
     session = None if nvml is None else nvml.opened()
     return () if session is None else tuple(session.identities())

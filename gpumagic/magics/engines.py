@@ -11,7 +11,7 @@ from gpumagic.cluster.cell_plan import CellPlan
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu.cluster import current
 from gpumagic.magics.output import LiveDisplay, hand_over
-from gpumagic.magics.parsing import Parser
+from gpumagic.magics.parsing import MagicLine
 
 #: The options of every magic that are for this kernel.
 _RESULT_OPTIONS = ("--cluster", "-t", "-o", "-q", "-v")
@@ -31,34 +31,30 @@ _MAGICS: Mapping[str, tuple[_Run, tuple[str, ...]]] = {
 }
 
 
-def run(
-    magics: Any, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
-) -> Any:
-    """Run a magic with ``--cluster``; ``rest`` is the code after the options on its line.
+def run(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
+    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line.
 
     Raises:
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    magic = parser.prog.removeprefix("%")
     function, local = _MAGICS[magic]
-    given = parser.given(options)
     for name in local:
-        if name in given:
+        if name in line.given:
             raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
-    sent = {name: value for name, value in given.items() if name not in _RESULT_OPTIONS}
+    sent = {name: value for name, value in line.given.items() if name not in _RESULT_OPTIONS}
     if cell is None:
-        plan = CellPlan(magic, rest, sent, is_statement=True)
+        plan = CellPlan(magic, code, sent, is_statement=True)
     else:
-        plan = CellPlan(magic, cell, sent, setup=rest)
-    return _measure(function, magics, options, plan)
+        plan = CellPlan(magic, cell, sent, setup=code)
+    return _measure(function, magics, line.options, plan)
 
 
 def _measure(run: _Run, magics: Any, options: argparse.Namespace, plan: CellPlan) -> Any:
     __tracebackhide__ = True
     cluster = current(magics)
     engines = cluster.targets(options.targets)
-    # A terminal has one place for all output: progress would erase what streams in.
+    # In a terminal all output is one stream: progress would erase what engines print.
     quiet = options.quiet or not hasattr(magics.shell, "kernel")
     with LiveDisplay(magics.shell, quiet=quiet) as live:
 

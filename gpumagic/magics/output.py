@@ -36,7 +36,7 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
         cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
     extension = find(shell)
     if extension is not None:
-        # With -o the same object is Out[n], too: the formatter does not show it a second time.
+        # With -o the same object is Out[n], too: the formatter then shows one line of it.
         extension.note_displayed(result)
 
 
@@ -165,7 +165,7 @@ class LiveDisplay:
             self._handle.update(bundle, raw=True)
 
     def _print(self, text: str) -> None:
-        """Print what of a text fits on the screen: rows that have left it cannot be replaced."""
+        """Print the rows that fit on the screen: rows above it cannot be replaced."""
         from gpumagic.render.text import fold, screen
 
         columns, most = screen()

@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             **options,
         )
-        # What begins with a number is no option: -1,0 gets a message of its own.
+        # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d[\d.,-]*$")
 
     def error(self, message: str) -> NoReturn:
@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
         found: list[str] = []
         wants_value = _wants_value(self)
         for joined in words:
-            flags, word = ([], joined) if "--" in found else _apart(joined, wants_value)
+            flags, word = ([], joined) if "--" in found else _split_flags(joined, wants_value)
             found += flags
             if found and found[-1] in single and re.match(r"-\d", word):
                 found[-1] += word if len(found[-1]) == 2 else f"={word}"
@@ -105,6 +105,18 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         help="store the result object in NAME",
     )
     group.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
+
+
+def add_functions_option(parser: Any) -> None:
+    """Add ``-f``, which belongs to ``--lines``."""
+    parser.add_argument(
+        "-f",
+        dest="functions",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="with --lines, the lines of this function too; may be repeated",
+    )
 
 
 def split(line: str) -> list[str]:
@@ -132,8 +144,8 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     return parser.parse_words(taken), rest
 
 
-def _apart(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
-    """Return options joined in front that take no value, and the rest: ``-qon 2``'s is ``-n 2``."""
+def _split_flags(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
+    """Split joined options without values from the first other one: ``-qon 2`` ends in ``-n 2``."""
     flags: list[str] = []
     while wants_value.get(text[:2]) is False and text[:1] == "-" and f"-{text[2:3]}" in wants_value:
         flags.append(text[:2])
@@ -153,7 +165,7 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
     taken: list[str] = []
     rest = line.strip()
     while rest.startswith("-"):
-        flags, before = _apart(rest, wants_value)
+        flags, before = _split_flags(rest, wants_value)
         taken += flags
         name, _, rest = before.partition(" ")
         rest = rest.lstrip()
@@ -208,6 +220,8 @@ class MagicLine(NamedTuple):
 
     text: str
     options: argparse.Namespace
+    #: The options that differ from their defaults, by name, as `Parser.given` returns them.
+    given: Mapping[str, Any]
     #: The options, and what follows them, as they are written.
     written: str
     rest: str
@@ -228,5 +242,7 @@ def parse_line(parser: Parser, line: str, *, quiet: bool) -> MagicLine:
         SpecError: an option does not fit.
     """
     options, rest = take_options(parser, line)
+    given = parser.given(options)
     options.quiet = options.quiet or quiet
-    return MagicLine(line, options, line.strip().removesuffix(rest), rest, *take_semicolon(rest))
+    written = line.strip().removesuffix(rest)
+    return MagicLine(line, options, given, written, rest, *take_semicolon(rest))

@@ -1,7 +1,7 @@
 """Explain an out-of-memory error: the request, what holds the memory, and what helps.
 
-Read while the exception is alive, since its frames still hold what the failed functions had. Keeps
-nothing of the exception: the result is made of numbers and strings.
+Called while the exception is alive: its frames still hold the failed functions' variables. The
+result holds nothing of the exception: it has only numbers and strings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpumagic.system import introspection
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.
 WALK = 0.12
-#: So many holders are named.
+#: The most holders that are named.
 _HOLDERS = 6
 
 #: Bounded, as are all patterns here: the text may be of any length and any origin.
@@ -42,7 +42,7 @@ _TOO_LARGE = "Tried to allocate more than 1EB memory"
 def find(error: BaseException) -> BaseException | None:
     """Return the out-of-memory error in an exception, its causes and contexts, or its group.
 
-    As far as the traceback shows them: ``raise … from None`` says that it is of no interest.
+    Only where the traceback shows it: ``raise … from None`` hides it.
     """
     torch = torch_cuda.loaded()
     if torch is None:
@@ -55,8 +55,8 @@ def find(error: BaseException) -> BaseException | None:
 def elsewhere(error: BaseException, begun: StartCounters | None = None) -> Explanation | None:
     """Return a line on an out-of-memory error that no allocation of this process has raised.
 
-    It may be a worker's that is raised again here, or one raised by hand: what this process holds
-    explains neither. The allocator counts its failures.
+    It may be a worker's that is raised again here, or one that code raised itself: what this
+    process holds explains neither. The allocator counts its failures.
 
     Args:
         error: The cell's exception.

@@ -1,7 +1,7 @@
 """Restart a kernel, or IPython in a terminal, in place, with another environment.
 
-``os.execve`` keeps the process and its ports, so that front ends see no more than broken
-connections, which zmq makes again. The old program writes its state to a file (`state_file`); the
+``os.execve`` keeps the process and its ports, so that front ends notice only broken connections,
+which zmq makes again. The old program writes its state to a file (`state_file`); the
 new one answers the request that asked for the restart (`resuming`) and runs those queued behind it.
 
 This folder uses IPython's and ipykernel's objects as they are given to it; only `loader`, which
@@ -80,7 +80,7 @@ def _app(shell: Any) -> Any:
 
 
 def trial(shell: Any, environment: Mapping[str, str]) -> command_line.Trial:
-    """Start a child that tries whether a process with ``environment`` starts.
+    """Start a child that finds out whether a process with ``environment`` starts.
 
     Raises:
         RestartError: Python cannot be started again.
@@ -149,7 +149,7 @@ def restart(
 
 
 def _state(shell: Any, app: Any) -> dict[str, Any]:
-    """Return what the new program is told of this one, before anything is changed."""
+    """Return what the new program needs to know of this one, before anything is changed."""
     is_kernel = hasattr(shell, "kernel")
     return {
         "kernel": is_kernel,

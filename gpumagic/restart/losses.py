@@ -2,7 +2,7 @@
 
 A thread is the user's if its stack has frames of the user's code, if a variable of the notebook
 refers to it, or if only the standard library is involved (``Thread(target=event.wait)`` in a
-cell). Daemon threads of libraries are not: they are declared to end at any time.
+cell). Daemon threads of libraries are not: they may end at any time.
 """
 
 from __future__ import annotations

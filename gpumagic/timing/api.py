@@ -1,4 +1,4 @@
-"""``gpumagic.cudatime``: the function for scripts that does what ``%cudatime`` does."""
+"""``gpumagic.cudatime``: what ``%cudatime`` does, as a function for scripts."""
 
 from __future__ import annotations
 

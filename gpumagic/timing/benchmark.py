@@ -38,8 +38,8 @@ _EMPTY_SAMPLES, _EMPTY_DELAY = 5, 5e-3
 class _RunScope:
     """The context manager around one run of a loop: cache emptied, clocks, no garbage collection.
 
-    Set `delay` for a queued run. The user has not requested that run: an exception that the code
-    raises in it is stored in `error`, and does not reach the user.
+    Set `delay` for a queued run. The user has not asked for that one: an exception of the code is
+    stored in `error` and not raised.
     """
 
     def __init__(self, flush: Flush | None) -> None:
@@ -67,7 +67,7 @@ class _RunScope:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> bool:
         try:
-            # A run that was cut short tells nothing: its GPU work is not waited for.
+            # A run that was cut short has no times: its GPU work is not waited for.
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
             self._turn_gc_on()
@@ -135,7 +135,7 @@ class Benchmark:
         try:
             await self._run_all()
         finally:
-            # However the runs ended. The exception's traceback references this object, and with it
+            # Also after an exception. The exception's traceback references this object, and with it
             # the flush's memory, as long as the notebook references the exception.
             try:
                 if self._flush is not None:
@@ -273,13 +273,13 @@ class Benchmark:
         return () if self._sampling is None else self._sampling.samples
 
     def _can_queue(self, runs: Sequence[Run], loops: int) -> bool:
-        """Whether to take a queued sample; ``runs``, of ``loops`` loops each, say how."""
+        """Return whether to take a queued sample, planned by ``runs`` of ``loops`` loops each."""
         if self._sampling is None:
             self._sampling = self._new_sampling(runs, loops)
         return self._sampling is not None and self._sampling.delay is not None
 
     def _worth_queueing(self, runs: Sequence[Run], loops: int) -> bool:
-        """Whether one more queued sample helps to tell what limits the code."""
+        """Return whether one more queued sample helps to tell what limits the code."""
         if not self._can_queue(runs, loops):
             return False
         assert self._sampling is not None

@@ -6,8 +6,8 @@ assumes no distribution: all ratios of a repeat of the one to a repeat of the ot
 as many are left out at both ends as the test leaves to chance. It is exact for few repeats; there
 is none for too few.
 
-The noise is that between the repeats of a run. What differs between two runs (another clock,
-another process on the GPU) is in none of them.
+The noise is that between the repeats of a run: what differs between two runs (another clock,
+another process on the GPU) is not in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What torch.compile compiled, by its own record of compilations; nothing is imported for it."""
+"""What torch.compile compiled, by torch's own record of compilations. Imports nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpumagic.system.text import harmless
 
 #: torch's record is private, bounded, and of another form in other versions: read field by field.
 _RECORD = "get_compilation_metrics"
-#: Characters of a reason: torch quotes guards and stacks.
+#: Characters of a reason, at most: torch quotes guards and stacks.
 _LONG = 200
 
 
@@ -24,7 +24,7 @@ def compiled_frames() -> int:
 
 
 class CompilationRecord:
-    """Remembers what had been compiled; `since` returns what came after."""
+    """What torch.compile has compiled since this object was made."""
 
     def __init__(self) -> None:
         self._before = {id(entry): entry for entry in _entries()}

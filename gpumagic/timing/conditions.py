@@ -55,7 +55,7 @@ class Flush:
 
 
 class Clocks:
-    """Asks NVML from time to time why the clocks are throttled, and collects the reasons."""
+    """The reasons why clocks are throttled, collected from NVML at intervals."""
 
     def __init__(self) -> None:
         self._last = -_INTERVAL

@@ -36,7 +36,7 @@ from gpumagic.magics.verbs import VERBS, check_name, take_verb, verb_module
     ],
 )
 def test_a_verb_or_a_statement(options: str, statement: str, found: tuple[str, str] | None) -> None:
-    line = MagicLine("", Namespace(), options, statement, statement, silent=False)
+    line = MagicLine("", Namespace(), {}, options, statement, statement, silent=False)
     verb = take_verb("gpumem", line)
     assert verb == (None if found is None else (found[0], f"{options} {found[1]}"))
 

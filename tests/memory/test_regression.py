@@ -15,7 +15,7 @@ def peak(size: int, device: int = 0) -> MemoryDelta:
     return MemoryDelta({device: DeviceMemoryDelta(0, 0, size)})
 
 
-def test_up_to_what_is_allowed() -> None:
+def test_a_peak_beyond_the_allowance_fails() -> None:
     compared = against(peak(1100), peak(1000), 0.1)
     assert compared.peaks == {0: (1100, 1000)}
     lines = [line.split() for line in str(compared).splitlines()]

@@ -13,7 +13,7 @@ from gpumagic.results.work import compilation_lines
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 
 
-def test_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     first = SimpleNamespace(co_name="step", co_filename="a.py", co_firstlineno=3)
     record: list[Any] = [first]
     utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))

@@ -72,6 +72,12 @@ examples:
   x @ x
 """
 
+#: Options that no verb has.
+_OF_A_RUN = {
+    *("--name", "--trace", "--nvtx", "--kernels", "--compare", "--flops", "--lines", "-f"),
+    *("--save", "--against", "--strict", "--fail-above"),
+}
+
 # argparse formats a usage with %.
 _USAGE = "%%cudatime [options] STATEMENT\n       %%%%cudatime [options] [SETUP]"
 
@@ -108,7 +114,7 @@ def help_text() -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What the line and the cell ask for."""
+    """What a line and a cell ask for."""
 
     task: Literal["verb", "compare", "engines", "time"]
     #: The code to time; the words that follow a verb or ``--compare``.
@@ -134,8 +140,8 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
     """
     options = line.options
     code = line.rest if line.statement else ""
-    repeated = repeat_options.is_wanted(options)
-    if cell is None and not (repeated or _is_of_a_run(options)):
+    repeated = not repeat_options.REPEATING.isdisjoint(line.given)
+    if cell is None and not repeated and _OF_A_RUN.isdisjoint(line.given):
         verb = take_verb("cudatime", line)
         if verb is not None:
             return Request("verb", verb=verb[0], source=verb[1], silent=line.silent)
@@ -149,7 +155,7 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
         raise SpecError(
             f"%%cudatime: {code!r} belongs below, in the cell; with --repeat it is setup"
         )
-    lines.check(options)
+    lines.check(options, repeated=repeated)
     if options.cluster:
         return Request("engines", code)
     if options.targets is not None:
@@ -162,14 +168,6 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
         word=line.statement if cell is None and not line.is_code else "",
         plan=repeat_options.plan(options) if repeated else None,
     )
-
-
-def _is_of_a_run(options: argparse.Namespace) -> bool:
-    """Whether an option is given that a verb does not have."""
-    given = (options.name, options.trace, options.nvtx, options.kernels, options.compare)
-    more = (options.flops, options.save, options.against, options.strict)
-    by_line = (options.lines, options.functions)
-    return any((*given, *more, *by_line)) or options.fail_above is not None
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -189,7 +187,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if request.task == "engines":
         from gpumagic.magics import engines
 
-        return engines.run(magics, parser(), options, cell, source)
+        return engines.run(magics, "cudatime", parsed, cell, source)
     check_name("cudatime", request.word, magics.shell.user_ns, local_ns or {})
     _wait_for_other_ranks(options)
     try:

@@ -42,7 +42,7 @@ examples:
 
   %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
   %gpu off --restart --keep model optimizer
-  %gpu reset --restart --keep all --blocking   CUDA is over; and to find out why
+  %gpu reset --restart --keep all --blocking   CUDA has failed; and find out why
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
@@ -80,16 +80,16 @@ verbs:
 @cache
 def parser() -> Parser:
     """Return the parser of the options of ``%gpu``."""
-    options = Parser(
+    made = Parser(
         "%gpu",
         usage="%(prog)s [SPEC] [options]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    gpu_options.add_options(options)
-    cluster.add_options(options)
-    add_result_options(options)
-    return options
+    gpu_options.add_options(made)
+    cluster.add_options(made)
+    add_result_options(made)
+    return made
 
 
 def help_text() -> str:
@@ -127,7 +127,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
 
 
 def _on_engines(magics: Any, text: str, options: argparse.Namespace, *, silent: bool) -> Any:
-    """Do what the line asks of the engines of a cluster."""
+    """Run the line on the engines of a cluster."""
     wants = gpu_options.wants(options, magics, text)
     return cluster.run(magics, options, silent, parser().parse_words([]), wants)
 
@@ -166,7 +166,7 @@ def _verb(words: Sequence[str]) -> Callable[[Any, argparse.Namespace], Result] |
     return with_words or _VERBS.get(" ".join(words))
 
 
-#: What is not a choice of GPUs: the first words of a line, and the function for them.
+#: The lines that are no choice of GPUs, and the function of each.
 _VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
     "": device_table.table,
     "ps": device_table.table_with_processes,

@@ -53,9 +53,8 @@ def _add_restart(parser: Parser) -> None:
     group.add_argument(
         "--restart",
         action="store_true",
-        help="if it is too late, or CUDA is over after an error, restart the kernel in place: "
-        "variables are lost, the next cells "
-        "run in the new state; must be the last line of its cell",
+        help="if it is too late, or CUDA has failed, restart the kernel in place: variables are "
+        "lost, the next cells run in the new state; must be the last line of its cell",
     )
     group.add_argument(
         "--keep",
@@ -72,7 +71,7 @@ def _add_restart(parser: Parser) -> None:
         "--blocking",
         action="store_true",
         help="restart with CUDA_LAUNCH_BLOCKING=1, so that the traceback of a kernel that fails "
-        "names its line; slow, and over with the next restart without --blocking",
+        "names its line; slow; the next restart without --blocking ends it",
     )
     group.add_argument(
         "--save",

@@ -12,7 +12,7 @@ from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, add_result_options, parse_line
+from gpumagic.magics.parsing import Parser, add_functions_option, add_result_options, parse_line
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
@@ -89,14 +89,7 @@ def parser() -> Parser:
     made.add_argument(
         "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
     )
-    made.add_argument(
-        "-f",
-        dest="functions",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="with --lines, the lines of this function too; may be repeated",
-    )
+    add_functions_option(made)
     made.add_argument(
         "--fit",
         metavar="NAME=LOW:HIGH",
@@ -143,7 +136,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if options.cluster:
         from gpumagic.magics import engines
 
-        return engines.run(magics, parser(), options, cell, source if cell is None else "")
+        return engines.run(magics, "gpumem", parsed, cell, source if cell is None else "")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:

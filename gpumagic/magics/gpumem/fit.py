@@ -137,7 +137,7 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
 
 
 def _forget(error: BaseException) -> None:
-    """Let go of the frames of an exception, which hold what the failed run had allocated."""
+    """Clear the frames of an exception, which hold what the failed run had allocated."""
     step = error.__traceback__
     while step is not None:
         with suppress(RuntimeError):  # it is still running

@@ -70,7 +70,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         result = PARKING.park(shell, progress=progress.update)
     except KeyboardInterrupt:
         raise DeviceError(f"interrupted; {_where()}") from None
-    except RuntimeError as error:  # CUDA is over
+    except RuntimeError as error:  # CUDA has failed
         if isinstance(error, DeviceError):
             raise
         raise DeviceError(f"nothing was parked: {text.reason(error)}") from None

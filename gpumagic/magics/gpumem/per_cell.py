@@ -14,8 +14,8 @@ from gpumagic.results import CellLog
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
-_SAYS = {
-    "on": "After every cell that changed GPU memory a line with what it did; '%gpumem off' ends "
+_MESSAGES = {
+    "on": "After every cell that changed GPU memory a line with the change; '%gpumem off' ends "
     "that.",
     "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
 }
@@ -38,11 +38,11 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     """
     every_cell = of(magics.shell)
     quiet = options.quiet or silent
-    if verb in _SAYS:
+    if verb in _MESSAGES:
         was = every_cell.watching
         every_cell.on() if verb == "on" else every_cell.off()
         if not quiet:
-            print(_SAYS[verb] if was != every_cell.watching else f"It is {verb} already.")
+            print(_MESSAGES[verb] if was != every_cell.watching else f"It is {verb} already.")
         return hand_over(magics.shell, every_cell.log(), options, silent=True)
     log = every_cell.log()
     if verb == "plot":
@@ -51,7 +51,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 
 def of(shell: Any) -> EveryCell:
-    """Return the automatic mode of a shell, made at the first call."""
+    """Return the records of a shell's cells, made at the first call."""
     extension = extension_of(shell)
     if extension.cell_memory is None:
         extension.cell_memory = EveryCell(extension.hooks, lambda cell: show_below(shell, cell))
@@ -60,7 +60,7 @@ def of(shell: Any) -> EveryCell:
 
 def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) -> Any:
     if not any(cell.devices for cell in log):
-        raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to watch them")
+        raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
     path = output_path(options.file) if options.file else None
     plot = log.plot()
     if path is not None:
