@@ -224,6 +224,7 @@ def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str
         "gpumagic.cuda.process_state",
         "gpumagic.errors",
         "gpumagic.magics",
+        "gpumagic.magics.commands",
         "gpumagic.magics.completion",
         "gpumagic.magics.extension",
         "gpumagic.magics.loading",

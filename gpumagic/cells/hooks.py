@@ -1,7 +1,4 @@
-"""Hooks around the cells of a shell, called by one pair of callbacks for IPython's events.
-
-Also what records of cells' time and memory share: a cell's first line, and the number of records.
-"""
+"""Hooks around the cells of a shell: all are called by one pair of IPython's events."""
 
 from __future__ import annotations
 
@@ -11,11 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 _Begun = TypeVar("_Begun")
-
-#: The most cells that are recorded; the oldest records are dropped.
-MAX_CELLS = 10_000
-#: The most characters of a cell's first line.
-_LONGEST = 80
 
 
 def _report_failure(error: Exception) -> None:
@@ -158,10 +150,3 @@ class CellHooks:
     def _fail(self, hook: CellHook[Any], error: Exception) -> None:
         self.remove(hook)
         hook.failed(error)
-
-
-def first_line(source: str) -> str:
-    """Return a cell's first non-blank line, shortened."""
-    head = source.lstrip().partition("\n")[0]  # a long cell is not split for its first line
-    line = head.splitlines()[0].strip() if head else ""
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

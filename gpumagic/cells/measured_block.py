@@ -61,7 +61,10 @@ def _thread_and_task() -> object:
 
 
 class Measured(Generic[_Block, _Result]):
-    """A context manager that measures its blocks."""
+    """A context manager that measures its blocks by `begin` and `end`.
+
+    It has the attributes of its `result`.
+    """
 
     #: The message of `result` while no block has ended.
     unfinished = "the block has not ended"
@@ -105,6 +108,12 @@ class Measured(Generic[_Block, _Result]):
         if found is None:
             raise RuntimeError(self.unfinished)
         return found
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of `result`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result, name)
 
 
 _OPEN: Scopes[Any] = Scopes()

@@ -30,6 +30,13 @@ def steps(traceback: Any) -> Iterator[tuple[FrameType, int]]:
         traceback = traceback.tb_next
 
 
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 @cache
 def _standard() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}

@@ -1,4 +1,4 @@
-"""From one kernel to many machines, over ipyparallel's engines.
+"""The GPUs of many machines from one kernel, by ipyparallel's engines.
 
 ipyparallel starts the engines, and carries messages and output. From a script::
 

@@ -15,7 +15,7 @@ from gpumagic.system.text import noun
 
 @dataclass(frozen=True)
 class Unit:
-    """What can be assigned to an engine: a device, or a MIG instance of one."""
+    """A device, or a MIG instance of one, that can be assigned to an engine."""
 
     uuid: str
     index: int
@@ -25,7 +25,7 @@ class Unit:
 
     @property
     def is_device(self) -> bool:
-        """Return whether it is a device, not a MIG instance."""
+        """Whether it is a device, not a MIG instance."""
         return self.uuid == self.device
 
     def is_in(self, uuids: Collection[str]) -> bool:

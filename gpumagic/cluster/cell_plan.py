@@ -1,4 +1,4 @@
-"""What every engine is to run: a cell, its magic, and the magic's options."""
+"""The plan that every engine runs: a cell, its magic, and the magic's options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CellPlan:
 
     @property
     def runs_equally_often(self) -> bool:
-        """Return whether the number of runs is the same on every engine."""
+        """Whether the number of runs is the same on every engine."""
         if self.options.keys() & {"--precision", "--max-time", "--queued", "--kernels"}:
             return False
         counts = {"-n", "-r", "-w"}
@@ -49,7 +49,7 @@ class CellPlan:
 
     @property
     def awaits(self) -> bool:
-        """Return whether the code awaits at its top level, and so needs the event loop."""
+        """Whether the code awaits at its top level, and so needs the event loop."""
         if not re.search(r"\b(await|async)\b", self.code):
             return False
         from IPython.core.inputtransformer2 import TransformerManager

@@ -21,17 +21,17 @@ from gpumagic.errors import DeviceError
 from gpumagic.results import CudaTiming, MemoryDelta
 
 #: Seconds between two checks of the controller, and the number of checks that may fail in a row: it
-#: may be busy with engines that register, and a running cell must not be given up for that.
+#: may be busy with engines that register, which must not end the wait for a running cell.
 _CHECK_PERIOD, _FAILED_CHECKS = 5.0, 6
 #: Seconds for engines to end their cell after an interrupt, and for the last of the output.
 _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 5.0, 1.0
 #: Seconds for an engine to begin, and to send a result that its reply could not carry.
 _BEGIN_TIMEOUT, _FETCH_TIMEOUT = rpc.TIMEOUT, 30.0
 
-#: This process, as the engines know it, and its runs.
+#: The name of this process for the engines, and the numbers of its runs.
 _CLIENT = secrets.token_hex(8)
 _runs = itertools.count(1)
-#: By ipyparallel's client, what each engine said last, by the engine's UUID.
+#: By ipyparallel's client, the last `Place` of each engine, by the engine's UUID.
 _places: weakref.WeakKeyDictionary[Any, dict[str, Place]] = weakref.WeakKeyDictionary()
 #: The types of a result, and of a reply, by magic.
 _RESULT_TYPES: dict[str, type] = {"cudatime": CudaTiming, "gpumem": MemoryDelta}
@@ -46,7 +46,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass
 class Outcome:
-    """What a cell has returned from the engines."""
+    """The replies of the engines to a cell."""
 
     places: dict[int, Place] = field(default_factory=dict)
     #: The magic's result by engine id.
@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def is_one_group(self) -> bool:
-        """Return whether the engines are exactly the ranks of one process group."""
+        """Whether the engines are exactly the ranks of one process group."""
         groups = {(place.world_size, place.master) for place in self.places.values()}
         ranks = {place.rank for place in self.places.values()} - {None}
         number = len(self.places)
@@ -116,8 +116,8 @@ def _none_can(outcome: Outcome) -> DeviceError:
 def _prepare(cluster: Cluster, engines: Sequence[int], outcome: Outcome) -> None:
     """Find out which of ``engines`` can run a magic, and their process groups.
 
-    Engines that have said before that they are in no group are not asked again: they refuse a cell
-    if that has changed.
+    Engines that were in no group before are not called again: they refuse a cell if that has
+    changed.
     """
     client = cluster.client
     places = _places.setdefault(client, {})
@@ -210,13 +210,13 @@ class _Request:
             if now >= begin:
                 begin = float("inf")
                 self._withdraw(None)
-            # In a group, none waits for a rank that has died.
+            # The other ranks of a group would wait for one that has died.
             if is_one_group and any(map(_has_died, self._replies.values())):
                 is_one_group = False
                 self._interrupt()
             number = len(self._replies)
             self._progress(number - len(self._running()), number, now - started)
-            if now - checked > _CHECK_PERIOD:  # no message tells that the controller is gone
+            if now - checked > _CHECK_PERIOD:  # the end of the controller sends no message
                 failed_checks = 0 if self._cluster.answers() else failed_checks + 1
                 if failed_checks >= _FAILED_CHECKS:
                     raise DeviceError(self._cluster.no_answer)
@@ -229,7 +229,7 @@ class _Request:
         return {e: reply for e, reply in self._expected().items() if not reply.done()}
 
     def _withdraw(self, error: str | None) -> None:
-        """Take the cell back from the engines that have not begun with it."""
+        """Withdraw the cell from the engines that have not begun with it."""
         late = {e: reply for e, reply in self._running().items() if not _has_begun(reply)}
         rpc.withdraw(self._client, late)
         for engine, reply in late.items():

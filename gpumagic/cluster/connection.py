@@ -37,7 +37,7 @@ class Cluster:
 
     @property
     def ids(self) -> list[int]:
-        """Return the ids of the engines that are registered now.
+        """The ids of the engines that are registered now.
 
         Raises:
             DeviceError: no engine is registered, or the controller is gone.
@@ -58,7 +58,7 @@ class Cluster:
 
     @property
     def location(self) -> str | None:
-        """Return the controller's host, which is reached by the interface to the other engines."""
+        """The controller's host, which is reached by the interface to the other engines."""
         found = self.client._config.get("location")
         return str(found) if found else None
 
@@ -74,12 +74,12 @@ class Cluster:
 
     def answers(self) -> bool:
         """Return whether the controller answers within `CONTROLLER_TIMEOUT` seconds."""
-        # Over SSH each connection needs its own tunnel, which this one would not have: assume so.
+        # Over SSH each connection needs its own tunnel, which this one would not have: not checked.
         return getattr(self.client, "_ssh", False) or _answers(self.client, CONTROLLER_TIMEOUT)
 
     @property
     def no_answer(self) -> str:
-        """Return the message for a controller that does not answer."""
+        """The message for a controller that does not answer."""
         return f"the controller of the cluster ({self.source}) does not answer: has it ended?"
 
 

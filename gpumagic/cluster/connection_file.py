@@ -1,4 +1,4 @@
-"""Read a controller's connection file, so that nothing in it can run code here.
+"""Read a controller's connection file; nothing in it can run code here.
 
 ipyparallel's client imports what ``pack`` names, and puts ``ssh`` and the addresses into a command
 line of ``ssh``, unquoted.

@@ -140,7 +140,7 @@ def _own_address(other_host: str) -> str | None:
 
 
 def _interface(address: str | None) -> str | None:
-    """Return the network interface that has this address, where the system tells it."""
+    """Return the network interface that has this address; None where that is not known."""
     if address is None or sys.platform != "linux":
         return None
     import fcntl
@@ -250,7 +250,7 @@ def leave() -> bool:
 
 
 def _wait_for_ranks(distributed: Any) -> None:
-    """Return when all ranks are here: torch's barrier cannot be interrupted, nor name a rank.
+    """Wait until all ranks are here: torch's barrier cannot be interrupted, nor name a rank.
 
     Raises:
         DeviceError: some do not reach it, or the group's store is gone.
@@ -259,14 +259,14 @@ def _wait_for_ranks(distributed: Any) -> None:
     if store is None:  # under MPI
         return
     try:
-        _poll(store, distributed.get_rank(), range(distributed.get_world_size()))
+        _poll_ranks(store, distributed.get_rank(), range(distributed.get_world_size()))
     except DeviceError:
         raise
     except RuntimeError:
         raise DeviceError(_STORE_GONE) from None
 
 
-def _poll(store: Any, rank: int, ranks: range) -> None:
+def _poll_ranks(store: Any, rank: int, ranks: range) -> None:
     _check_file()
     turn = store.add(f"gpumagic/turns/{rank}", 1)
     keys = [f"gpumagic/{turn}/{each}" for each in ranks]

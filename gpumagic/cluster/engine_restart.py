@@ -1,8 +1,8 @@
 """Restart an engine in place: the same process and engine id, a fresh Python.
 
-The old process image passes on its identity and the requests that it has not answered, with the one
+The old process image passes on its identity and the requests that it has not answered, also the one
 that asked for the restart, which the new image answers as if it had just arrived. The controller
-misses a few heartbeats; the engine keeps its id, since it does not register again.
+misses a few heartbeats; the engine does not register again, and so keeps its id.
 """
 
 from __future__ import annotations

@@ -100,6 +100,7 @@ def _own_devices(found: ClusterTable) -> bool:
 
 
 def _about_devices(found: ClusterTable, planned: Mapping[int, Mapping[str, int]]) -> Iterator[str]:
+    """Yield a note where ``LOCAL_RANK`` is not the ordinal of an engine's device."""
     for each in found:
         seen = sum(bool(device.visible) for device in each.table or ())
         if 0 < seen <= planned[each.engine]["local_rank"]:

@@ -22,7 +22,7 @@ CONFIRMATION = 2.0
 #: Bytes of a reply, at most: the replies of a thousand engines must fit into one kernel.
 LARGEST = 16 * 2**20
 
-_NOT_UNDERSTOOD = "its answer is not understood"
+_NOT_UNDERSTOOD = "its reply is not valid"
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ def no_reply(client: Any, engine: int, timeout: float) -> str:
 
 
 def withdraw(client: Any, requests: Mapping[int, Any]) -> None:
-    """Take back the requests, by engine, that have no reply: they would pile up at a busy engine.
+    """Withdraw the requests, by engine, that have no reply: they would queue at a busy engine.
 
-    An engine confirms that from its control thread. Its confirmation is awaited, but not for long:
+    An engine confirms that from its control thread. The confirmation is awaited, with a timeout:
     until then, an engine whose cell ends still begins with the request.
     """
     present = {*client.ids}

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from torch import device as _Device  # noqa: N812 - `device` is a function here
 
 
+#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
+EVENT_RESOLUTION = 0.5e-6
+
 _streams: dict[int, tuple[Any, ...]] = {}
 #: The devices of the open scopes of `chosen`, the innermost last.
 _chosen: list[_Device] = []
@@ -79,6 +82,16 @@ def memory_stats(ordinal: int) -> dict[str, Any]:
     """
     torch = cast(Any, loaded())
     return cast("dict[str, Any]", torch._C._cuda_memoryStats(ordinal))
+
+
+def memory_held(ordinal: int) -> tuple[int, int]:
+    """Return the allocated and the reserved bytes of torch's allocator on a device with a context.
+
+    Raises:
+        RuntimeError: the allocator keeps no counters (a pluggable one).
+    """
+    stats = memory_stats(ordinal)
+    return stats["allocated_bytes"]["all"]["current"], stats["reserved_bytes"]["all"]["current"]
 
 
 def c_functions() -> Any:

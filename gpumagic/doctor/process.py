@@ -39,13 +39,13 @@ def cuda(facts: Facts) -> Finding:
             "CUDA failed to start in this process, which lasts until the process ends",
         )
     if facts.context_failure is not None:
-        over = f"CUDA is over: {facts.context_failure}; that lasts until the process ends"
+        over = f"CUDA has failed: {facts.context_failure}; that lasts until the process ends"
         return Finding(
             "this process",
             "bad",
             over,
             "%gpu reset --restart --keep all; --blocking to find the line that fails",
-            f"CUDA is over in this process: {facts.context_failure}",
+            f"CUDA has failed in this process: {facts.context_failure}",
         )
     if not state.initialized:
         if state.initialized is None:

@@ -1,1 +1,1 @@
-"""The magics, one file each: parse, call, display. The only place that raises ``UsageError``."""
+"""The magics, a folder each: parse, call, display. Only here ``UsageError`` is raised."""

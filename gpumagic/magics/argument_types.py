@@ -1,6 +1,6 @@
-"""The types of options' arguments: each turns text into a value, or says in one line what is wrong.
+"""The types of options' arguments: each turns text into a value, or raises an error of one line.
 
-Each raises ``argparse.ArgumentTypeError`` for text that is no such value.
+The error is ``argparse.ArgumentTypeError``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def percentage(text: str) -> float:
 
 
 def excess(text: str) -> float:
-    """Return what is allowed above a baseline, as a part of it, from ``10%`` or ``10`` percent."""
+    """Return the part of a baseline from ``10%`` or ``10``: how much more is allowed."""
     match = _SHARE.fullmatch(text)
     if match is None or float(match[1]) > 1e6:
         raise ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")

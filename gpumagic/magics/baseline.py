@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from gpumagic.errors import SpecError
+from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.argument_types import excess
 from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
-from gpumagic.results import CudaTiming, MemoryDelta
-from gpumagic.results.base import Result
+from gpumagic.results import Comparison, CudaTiming, MemoryDelta
+from gpumagic.results.conditions import differences
+from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
 from gpumagic.system.paths import output_path
 
@@ -38,7 +40,7 @@ def add_options(parser: Parser, fails: str) -> None:
 
 
 def is_wanted(options: argparse.Namespace) -> bool:
-    """Whether one of the options is given."""
+    """Return whether one of the options is given."""
     given = (options.save, options.against, options.fail_above)
     return options.strict or any(value is not None for value in given)
 
@@ -46,7 +48,7 @@ def is_wanted(options: argparse.Namespace) -> bool:
 class Baseline:
     """The files of one cell: read before it runs, written after it.
 
-    ``compare(result, stored, fail_above, strict)`` returns what is shown.
+    ``compare(result, stored, fail_above)`` returns what is shown.
 
     Raises:
         SpecError: a file that cannot be read or written, or options that do not fit together.
@@ -56,7 +58,7 @@ class Baseline:
         self,
         options: argparse.Namespace,
         kind: type[CudaTiming] | type[MemoryDelta],
-        compare: Callable[[Any, Any, float | None, bool], Result],
+        compare: Callable[[Any, Any, float | None], Comparison | MemoryComparison],
     ) -> None:
         self._options = options
         self._compare = compare
@@ -74,17 +76,34 @@ class Baseline:
         """Write and compare the result, if there is a complete one.
 
         Raises:
-            RegressionError: it is worse than allowed.
-            SpecError: nothing can be said of it.
+            RegressionError: it is worse than allowed; or ``--strict``, and it was measured under
+                other conditions (device, driver, torch, CUDA).
+            SpecError: it cannot be compared.
         """
         __tracebackhide__ = True
         if result is None or result.partial:
             return
         if self._before is not None:
-            options = self._options
-            compared = self._compare(result, self._before, options.fail_above, options.strict)
-            if not options.quiet:
+            compared = self._compared(result, self._before)
+            if not self._options.quiet:
                 show(shell, compared)
         # Last: what is worse than allowed must not take the place of what it is compared with.
         if self._target is not None:
             result.save(self._target)
+
+    def _compared(
+        self, result: CudaTiming | MemoryDelta, before: CudaTiming | MemoryDelta
+    ) -> Comparison | MemoryComparison:
+        """Compare; under other conditions ``--fail-above`` is checked only with ``--strict``."""
+        __tracebackhide__ = True
+        options = self._options
+        others = "; ".join(differences(result.conditions, before.conditions))
+        fail_above = None if others and not options.strict else options.fail_above
+        compared = self._compare(result, before, fail_above)
+        if not others:
+            return compared
+        if options.strict:
+            raise RegressionError(f"other conditions than stored (--strict): {others}")
+        return replace(
+            compared, notes=(*compared.notes, f"measured under other conditions: {others}")
+        )

@@ -1,7 +1,7 @@
-"""What Tab offers behind ``%gpu``, ``%cudatime`` and ``%gpumem``.
+"""Completions of lines with ``%gpu``, ``%cudatime`` and ``%gpumem``.
 
-Verbs, options, indexes and UUIDs, names of timings, variables and files, each where it is meant;
-nothing else is offered there. No driver is touched: GPUs are those of a table that was read before.
+Verbs, options, indexes and UUIDs, names of timings, variables and files, each where it fits. No
+driver is called: the GPUs are those of a table that was read before.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpumagic.magics.commands import command_module
 
 if TYPE_CHECKING:
     import argparse
@@ -27,8 +29,8 @@ _MANY = 200
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A completion: the text, and in a word or two what it is."""
+class Completion:
+    """The text of a completion, and what it is in a word or two."""
 
     text: str
     kind: str
@@ -36,7 +38,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Session:
-    """What may be named: read by the caller, so that nothing is asked here."""
+    """What may be named in a line, read by the caller."""
 
     #: The user's variables.
     variables: Mapping[str, Any]
@@ -47,18 +49,18 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is offered for the last word of a line."""
+class Completions:
+    """The completions of the last word of a line."""
 
-    offers: tuple[Offer, ...]
+    items: tuple[Completion, ...]
     #: The part of the line that they replace.
     fragment: str
     #: Whether nothing but these fits.
     only: bool
 
 
-def complete(line: str, session: Session, *, first: bool = True) -> Answer | None:
-    """Return what fits at the end of ``line``; None where it is no line of ours.
+def complete(line: str, session: Session, *, first: bool = True) -> Completions | None:
+    """Return what fits at the end of ``line``; None for a line without one of the magics.
 
     ``first``: the line is its cell's first one, so that it may be a cell magic.
     """
@@ -72,72 +74,55 @@ def complete(line: str, session: Session, *, first: bool = True) -> Answer | Non
     parser, verbs = _grammar(magic, verb, cell=match[1] == "%%")
     action = _wants_value(parser, words)
     if action is not None:
-        offers = list(_values(magic, action, fragment, session))
-        only = bool(offers)
+        found = list(_values(magic, action, fragment, session))
+        only = bool(found)
     elif fragment.startswith("-"):
-        offers, only = list(_options(parser)), True
+        found, only = list(_options(parser)), True
     else:
-        offers, only = list(_words(magic, match[1], verb, verbs, words, fragment, session)), True
+        found = list(_words(magic, match[1], verb, verbs, words, fragment, session))
         # A statement may stand there too: the user's names are IPython's to complete.
         only = magic == "gpu" or verb in verbs or "--compare" in words
-    found = tuple(offer for offer in offers if offer.text.startswith(fragment))[:_MANY]
-    return Answer(found, fragment, only and bool(found))
+    fitting = tuple(each for each in found if each.text.startswith(fragment))[:_MANY]
+    return Completions(fitting, fragment, only and bool(fitting))
 
 
 def _grammar(magic: str, verb: str | None, *, cell: bool) -> tuple[Parser, Mapping[str, str]]:
-    """Return the parser that the line goes to, and the magic's verbs with what each does."""
-    if magic == "gpu":
-        from gpumagic.magics.gpu import command as gpu
+    """Return the parser of the line's options, and the meanings of the magic's verbs."""
+    verbs: Mapping[str, str] = _GPU if magic == "gpu" else {}
+    if magic != "gpu" and not cell:
+        from gpumagic.magics.verbs import VERBS, verb_module
 
-        return gpu.parser(), _GPU
-    if magic == "cudatime":
-        from gpumagic.magics.cudatime import command as cudatime
-
-        verbs: Mapping[str, str] = {} if cell else _CUDATIME
+        verbs = {word: each.meaning for word, each in VERBS[magic].items()}
         if verb is not None and verb in verbs:
-            from gpumagic.magics.cudatime import per_cell
-
-            return per_cell.parser(verb), verbs
-        return cudatime.parser(), verbs
-    from gpumagic.magics.gpumem import command as gpumem
-    from gpumagic.magics.verbs import verb_module
-
-    verbs = {} if cell else _GPUMEM
-    if verb is not None and verb in verbs:
-        return verb_module(verb).parser(verb), verbs
-    return gpumem.parser(), verbs
+            return verb_module(magic, verb).parser(verb), verbs
+    return command_module(magic).parser(), verbs
 
 
+#: The words of ``%gpu`` that are no options, with their meanings.
 _GPU = {
     "off": "hide all GPUs",
     "on": "show all GPUs",
-    "auto": "the freest GPU",
+    "auto": "the most free memory",
     "reset": "as at the start",
     "ps": "processes",
     "watch": "a live panel",
-    "plot": "what watch saw",
+    "plot": "use over time",
     "shutdown": "end a notebook",
-    "doctor": "why, or why not",
+    "doctor": "diagnosis",
     "cluster": "engines' GPUs",
     "pin": "a GPU each engine",
     "dist": "process group",
 }
-_CUDATIME = {"on": "every cell", "off": "no more", "log": "all cells"}
-_GPUMEM = {
-    "on": "every cell",
-    "off": "no more",
-    "log": "all cells",
-    "plot": "all cells",
-    "record": "history",
-    "cells": "by cell",
-    "snapshot": "to a file",
-    "vars": "who holds it",
-    "free": "give it back",
-    "explain": "out of memory",
-    "limit": "as a smaller GPU",
-    "park": "to the host",
-    "unpark": "back again",
+#: By magic and verb: the words that may follow it; and the verbs that a file may follow.
+_ARGUMENTS = {
+    ("gpu", "watch"): ("off",),
+    ("gpu", "dist"): ("init", "down"),
+    ("gpumem", "record"): ("on", "off"),
+    ("gpumem", "explain"): ("on", "off"),
+    ("gpumem", "limit"): ("off",),
+    ("gpumem", "park"): ("off",),
 }
+_BEFORE_FILES = {("gpu", "plot"), ("gpumem", "plot"), ("gpumem", "snapshot")}
 
 
 def _wants_value(parser: Parser, words: list[str]) -> argparse.Action | None:
@@ -153,24 +138,24 @@ def _wants_value(parser: Parser, words: list[str]) -> argparse.Action | None:
     return None
 
 
-def _options(parser: Parser) -> Iterator[Offer]:
+def _options(parser: Parser) -> Iterator[Completion]:
     for action in parser._actions:
         for option in action.option_strings:
-            yield Offer(option, _short(action.help))
+            yield Completion(option, _short(action.help))
 
 
 def _short(text: str | None) -> str:
-    """Return a description's beginning: front ends give it a narrow column."""
+    """Return the beginning of a description: front ends show it in a narrow column."""
     start = re.split(r"[;:,(]", text or "")[0].replace("%%", "%")
     return start if len(start) <= 40 else f"{start[:39]}…"
 
 
 def _values(
     magic: str, action: argparse.Action, fragment: str, session: Session
-) -> Iterator[Offer]:
+) -> Iterator[Completion]:
     name = action.option_strings[-1] if action.option_strings else ""
     if name == "--keep":
-        yield Offer("all", "every variable")
+        yield Completion("all", "every variable")
         yield from _variables(session)
     elif name in ("-f", "--function"):
         yield from _functions(session)
@@ -178,7 +163,7 @@ def _values(
         if magic != "gpu":
             yield from _files(fragment)
     elif action.choices:
-        yield from (Offer(str(choice), "choice") for choice in action.choices)
+        yield from (Completion(str(choice), "choice") for choice in action.choices)
 
 
 def _words(
@@ -189,53 +174,46 @@ def _words(
     words: list[str],
     fragment: str,
     session: Session,
-) -> Iterator[Offer]:
+) -> Iterator[Completion]:
     """Yield what fits where no option is: a verb, a device, a name."""
     if magic == "cudatime" and "--compare" in words:
-        yield from (Offer(name, "timing") for name in session.timings)
+        yield from (Completion(name, "timing") for name in session.timings)
     elif verb is None:
         fit = {k: v for k, v in verbs.items() if mark == "%" or k in ("off", "on", "auto", "reset")}
-        yield from (Offer(word, what) for word, what in fit.items())
+        yield from (Completion(word, what) for word, what in fit.items())
         if magic == "gpu":
             yield from _devices(fragment, session)
-        elif fragment.isidentifier():  # IPython does not look behind a magic
+        elif fragment.isidentifier():  # IPython completes no names after a magic
             yield from _variables(session)
-    elif magic == "gpumem" and verb == "free":
+    elif (magic, verb) == ("gpumem", "free"):
         yield from _variables(session)
-    elif magic == "gpumem" and verb in ("record", "explain"):
-        yield from (Offer(word, "switch") for word in ("on", "off"))
-    elif (magic == "gpumem" and verb in ("limit", "park")) or verb == "watch":
-        yield Offer("off", "switch")
-    elif magic == "gpumem" and verb in ("snapshot", "plot"):
+    elif (magic, verb) in _BEFORE_FILES:
         yield from _files(fragment)
-    elif magic == "gpu" and verb == "watch":
-        yield Offer("off", "end the panel")
-    elif magic == "gpu" and verb == "plot":
-        yield from _files(fragment)
-    elif magic == "gpu" and verb == "dist":
-        yield from (Offer(word, "process group") for word in ("init", "down"))
+    else:
+        arguments = _ARGUMENTS.get((magic, verb), ())
+        yield from (Completion(word, "argument") for word in arguments)
 
 
-def _devices(fragment: str, session: Session) -> Iterator[Offer]:
-    """Yield indexes, or UUIDs once one has begun; none twice in a list."""
+def _devices(fragment: str, session: Session) -> Iterator[Completion]:
+    """Yield indexes, or UUIDs where one has begun; none twice in a list."""
     before, comma, last = fragment.rpartition(",")
     named = before.split(",")
     for index, uuid in session.devices:
         device = str(index) if not last or last.isdecimal() else uuid
         if device is not None and device not in named:
-            yield Offer(f"{before}{comma}{device}", "GPU")
+            yield Completion(f"{before}{comma}{device}", "GPU")
 
 
-def _variables(session: Session) -> Iterator[Offer]:
+def _variables(session: Session) -> Iterator[Completion]:
     for name in _names(session):
-        yield Offer(name, "variable")
+        yield Completion(name, "variable")
 
 
-def _functions(session: Session) -> Iterator[Offer]:
+def _functions(session: Session) -> Iterator[Completion]:
     for name in _names(session):
         value = session.variables.get(name)
         if type(value).__name__ in ("function", "type", "builtin_function_or_method"):
-            yield Offer(name, "function")
+            yield Completion(name, "function")
 
 
 def _names(session: Session) -> Iterable[str]:
@@ -243,8 +221,8 @@ def _names(session: Session) -> Iterable[str]:
     return sorted(n for n in session.variables if not n.startswith("_") and n not in hidden)
 
 
-def _files(fragment: str) -> Iterator[Offer]:
-    """Yield files and folders that begin like ``fragment``, as it is written."""
+def _files(fragment: str) -> Iterator[Completion]:
+    """Yield the files and folders whose paths begin with ``fragment``."""
     folder, name = os.path.split(fragment)
     try:
         with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
@@ -255,7 +233,7 @@ def _files(fragment: str) -> Iterator[Offer]:
         return
     for each, is_folder in sorted(found)[:_MANY]:
         if name.startswith(".") or not each.startswith("."):
-            yield Offer(
+            yield Completion(
                 str(Path(folder) / each) + ("/" if is_folder else ""),
                 "folder" if is_folder else "file",
             )
@@ -265,7 +243,7 @@ def _files(fragment: str) -> Iterator[Offer]:
 
 
 def known_devices() -> tuple[tuple[int, str | None], ...]:
-    """Return index and UUID of the GPUs that an open NVML session has read; asks nothing."""
+    """Return index and UUID of the GPUs that an open NVML session has read; calls nothing."""
     nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
     session = None if nvml is None else nvml.opened()
     return () if session is None else tuple(session.identities())
@@ -282,20 +260,20 @@ def matcher(shell: Any, timings: Any) -> Any:
         return None
 
     @context_matcher(identifier="gpumagic")  # type: ignore[untyped-decorator]
-    def offer(context: Any) -> Any:
+    def match(context: Any) -> Any:
         nothing = {"completions": [], "suppress": False}
         try:
             session = Session(shell.user_ns, tuple(timings()), known_devices())
             first = not any(context.full_text.split("\n")[: context.cursor_line])
-            answer = complete(context.text_until_cursor, session, first=first)
-        except Exception:  # Tab must go on without us
+            found = complete(context.text_until_cursor, session, first=first)
+        except Exception:  # IPython's own completions must go on
             return nothing
-        if answer is None:
+        if found is None:
             return nothing
         return {
-            "completions": [SimpleCompletion(o.text, type=o.kind) for o in answer.offers],
-            "matched_fragment": answer.fragment,
-            "suppress": answer.only,
+            "completions": [SimpleCompletion(each.text, type=each.kind) for each in found.items],
+            "matched_fragment": found.fragment,
+            "suppress": found.only,
         }
 
-    return offer
+    return match

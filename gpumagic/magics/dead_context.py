@@ -1,4 +1,4 @@
-"""Say below a failed cell that this process's CUDA is over, what is lost, and what helps."""
+"""Report below a failed cell that it destroyed the CUDA context, what is lost, and what helps."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from gpumagic.cuda import context_failure
 from gpumagic.errors import GpuMagicError, RestartError
 from gpumagic.results import DeadContext
 
-#: Seconds of CPU time for finding the variables that are lost.
+#: Seconds of CPU time to find the variables that are lost.
 _WALK = 0.5
 
 _RESTART = (
-    "CUDA is back, with the variables on the host, after %gpu reset --restart --keep all; "
+    "CUDA works again after %gpu reset --restart --keep all, with the variables on the host; "
     "with --blocking the traceback of the next failure names its line"
 )
 _BY_HAND = (
-    "CUDA is back when the kernel is restarted; with CUDA_LAUNCH_BLOCKING=1 in its environment the "
-    "traceback of the next failure names its line"
+    "CUDA works again when the kernel is restarted; with CUDA_LAUNCH_BLOCKING=1 in its environment "
+    "the traceback of the next failure names its line"
 )
 
 
 def explain(shell: Any, text: str) -> DeadContext | None:
-    """Return that the context is dead, if a failed cell's exception is an error of CUDA's."""
+    """Return the report, if a failed cell's exception is an error that destroyed the context."""
     if not context_failure.is_cuda_error(text):
         return None
     cause = context_failure.check()
@@ -46,7 +46,7 @@ def _remedy(shell: Any) -> str:
 
 
 def _on_gpu(shell: Any) -> tuple[tuple[str, ...], bool]:
-    """Return the user's variables with memory on a GPU, and whether all were looked at."""
+    """Return the user's variables with memory on a GPU, and whether all were visited."""
     from gpumagic.memory.attribution import Survey
     from gpumagic.restart.shutdown import variables
 

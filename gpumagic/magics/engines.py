@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpumagic.cluster import execution
@@ -11,68 +11,50 @@ from gpumagic.cluster.cell_plan import CellPlan
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu.cluster import current
 from gpumagic.magics.output import LiveDisplay, hand_over
-from gpumagic.magics.parsing import Parser
+from gpumagic.magics.parsing import MagicLine
 
-#: The options that are for this kernel, not for the engines.
-_LOCAL = ("--cluster", "-t", "-o", "-q", "-v")
+#: The options of every magic that are for this kernel.
+_RESULT_OPTIONS = ("--cluster", "-t", "-o", "-q", "-v")
 
 _Run = Callable[..., tuple[Any, "BaseException | None"]]
 
-
-def time(
-    magics: Any, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
-) -> Any:
-    """Run ``%%cudatime --cluster``; ``rest`` is the code after the options on its line.
-
-    Raises:
-        SpecError: an option has no meaning for engines.
-    """
-    __tracebackhide__ = True
-    for name in ("name", "compare", "trace", "on", "flops", "energy", "save", "against"):
-        if getattr(options, name) not in (None, False):
-            raise SpecError(f"--{name} is for this kernel alone: it does not go with --cluster")
-    return _measure(
-        execution.timed, magics, options, _plan("cudatime", parser, options, cell, rest)
-    )
+#: By magic: what runs it on the engines, and its options that have no meaning there.
+_MAGICS: Mapping[str, tuple[_Run, tuple[str, ...]]] = {
+    "cudatime": (
+        execution.timed,
+        (
+            *("--name", "--compare", "--trace", "--on", "--flops", "--energy"),
+            *("--save", "--against"),
+        ),
+    ),
+    "gpumem": (execution.measured, ("--lines", "-f", "--fit", "--save", "--against")),
+}
 
 
-def memory(
-    magics: Any, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
-) -> Any:
-    """Run ``%%gpumem --cluster``; ``rest`` is the code after the options on its line.
+def run(magics: Any, magic: str, line: MagicLine, cell: str | None, code: str) -> Any:
+    """Run a magic with ``--cluster``; ``code`` is the code after the options on its line.
 
     Raises:
         SpecError: an option has no meaning for engines.
     """
     __tracebackhide__ = True
-    for name, given in (
-        ("--lines", options.lines),
-        ("-f", options.functions),
-        ("--fit", options.fit),
-        ("--save", options.save),
-        ("--against", options.against),
-    ):
-        if given:
+    function, local = _MAGICS[magic]
+    for name in local:
+        if name in line.given:
             raise SpecError(f"{name} is for this kernel alone: it does not go with --cluster")
-    return _measure(
-        execution.measured, magics, options, _plan("gpumem", parser, options, cell, rest)
-    )
-
-
-def _plan(
-    magic: str, parser: Parser, options: argparse.Namespace, cell: str | None, rest: str
-) -> CellPlan:
-    given = {n: value for n, value in parser.given(options).items() if n not in _LOCAL}
+    sent = {name: value for name, value in line.given.items() if name not in _RESULT_OPTIONS}
     if cell is None:
-        return CellPlan(magic, rest, given, is_statement=True)
-    return CellPlan(magic, cell, given, setup=rest)
+        plan = CellPlan(magic, code, sent, is_statement=True)
+    else:
+        plan = CellPlan(magic, cell, sent, setup=code)
+    return _measure(function, magics, line.options, plan)
 
 
 def _measure(run: _Run, magics: Any, options: argparse.Namespace, plan: CellPlan) -> Any:
     __tracebackhide__ = True
     cluster = current(magics)
     engines = cluster.targets(options.targets)
-    # A terminal has one place for all output: progress would erase what streams in.
+    # In a terminal all output is one stream: progress would erase what engines print.
     quiet = options.quiet or not hasattr(magics.shell, "kernel")
     with LiveDisplay(magics.shell, quiet=quiet) as live:
 

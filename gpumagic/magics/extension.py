@@ -1,4 +1,4 @@
-"""What gpumagic adds to one shell: all of it is declared, and taken back, here.
+"""What gpumagic adds to one shell: all of it is declared, and removed, here.
 
 `loading` makes an `Extension`; the magics find that of a shell by `of`.
 """
@@ -63,7 +63,7 @@ class Settings(Magics):
 
 
 class Extension:
-    """What one shell has of gpumagic. `load` and `unload` are exact opposites."""
+    """The state of gpumagic in one shell. `unload` undoes all that `load` has done."""
 
     def __init__(self, shell: Any, magics: Settings) -> None:
         self.shell = shell
@@ -81,9 +81,9 @@ class Extension:
         self.parking: Any = None
         #: The results of ``%%cudatime --name``.
         self.named_timings: dict[str, CudaTiming] = {}
-        #: What ``%gpumem`` has shown last, to tell the change since.
+        #: The last report of ``%gpumem``, for the change since.
         self.memory_report: MemoryReport | None = None
-        #: What publishes the notebook's state with the claim; None where that is not published.
+        #: Publishes the notebook's state with the claim; None where that is not published.
         self.publishing: CellHook[None] | None = None
         #: The cluster that ``%gpu --cluster`` has named last; None for that of ``%px``.
         self.cluster: str | None = None
@@ -91,21 +91,21 @@ class Extension:
         self._displayed: tuple[int, int] | None = None
         self._transformer: MagicCode | None = None
         self._replaced: dict[str, dict[str, Any]] = {}
-        #: What Tab asks for completions; None before IPython 8.6.
+        #: The matcher of IPython's completer; None before IPython 8.6.
         self._matcher: Any = None
 
     # --- results on the screen -------------------------------------------------------------------
 
     def note_displayed(self, result: Result) -> None:
-        """Note that ``result`` is on the screen: as this cell's value it needs one line only."""
+        """Note that ``result`` was displayed: as this cell's value it is one line then."""
         self._displayed = (id(result), self.shell.execution_count)
 
     def was_displayed(self, result: Result) -> bool:
-        """Whether ``result`` is on the screen already, by this cell."""
+        """Return whether this cell has displayed ``result``."""
         return self._displayed == (id(result), self.shell.execution_count)
 
     def format_result(self, result: Result, include: Any = None, exclude: Any = None) -> Any:
-        """Return what IPython displays of a result: one line if its cell has already shown it."""
+        """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
         if self.was_displayed(result):
             return {"text/plain": repr(result)}
         return result._repr_mimebundle_()
@@ -115,7 +115,7 @@ class Extension:
     def load(self, transformer: MagicCode, matcher: Any) -> None:
         """Register with the shell.
 
-        ``transformer`` compiles the statements of magics; ``matcher`` answers Tab, or is None.
+        ``transformer`` compiles the statements of magics; ``matcher`` is for completion, or None.
         """
         shell = self.shell
         self._replaced = {
@@ -133,17 +133,17 @@ class Extension:
             shell.Completer.custom_matchers.append(matcher)
 
     def own_variables(self) -> set[str]:
-        """The environment variables that were set by loading."""
+        """Return the environment variables that loading has set."""
         return {nvml_check.VARIABLE} if nvml_check.is_ours() else set()
 
     # --- unloading -------------------------------------------------------------------------------
 
     def unload(self) -> None:
-        """Undo everything; what fails is said in a line, and the rest is undone all the same."""
+        """Undo everything; a failure is one line, and the rest is undone nevertheless."""
         for step in self._steps():
             try:
                 step()
-            except Exception as error:  # torch may be in pieces
+            except Exception as error:  # the user may have unloaded a part of torch
                 from gpumagic.system import text
 
                 said = text.named(error)
@@ -158,9 +158,9 @@ class Extension:
             self._unregister,
             _lift_gate,
             _lift_limit,
-            _leave_torch,
+            _restore_torch,
             _close_nvml,
-            _take_back,
+            _undo_choices,
             nvml_check.withdraw,
         ]
 
@@ -203,13 +203,13 @@ class Extension:
 
 
 def find(shell: Any) -> Extension | None:
-    """The extension of ``shell``; None where gpumagic is not loaded."""
+    """Return the extension of ``shell``; None where gpumagic is not loaded."""
     magics = shell.magics_manager.registry.get(NAME)
     return magics.extension if isinstance(magics, Settings) else None
 
 
 def of(shell: Any) -> Extension:
-    """The extension of ``shell``, in which one of our magics is running."""
+    """Return the extension of ``shell``, in which gpumagic is loaded."""
     extension = find(shell)
     assert extension is not None
     return extension
@@ -232,7 +232,7 @@ def _lift_limit() -> None:
         LIMIT.lift()
 
 
-def _leave_torch() -> None:
+def _restore_torch() -> None:
     if "gpumagic.memory.peak_ledger" in sys.modules:
         from gpumagic.memory.peak_ledger import LEDGER
 
@@ -246,8 +246,8 @@ def _close_nvml() -> None:
         nvml.close()
 
 
-def _take_back() -> None:
-    """Undo the choices of GPUs and of threads, which only a reload leaves."""
+def _undo_choices() -> None:
+    """Undo the choices of GPUs and threads, except when the extension is reloaded."""
     if _reloading():
         return
     if "gpumagic.selection.environment" in sys.modules:
@@ -265,9 +265,9 @@ def _take_back() -> None:
 
 
 def _reloading() -> bool:
-    """Whether IPython unloads only to load again (``%reload_ext``): a choice is to outlast that.
+    """Return whether IPython unloads only to load again (``%reload_ext``), which keeps choices.
 
-    Only the caller tells; IPython has no word for it.
+    Only the calling function shows it: IPython passes no argument.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:

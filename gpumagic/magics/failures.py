@@ -1,4 +1,4 @@
-"""Explain, below its traceback, why a cell failed, where the reason is known."""
+"""Explain below its traceback why a cell failed, where the cause is known."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def counters() -> Any:
         from gpumagic.memory.start_counters import read
 
         return read()
-    except Exception:  # as the cell itself will find out
+    except Exception:  # the cell raises it too, if it allocates
         return None
 
 
 def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
-    """Show the explanation of ``error``, if there is one. Never raises; keeps nothing of it.
+    """Show the explanation of ``error``, if there is one. Never raises; holds no reference to it.
 
     ``begun`` are the `counters` at the cell's start, if they were read.
     """

@@ -1,6 +1,6 @@
 """Format the help of a parser, the same on every Python and in every terminal.
 
-argparse words and wraps it differently from version to version, and by the width of the terminal.
+The wording and wrapping of argparse differ between versions, and by the width of the terminal.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _TEXT = 24
 def formatted(parser: argparse.ArgumentParser) -> str:
     """Return usage, the epilog (examples), the description, and the options of each group.
 
-    What most want to know comes first. The parser states its usage; description and epilog stand as
-    they are written.
+    Examples come before details. The parser states its usage; description and epilog are unchanged.
     """
     usage = (parser.usage or "%(prog)s") % {"prog": parser.prog}
     groups = (_group(group) for group in parser._action_groups)

@@ -1,4 +1,4 @@
-"""The magics, and loading and unloading them: each imports what it needs when it is called."""
+"""The magics, loaded and unloaded: each imports what it needs when it is called."""
 
 from __future__ import annotations
 
@@ -12,22 +12,8 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
 from gpumagic.magics import completion
+from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
-
-
-def _command(name: str) -> Any:
-    """The module that parses a magic's line and runs it."""
-    if name == "gpu":
-        from gpumagic.magics.gpu import command as gpu
-
-        return gpu
-    if name == "cudatime":
-        from gpumagic.magics.cudatime import command as cudatime
-
-        return cudatime
-    from gpumagic.magics.gpumem import command as gpumem
-
-    return gpumem
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
@@ -35,7 +21,7 @@ def _documented(name: str) -> Callable[[Any], Any]:
 
     def decorate(function: Any) -> Any:
         # IPython's inspector asks an object's own getdoc() first.
-        function.getdoc = lambda: _command(name).help_text()
+        function.getdoc = lambda: command_module(name).help_text()
         return function
 
     return decorate
@@ -76,8 +62,8 @@ class GpuMagic(Settings):
         from gpumagic.errors import GpuMagicError, RegressionError
 
         try:
-            command = _command(name)
-        except KeyboardInterrupt:  # where we are imported says nothing to the user
+            command = command_module(name)
+        except KeyboardInterrupt:  # a traceback through our imports would not help the user
             raise UsageError("interrupted; nothing was changed") from None
         try:
             return command.run(self, line, cell, local_ns)
@@ -89,7 +75,7 @@ class GpuMagic(Settings):
             raise UsageError(harmless_lines(str(error))) from None
 
     def _came_from_user(self, error: BaseException) -> bool:
-        """Whether the user's own code raised it, inside a cell that the magic ran."""
+        """Return whether the user's own code raised it, inside a cell that the magic ran."""
         step = error.__traceback__
         user_ns = None if self.shell is None else self.shell.user_ns
         while step is not None:
@@ -99,7 +85,7 @@ class GpuMagic(Settings):
         return False
 
     def resume(self, state: Any) -> None:
-        """Go on where the process stopped that this one has replaced, which has left ``state``.
+        """Resume after a restart in place, from the ``state`` of the process that was replaced.
 
         Called by `gpumagic.restart.loader`.
         """
@@ -117,7 +103,7 @@ def load(shell: Any) -> None:
     extension = GpuMagic(shell).extension
     matcher = completion.matcher(shell, lambda: extension.named_timings)
     extension.load(MagicCode(shell, _statement), matcher)
-    # In a process that has replaced another one `restart.loader` takes it from here.
+    # In a process that has replaced another one `restart.loader` does the rest.
     loader = sys.modules.get("gpumagic.restart.loader")
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
         from gpumagic.magics.gpu import saved_choice
@@ -127,21 +113,21 @@ def load(shell: Any) -> None:
     extension.hooks.add(_cleanup_hook(shell))
     extension.hooks.add(_explanation_hook(extension))
     if "torch" in sys.modules:
-        # All GPUs may have been hidden while torch could fail on it.
+        # All GPUs may have been hidden when torch tried to initialise CUDA.
         from gpumagic.selection.apply import note_hiding
 
         note_hiding()
 
 
 def unload(shell: Any) -> None:
-    """Take gpumagic back from ``shell``."""
+    """Unload gpumagic from ``shell``."""
     extension = find(shell)
     if extension is not None:
         extension.unload()
 
 
 def _publish(extension: Extension) -> None:
-    """Publish the notebook's name with the claim that there may be, or no longer."""
+    """Begin or stop publishing the notebook's name with its claim, if there is one."""
     if "gpumagic.selection.claims" in sys.modules:
         from gpumagic.magics.gpu import publishing
 
@@ -149,14 +135,14 @@ def _publish(extension: Extension) -> None:
 
 
 def _statement(name: str, line: str) -> str:
-    """The statement on the line of a magic, behind its options."""
+    """Return the statement on the line of a magic, after its options."""
     from gpumagic.magics.parsing import take_options
 
-    return take_options(_command(name).parser(), line)[1]
+    return take_options(command_module(name).parser(), line)[1]
 
 
 def _cleanup_hook(shell: Any) -> CellHook[None]:
-    """End the coroutines that an interrupted cell has left behind."""
+    """Return the hook that ends the coroutines of an interrupted cell."""
     return CellHook(
         after=lambda _, __: end_abandoned(shell),
         cancelled=lambda: end_abandoned(shell),
@@ -164,10 +150,10 @@ def _cleanup_hook(shell: Any) -> CellHook[None]:
 
 
 def _explanation_hook(extension: Extension) -> CellHook[Any]:
-    """Say below a cell's traceback what is known of its failure."""
+    """Return the hook that explains a cell's failure below its traceback."""
 
     def before(_: Any, __: Any) -> Any:
-        """Read what a failure of the cell is to be compared with, if torch is there."""
+        """Read the allocator's counters, to compare them after a failure, if torch is imported."""
         if not extension.magics.explain_oom:
             return None
         if "torch" not in sys.modules:
@@ -185,10 +171,6 @@ def _explanation_hook(extension: Extension) -> CellHook[Any]:
     def failed(error: Exception) -> None:
         from gpumagic.system import text
 
-        print(f"gpumagic: errors are explained no longer ({text.named(error)})", file=sys.stderr)
+        print(f"gpumagic: errors are not explained any more ({text.named(error)})", file=sys.stderr)
 
-    return CellHook(
-        before=before,
-        after=after,
-        failed=failed,
-    )
+    return CellHook(before=before, after=after, failed=failed)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics.extension import find
 from gpumagic.results import Result
 
@@ -33,13 +36,20 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
         cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
     extension = find(shell)
     if extension is not None:
-        # With -o the same object is Out[n], too: the formatter does not show it a second time.
+        # With -o the same object is Out[n], too: the formatter then shows one line of it.
         extension.note_displayed(result)
+
+
+def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None) -> None:
+    """Display the line of a cell below it; nothing where quiet is the default."""
+    extension = find(shell)
+    if extension is None or not extension.magics.quiet:
+        show(shell, line, metadata)
 
 
 def _is_colored_terminal(shell: Any) -> bool:
     """Return whether what is printed is seen in a terminal with colours (https://no-color.org)."""
-    if hasattr(shell, "kernel") or not sys.stdout.isatty():
+    if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
         return False
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -61,6 +71,35 @@ def hand_over(
     if options.variable:
         shell.user_ns[options.variable] = result
     return result if options.output else None
+
+
+def show_picture(shell: Any, picture: Any, title: str, path: Path | None, command: str) -> None:
+    """Display a picture, or say that it was written to ``path``; ``command`` would write one."""
+    if path is not None:
+        print(f"{title}: written to {path}")
+        return
+    from IPython.display import display
+
+    hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
+    bundle, size = picture.bundle(f"{title}{hint}")
+    cast(Any, display)(bundle, raw=True, metadata=size)
+
+
+def write_picture(picture: Any, path: Path) -> None:
+    """Write a picture to a file.
+
+    Raises:
+        SpecError: there is no space left, or no such format.
+    """
+    try:
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot write {path}: {error}") from None
+
+
+def warn(message: str) -> None:
+    """Warn in a line that is shown every time: without a registry in the user's namespace."""
+    warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 
 class LiveDisplay:
@@ -126,7 +165,7 @@ class LiveDisplay:
             self._handle.update(bundle, raw=True)
 
     def _print(self, text: str) -> None:
-        """Print what of a text fits on the screen: rows that have left it cannot be replaced."""
+        """Print the rows that fit on the screen: rows above it cannot be replaced."""
         from gpumagic.render.text import fold, screen
 
         columns, most = screen()

@@ -11,7 +11,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import variable_name
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             **options,
         )
-        # What begins with a number is no option: -1,0 gets a message of its own.
+        # A word that begins with a number is no option: -1,0 has a message of its own.
         self._negative_number_matcher = re.compile(r"-\d[\d.,-]*$")
 
     def error(self, message: str) -> NoReturn:
@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
         found: list[str] = []
         wants_value = _wants_value(self)
         for joined in words:
-            flags, word = ([], joined) if "--" in found else _apart(joined, wants_value)
+            flags, word = ([], joined) if "--" in found else _split_flags(joined, wants_value)
             found += flags
             if found and found[-1] in single and re.match(r"-\d", word):
                 found[-1] += word if len(found[-1]) == 2 else f"={word}"
@@ -105,6 +105,18 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         help="store the result object in NAME",
     )
     group.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
+
+
+def add_functions_option(parser: Any) -> None:
+    """Add ``-f``, which belongs to ``--lines``."""
+    parser.add_argument(
+        "-f",
+        dest="functions",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="with --lines, the lines of this function too; may be repeated",
+    )
 
 
 def split(line: str) -> list[str]:
@@ -132,8 +144,8 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     return parser.parse_words(taken), rest
 
 
-def _apart(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
-    """Return options joined in front that take no value, and the rest: ``-qon 2``'s is ``-n 2``."""
+def _split_flags(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:
+    """Split joined options without values from the first other one: ``-qon 2`` ends in ``-n 2``."""
     flags: list[str] = []
     while wants_value.get(text[:2]) is False and text[:1] == "-" and f"-{text[2:3]}" in wants_value:
         flags.append(text[:2])
@@ -153,7 +165,7 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
     taken: list[str] = []
     rest = line.strip()
     while rest.startswith("-"):
-        flags, before = _apart(rest, wants_value)
+        flags, before = _split_flags(rest, wants_value)
         taken += flags
         name, _, rest = before.partition(" ")
         rest = rest.lstrip()
@@ -201,3 +213,36 @@ def take_semicolon(line: str) -> tuple[str, bool]:
     if stripped.endswith(";"):
         return stripped[:-1].rstrip(), True
     return line, False
+
+
+class MagicLine(NamedTuple):
+    """The line of a magic, parsed: its options, and the statement that follows them."""
+
+    text: str
+    options: argparse.Namespace
+    #: The options that differ from their defaults, by name, as `Parser.given` returns them.
+    given: Mapping[str, Any]
+    #: The options, and what follows them, as they are written.
+    written: str
+    rest: str
+    #: ``rest`` without a trailing ``;``, and whether there was one.
+    statement: str
+    silent: bool
+
+    @property
+    def is_code(self) -> bool:
+        """Whether ``--`` says that code follows, and no verb."""
+        return "--" in self.written.split()
+
+
+def parse_line(parser: Parser, line: str, *, quiet: bool) -> MagicLine:
+    """Parse the line of a magic that takes a statement; ``quiet`` as if ``-q`` were given.
+
+    Raises:
+        SpecError: an option does not fit.
+    """
+    options, rest = take_options(parser, line)
+    given = parser.given(options)
+    options.quiet = options.quiet or quiet
+    written = line.strip().removesuffix(rest)
+    return MagicLine(line, options, given, written, rest, *take_semicolon(rest))

@@ -19,8 +19,8 @@ DELAY, PERIOD = 1.0, 0.2
 class Progress:
     """The share done, the time elapsed and the current median, in one place.
 
-    An output of its own in a notebook, and a line on standard error in a terminal, which what the
-    timed code prints does not meet. No thread is started.
+    An output of its own in a notebook, and in a terminal a line on standard error, apart from the
+    output of the timed code. No thread is started.
     """
 
     def __init__(self, shell: Any, *, enabled: bool = True, what: str = "%cudatime") -> None:

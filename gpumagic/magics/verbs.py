@@ -7,21 +7,45 @@ import builtins
 import difflib
 import keyword
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import Parser, split
+from gpumagic.magics.parsing import MagicLine, Parser, split
 
-#: The verbs of ``%gpumem``: by verb, the module of this package with ``parser(verb)`` and
-#: ``run(verb, magics, options, silent)``.
-VERBS = {
-    **dict.fromkeys(("on", "off", "log", "plot"), "gpumem.per_cell"),
-    **dict.fromkeys(("record", "snapshot", "cells"), "gpumem.history"),
-    **dict.fromkeys(("vars", "free", "explain"), "gpumem.holders"),
-    "limit": "gpumem.limit",
-    **dict.fromkeys(("park", "unpark"), "gpumem.park"),
+
+class Verb(NamedTuple):
+    """A verb of a magic."""
+
+    #: The `VerbModule` of this package that runs it.
+    module: str
+    #: What completion says of it.
+    meaning: str
+
+
+#: By magic and verb.
+VERBS: Mapping[str, Mapping[str, Verb]] = {
+    "cudatime": {
+        "on": Verb("cudatime.per_cell", "time every cell"),
+        "off": Verb("cudatime.per_cell", "stop that"),
+        "log": Verb("cudatime.per_cell", "all cells"),
+    },
+    "gpumem": {
+        "on": Verb("gpumem.per_cell", "measure every cell"),
+        "off": Verb("gpumem.per_cell", "stop that"),
+        "log": Verb("gpumem.per_cell", "all cells"),
+        "plot": Verb("gpumem.per_cell", "all cells"),
+        "record": Verb("gpumem.history", "history"),
+        "cells": Verb("gpumem.history", "memory by cell"),
+        "snapshot": Verb("gpumem.history", "to a file"),
+        "vars": Verb("gpumem.holders", "what holds memory"),
+        "free": Verb("gpumem.holders", "free memory"),
+        "explain": Verb("gpumem.holders", "out of memory"),
+        "limit": Verb("gpumem.limit", "as a smaller GPU"),
+        "park": Verb("gpumem.park", "to the host"),
+        "unpark": Verb("gpumem.park", "to the device"),
+    },
 }
 
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
@@ -42,21 +66,16 @@ class VerbModule(Protocol):
         """Run a verb and return its result."""
 
 
-def take_verb(
-    options: str, statement: str, verbs: Mapping[str, str] = VERBS
-) -> tuple[str, str] | None:
-    """Return the verb and the rest of the line; None if ``statement`` begins with no verb.
-
-    ``options`` preceded it; a ``--`` among them says that a statement follows.
-    """
-    word, _, rest = statement.partition(" ")
+def take_verb(magic: str, line: MagicLine) -> tuple[str, str] | None:
+    """Return the verb of a line, and its options and arguments; None if it has no verb."""
+    word, _, rest = line.statement.partition(" ")
     rest = rest.lstrip()
-    if word not in verbs or "--" in options.split() or _OPERATOR.match(rest):
+    if word not in VERBS[magic] or line.is_code or _OPERATOR.match(rest):
         return None
-    return word, rest
+    return word, f"{line.written} {rest}"
 
 
-def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping[str, Any]) -> None:
+def check_name(magic: str, statement: str, *known: Mapping[str, Any]) -> None:
     """Refuse a statement that is a misspelt verb and the name of no variable.
 
     Raises:
@@ -66,26 +85,24 @@ def check_name(magic: str, statement: str, verbs: Iterable[str], *known: Mapping
         return
     if any(statement in names for names in (*known, vars(builtins))):
         return
-    near = difflib.get_close_matches(statement, verbs, n=1)
+    near = difflib.get_close_matches(statement, VERBS[magic], n=1)
     if near:
-        raise SpecError(f"{magic} {statement}: there is no such name; did you mean {near[0]}?")
+        raise SpecError(f"%{magic} {statement}: there is no such name; did you mean {near[0]}?")
 
 
-def verb_module(verb: str, verbs: Mapping[str, str] = VERBS) -> VerbModule:
+def verb_module(magic: str, verb: str) -> VerbModule:
     """Return the module that parses and runs a verb."""
-    return cast(VerbModule, import_module(f"gpumagic.magics.{verbs[verb]}"))
+    return cast(VerbModule, import_module(f"gpumagic.magics.{VERBS[magic][verb].module}"))
 
 
-def run_verb(
-    magics: Any, verb: str, words: str, *, silent: bool, verbs: Mapping[str, str] = VERBS
-) -> Any:
+def run_verb(magics: Any, magic: str, verb: str, words: str, *, silent: bool) -> Any:
     """Run a verb and return its result; ``words`` are its options and arguments.
 
     Raises:
         SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    module = verb_module(verb, verbs)
+    module = verb_module(magic, verb)
     options = module.parser(verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True

@@ -1,16 +1,17 @@
-"""GPU memory: how much is in use, what code does to it, what holds it, how to free it.
+"""GPU memory: how much is in use, what code changes, what holds it, how to free it.
 
 How much
     `report` (``%gpumem``), `peak_ledger` (exact peaks, the user's own unchanged), `measurement`
-    (``%%gpumem`` and `gpumagic.gpumem`), `per_cell` and `cell_log` (``%gpumem on``).
+    (``%%gpumem`` and `gpumagic.gpumem`), `per_cell` (``%gpumem on``), `regression`
+    (``--against``), `limit` (``%gpumem limit``), `fit` (``--fit``).
 By line, by cell
     `line_profiler` and `retained` (``--lines``), `history` (``%gpumem record``).
 What holds it
-    `snapshot` (what the allocator tells), `allocator_blocks` (its blocks), `object_graph` (the walk
-    over the user's objects), `referents` (what each refers to), `notebook_references` (what IPython
-    references by itself), `other_references` (threads, event loops, registered functions),
-    `reference_counts` (whether all references to an object are known), `attribution` (all of them
-    added up), `heap_scan` (what is not referenced by any variable, by all objects of the process).
+    `snapshot` (of the allocator), `allocator_blocks` (its blocks), `object_graph` (the walk
+    over the user's objects), `referents` (of each object), `notebook_references` (IPython's own
+    references), `other_references` (threads, event loops, registered functions),
+    `reference_counts` (whether all references to an object are known), `attribution` (the
+    sum), `heap_scan` (of all objects, for memory that no variable references).
 Freeing it
     `freeing` (``%gpumem free``), `oom` and `remedies` (the out-of-memory report), `start_counters`
     (the counters at a cell's start, with which its failure is compared).

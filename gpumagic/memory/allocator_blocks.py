@@ -1,6 +1,6 @@
-"""The allocator's blocks: what is allocated, where, and what would be left without some of it.
+"""The allocator's blocks: what is allocated, where, and what is left when some of it is freed.
 
-Other allocators than torch's native one list no blocks: there the tensors' storages stand for them.
+Other allocators than torch's native one list no blocks: the tensors' storages replace them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Blocks:
                 blocks._read()
             except RuntimeError as error:
                 raise UnreadableError(
-                    f"the allocator cannot be asked: {text.reason(error)}"
+                    f"the allocator's counters cannot be read: {text.reason(error)}"
                 ) from None
             if blocks.consistent:
                 break
@@ -59,9 +59,7 @@ class Blocks:
 
     def _read(self) -> None:
         for ordinal in torch_cuda.contexts():
-            stats = torch_cuda.memory_stats(ordinal)
-            self.allocated[ordinal] = stats["allocated_bytes"]["all"]["current"]
-            self.reserved[ordinal] = stats["reserved_bytes"]["all"]["current"]
+            self.allocated[ordinal], self.reserved[ordinal] = torch_cuda.memory_held(ordinal)
         if not self.allocated:
             return
         if torch_cuda.allocator_backend() != "native":
@@ -78,7 +76,7 @@ class Blocks:
         self.consistent = found == self.allocated
 
     def finder(self, *, storages: bool = False) -> Callable[[Any], int | None]:
-        """Return a function from a tensor to the place in `all` of its block, or None.
+        """Return a function that returns the place in `all` of a tensor's block, or None.
 
         With ``storages`` it takes storages themselves.
         """
@@ -94,7 +92,7 @@ class Blocks:
             found = at.get(address)
             if found is not None or not address:
                 return found
-            # Memory of another library (DLPack, a pool of its own) may begin inside a block.
+            # Memory of another library (DLPack, its own pool) may begin inside a block.
             place = bisect_right(addresses, address) - 1
             if place < 0:
                 return None
@@ -132,7 +130,7 @@ class Blocks:
     def without(self, gone: Iterable[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Return allocated and reserved bytes by ordinal with the blocks ``gone`` freed.
 
-        ``gone`` are places in `all`. With an empty cache; reserved may be less still, since an
+        ``gone`` are places in `all`. With an empty cache; reserved may be even less, since an
         expandable segment shrinks.
         """
         gone = set(gone)

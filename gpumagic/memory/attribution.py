@@ -1,4 +1,4 @@
-"""What holds GPU memory, to the byte: the result of the walk, by the allocator's blocks."""
+"""What holds GPU memory, to the byte: the blocks that each variable leads to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def holders(
     """Return what holds GPU memory, by the user's variables. Bytes.
 
     Walks over what the variables in ``namespace`` reference (default: the notebook's, or the main
-    module's) and runs no user code. What only the notebook references is counted apart. The locals
+    module's) and runs no user code. What only the notebook references is counted separately. Locals
     of running functions are in no namespace: ``holders({**globals(), **locals()})``.
 
     Args:
@@ -94,7 +94,7 @@ class Survey:
         modules = {**tracebacks.users_modules(), **plugins}
         roots = [*named_roots(namespace, modules, notebook), *finalized()]
         without: list[Any] = [namespace, sys.modules, vars(sys), vars(builtins)]
-        # What is in them has roots of its own.
+        # Their content has roots of its own.
         without += map(introspection.module_attributes, plugins.values())
         if notebook is not None:
             roots += notebook.roots()
@@ -123,7 +123,7 @@ class Survey:
         return survey
 
     def _name_locals(self) -> None:
-        """Count what a failed function's variable holds not to its exception, too."""
+        """Do not count to the last exception what a failed function's variable holds."""
         local = self._mask(lambda root: root.kind == LOCAL)
         last = self._mask(lambda root: root.name == LAST)
         for block, owners in self.walked.owners.items():
@@ -131,7 +131,7 @@ class Survey:
                 self.walked.owners[block] = owners & ~last
 
     def _name_elsewhere(self) -> None:
-        """Remove the unknown reference where a known one explains it."""
+        """Remove the unknown reference from blocks that a known root outside of variables holds."""
         known = self._mask(lambda root: root.kind in KINDS)
         unknown = self._mask(lambda root: root.name == ELSEWHERE)
         for block, owners in self.walked.owners.items():
@@ -146,7 +146,7 @@ class Survey:
     def beside(
         self, chosen: Callable[[Root], bool], going: Callable[[Root], bool]
     ) -> tuple[set[int], set[int], list[str]]:
-        """Return the chosen roots' blocks, those not freed with the ``going`` roots, and why."""
+        """Return the chosen roots' blocks, those that others than ``going`` hold, and who."""
         mask, staying = self._mask(chosen), ~self._mask(going)
         held = {b: owners for b, owners in self.walked.owners.items() if owners & mask}
         rest = {block for block, owners in held.items() if owners & staying}
@@ -154,7 +154,7 @@ class Survey:
         return set(held), rest, list(who)
 
     def alone(self, beside: Callable[[Root], bool]) -> dict[int, set[int]]:
-        """Return by a root's place the blocks of which only ``beside`` roots are other holders."""
+        """Return by a root's place the blocks that otherwise only ``beside`` roots hold."""
         mask = self._mask(beside)
         found: dict[int, set[int]] = {}
         for block, owners in self.walked.owners.items():
@@ -338,7 +338,7 @@ def _kind(value: Any) -> tuple[int, str]:
         return 5, "class"
     if introspection.derives(kind, *_FUNCTIONS):
         return 5, "function"
-    # A list before a variable that a loop over it has left behind.
+    # A list ranks before the variable of a loop over it.
     return 1 if id(kind) in _CONTAINERS else 3, introspection.name_of(kind)
 
 

@@ -1,7 +1,7 @@
-"""Which code certainly uses no GPU memory: what it names and calls is looked up, nothing is run.
+"""Which code certainly uses no GPU memory: its names are looked up, nothing is run.
 
 A cell that names only plain values, functions of Python's own modules and functions of the user's
-that do the same, leaves parked memory where it is. Whatever is not known may use it.
+that do the same, leaves parked memory in the host. Unknown names may use it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from gpumagic.system import introspection
 
-#: Of Python's own modules: those that lead to any object of the process, or run any code.
-_LEADING = {
+#: Of Python's own modules: those that give access to any object of the process, or run any code.
+_UNSAFE_MODULES = {
     *("gc", "sys", "inspect", "builtins", "ctypes", "threading", "_thread", "asyncio", "queue"),
     *("concurrent", "multiprocessing", "importlib", "runpy", "code", "codeop", "pdb", "bdb"),
     *("cProfile", "profile", "timeit", "pickle", "copy", "types", "weakref", "traceback"),
@@ -37,8 +37,8 @@ _LEADING = {
 _VALUES = {"datetime", "decimal", "fractions", "uuid", "pathlib", "re", "zoneinfo"}
 #: Libraries whose functions use no tensor that is not passed to them.
 _LIBRARIES = {"numpy"}
-#: Functions that run code, or reach what they are not given.
-_REACHING = {
+#: Functions that run code, or access objects that are not passed to them.
+_UNSAFE_FUNCTIONS = {
     *("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "dir", "getattr"),
     *("setattr", "delattr", "hasattr", "breakpoint", "input", "help"),
 }
@@ -46,7 +46,7 @@ _REACHING = {
 _LINE_MAGICS = {"pwd", "cd", "ls", "env", "pip", "conda", "config", "who", "load_ext"}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...))
 _CONTAINERS = (list, tuple, set, frozenset)
-#: So many values of containers are looked at.
+#: The most values of containers that are checked.
 _MOST = 10_000
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
@@ -119,7 +119,7 @@ class _Lookup:
             if name in space:
                 return self._is_plain(space[name])
             if hasattr(builtins, name):
-                return name not in _REACHING
+                return name not in _UNSAFE_FUNCTIONS
             return True  # assigned by the cell, from what it may use; or a NameError
         if operation == "IMPORT_NAME":
             return _is_known_module(name)
@@ -178,6 +178,6 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _is_known_module(name: str) -> bool:
     root = name.partition(".")[0]
-    if root in _LEADING:
+    if root in _UNSAFE_MODULES:
         return False
     return root in _LIBRARIES or root in sys.stdlib_module_names

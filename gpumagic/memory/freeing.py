@@ -25,7 +25,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     """Delete ``names`` and the notebook's own references, collect garbage, and empty the cache.
 
     No other variable is changed. With ``dry_run`` nothing is changed at all, and the figures are
-    those to be expected; how much of it is garbage is not known before.
+    estimates; how much is garbage is not known before.
 
     Raises:
         SpecError: no such variable; nothing is done then.
@@ -82,7 +82,7 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
 
 
 def _is_of(root: Root, names: Collection[str]) -> bool:
-    """Whether a root is a variable in ``names``, or what is in a module of such a name."""
+    """Return whether a root is a variable in ``names``, or one of a module of such a name."""
     return not root.by_notebook and root.name.partition(".")[0] in names
 
 
@@ -142,9 +142,8 @@ _Counters = tuple[dict[int, int], dict[int, int]]
 
 def _counters() -> _Counters:
     """Return allocated and reserved bytes by ordinal."""
-    stats = {ordinal: torch_cuda.memory_stats(ordinal) for ordinal in torch_cuda.contexts()}
-    allocated = {i: s["allocated_bytes"]["all"]["current"] for i, s in stats.items()}
-    return allocated, {i: s["reserved_bytes"]["all"]["current"] for i, s in stats.items()}
+    held = {ordinal: torch_cuda.memory_held(ordinal) for ordinal in torch_cuda.contexts()}
+    return {i: each for i, (each, _) in held.items()}, {i: each for i, (_, each) in held.items()}
 
 
 def _minus(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:

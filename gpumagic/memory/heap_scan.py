@@ -1,4 +1,4 @@
-"""What holds the blocks that no variable references: a scan of all objects of the process."""
+"""Find what holds the blocks that no variable references, among all objects of the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions, tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
-from gpumagic.memory.other_references import stack_of
 from gpumagic.memory.snapshot import Block
 from gpumagic.results import Site
 from gpumagic.system import introspection
@@ -37,10 +36,10 @@ def summed(found: Iterable[tuple[Block, str]]) -> dict[int, tuple[Site, ...]]:
 def scanned(
     blocks: Blocks, rest: Sequence[int], cell_of: tracebacks.CellOf
 ) -> dict[int, tuple[Site, ...]]:
-    """Return what no variable references by its other referrers; looks at all objects."""
+    """Return what no variable references, by its other referrers."""
     torch = torch_cuda.loaded()
     wanted, find = set(rest), blocks.finder()
-    #: Side by side, so that nothing here refers to a tensor but this one list.
+    #: In parallel lists, so that only this one refers to the tensors.
     tensors: list[Any] = []
     places: list[int] = []
     with plain_functions():
@@ -61,9 +60,9 @@ def scanned(
     for thing, block, count in zip(tensors, places, counts, strict=True):
         where = named.get(id(thing))
         if where is None:
-            # C++ that refers to a tensor may refer to Python's object, once.
+            # C++ that refers to a tensor may hold one reference to its Python object.
             alone = count <= plain or (count == plain + 1 and _shared(thing))
-            where = "no object of Python's" if alone else "what Python does not list"
+            where = "no Python object" if alone else "objects that Python does not list"
         found.setdefault(block, where)
     return summed((blocks.all[block], f"held by {where}") for block, where in found.items())
 
@@ -76,7 +75,7 @@ def _shared(tensor: Any) -> bool:
 def _variables(cell_of: tracebacks.CellOf) -> dict[int, str]:
     """Return by `id` the displayed names of the variables of functions running in this thread."""
     found: dict[int, str] = {}
-    for frame in stack_of(sys._getframe()):
+    for frame in tracebacks.stack(sys._getframe()):
         module = frame.f_globals.get("__name__")
         if type(module) is str and module.partition(".")[0] == __package__.partition(".")[0]:
             continue  # this scan itself
@@ -86,7 +85,7 @@ def _variables(cell_of: tracebacks.CellOf) -> dict[int, str]:
     return found
 
 
-#: So many referrers without a name are followed back from a tensor.
+#: The most referrers without a name that are followed from a tensor.
 _STEPS = 5
 
 
@@ -98,19 +97,19 @@ def _referrers(things: list[Any], cell_of: tracebacks.CellOf) -> dict[int, str]:
     seen = set(map(id, things))
     variables = _variables(cell_of)
     found.update((i, variables[i]) for i in seen if i in variables)
-    #: Side by side: what is referred to, and the ids of those things that it leads to.
+    #: In parallel: the objects whose referrers are wanted, and the ids that each leads to.
     held, leads = things, [{id(thing)} for thing in things]
     for _ in range(_STEPS):
         places = {id(thing): place for place, thing in enumerate(held)}
         above: list[Any] = []
         above_leads: list[set[int]] = []
-        for holder in _who(held):
+        for holder in _referring(held):
             inside = [places[id(e)] for e in gc.get_referents(holder) if id(e) in places]
             to = {each for place in inside for each in leads[place] if each not in found}
             if id(holder) in seen or not to:
                 continue
             seen.add(id(holder))
-            where = _called(holder, places, modules, cell_of)
+            where = _described(holder, places, modules, cell_of)
             if id(holder) in variables:
                 found.update((each, variables[id(holder)]) for each in to)
             elif id(holder) not in modules and id(type(holder)) in _NAMELESS:
@@ -123,13 +122,13 @@ def _referrers(things: list[Any], cell_of: tracebacks.CellOf) -> dict[int, str]:
     return {**nameless, **found}
 
 
-def _who(things: list[Any]) -> list[Any]:
+def _referring(things: list[Any]) -> list[Any]:
     """Return the referrers of ``things``, except the list itself and frames."""
     found = gc.get_referrers(*things) if things else []
     return [f for f in found if f is not things and type(f) is not types.FrameType]
 
 
-def _called(
+def _described(
     holder: Any, held: Container[int], modules: Mapping[int, str], cell_of: tracebacks.CellOf
 ) -> str:
     """Return the displayed name of an object that refers to one of those with the ids ``held``."""

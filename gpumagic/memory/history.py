@@ -1,7 +1,7 @@
 """Record the allocator's history within bounds; live memory by the cell that allocated it.
 
-torch's own defaults keep all events, with C++ stacks; here the newest events are kept, with the
-Python stacks of allocations.
+torch's own defaults keep all events, with C++ stacks; here only the newest events are kept, with
+the Python stacks of allocations.
 
 Which cell made an allocation is determined by the outermost frame of its stack that is a cell's own
 code; where there is none (the backward threads of autograd have no Python stack) and for a cell
@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import CellHook, CellHooks, first_line
+from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.records import first_line
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
@@ -138,7 +139,7 @@ class History:
         self._max_entries: int | None = None
 
     def state(self, message: str = "") -> HistoryState:
-        """Whether the history is recorded now, or will be as soon as CUDA is in use."""
+        """Return whether the history is recorded now, or will be as soon as CUDA is in use."""
         armed = self._waiting is not None
         recording = recorded_by_others()
         own = armed or (recording and self._own)
@@ -158,7 +159,7 @@ class History:
         if not torch_cuda.built_with_cuda():
             raise DeviceError("this torch has no CUDA support")
         if self._waiting is not None:
-            return self.state(f"It is so already: {_LATER[0].lower()}{_LATER[1:]}")
+            return self.state(f"It is on already: {_LATER[0].lower()}{_LATER[1:]}")
         if not torch_cuda.initialized():
             self._wait(max_entries)
             return self.state(_LATER)
@@ -204,7 +205,7 @@ class History:
             torch_cuda.cancel(begin)
 
     def off(self) -> HistoryState:
-        """Stop recording, also where the user began it; what was recorded is gone."""
+        """Stop recording, also where the user began it, and drop what was recorded."""
         before = self.state()
         self._remove_hook()
         self._cancel_wait()
@@ -259,7 +260,7 @@ class History:
                 begun.run.number = result.execution_count
             begun = begun.outer
 
-    def _turn(self, begun: _Begun | None) -> None:
+    def _note_running(self, begun: _Begun | None) -> None:
         self._innermost = begun
         self._cells.add_run(_now(), None if begun is None else begun.run)
 
@@ -269,22 +270,22 @@ class History:
         else:
             run = Run(first_line(info.raw_cell))
         begun = _Begun(info, run, outer)
-        self._turn(begun)
+        self._note_running(begun)
         return begun
 
     def _cancelled(self) -> None:
-        self._turn(None)
+        self._note_running(None)
 
     def _failed(self, error: Exception) -> None:
         print(
-            f"%gpumem cells: cells are told apart no longer ({text.named(error)}); "
-            "'%gpumem record on' begins anew"
+            f"%gpumem cells: cells are not distinguished any more ({text.named(error)}); "
+            "'%gpumem record on' starts again"
         )
 
     def _after(self, begun: _Begun | None, result: Any) -> None:
         if begun is None:
             return
-        self._turn(begun.outer)
+        self._note_running(begun.outer)
         run = begun.run
         number = result.execution_count
         if number is None:

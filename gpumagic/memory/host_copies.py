@@ -12,7 +12,7 @@ CHUNK = 1 << 26
 
 
 class HostCopies:
-    """Bytes of many storages, one after the other.
+    """The bytes of many storages, one after the other.
 
     In pinned memory while there is some, else in pageable memory. ``total`` is how many bytes
     there will be.

@@ -15,8 +15,8 @@ class IdleParking:
     """Parks when a kernel has been idle for some time.
 
     ``call_later(seconds, function)`` returns what ``cancel`` takes, as an event loop has them. The
-    loop calls while no cell runs and no message of a widget is handled, unless these run it
-    themselves: ``cell_begins``, ``cell_ended`` and the like say so.
+    loop calls while no cell runs and no message of a widget is handled, unless these run the loop
+    themselves: so `begin_activity` and `end_activity` are called around them.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class IdleParking:
         self._restart()
 
     def off(self) -> None:
-        """Park no more by itself; what is parked stays parked."""
+        """Stop parking automatically; what is parked stays parked."""
         self.after = None
         self._stop()
 
@@ -51,7 +51,7 @@ class IdleParking:
         self._stop()
 
     def end_activity(self, *, all_of_it: bool = False) -> None:
-        """Note that it has ended; with ``all_of_it`` nothing is going on."""
+        """Note that one has ended; with ``all_of_it``, that none is left."""
         self._busy = 0 if all_of_it else max(self._busy - 1, 0)
         if not self._busy:
             self._restart()
@@ -69,7 +69,7 @@ class IdleParking:
     def _due(self) -> None:
         self._timer = None
         if self._busy or self.after is None:
-            return  # the end of it starts the time anew
+            return  # `end_activity` restarts the time
         if PARKING.active or debugger_attached(self._shell):
             self._restart()
             return

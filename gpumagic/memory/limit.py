@@ -1,8 +1,8 @@
 """A bound on torch's allocator, as if each device had so much memory in all.
 
 ``torch.cuda.set_per_process_memory_fraction`` bounds the caching allocator alone, not the context
-or libraries, which count here too: so of a limit the allocator has what this process does not hold
-outside of it. Where the limit is reached, torch raises its own out-of-memory error.
+or libraries, which count here too: so the allocator's share of a limit is what this process does
+not hold outside of it. Where the limit is reached, torch raises its own out-of-memory error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gpumagic.memory.report import memory_report
 from gpumagic.render.units import bytes_
 from gpumagic.system import text
 
-#: What is assumed to lie outside the allocator, where nothing tells it.
+#: The bytes outside the allocator that are assumed where they are not known.
 _UNKNOWN = 0
 
 
 @dataclass
 class MemoryLimit:
-    """The limit of this process, and what the user had set before it."""
+    """The limit of this process, and the user's own fractions from before."""
 
     #: Bytes of each device; None for no limit.
     size: int | None = None
@@ -92,7 +92,7 @@ class MemoryLimit:
         _set_fraction(ordinal, min(fraction, before))
 
     def lift(self) -> None:
-        """Put back what the user had set."""
+        """Remove the limit: restore the user's own fractions."""
         self.size = None
         for ordinal, fraction in self._before.items():
             _set_fraction(ordinal, fraction)
@@ -102,7 +102,7 @@ class MemoryLimit:
 def _fraction(ordinal: int) -> float:
     torch: Any = torch_cuda.loaded()
     try:
-        # The guard: in torch 2.6 the question leaves the device that it is about the current one.
+        # The guard: in torch 2.6 the query leaves its device the current one.
         with torch.cuda.device(ordinal):
             return float(torch._C._cuda_getMemoryFraction(ordinal))
     except (RuntimeError, AttributeError):
@@ -117,5 +117,5 @@ def _set_fraction(ordinal: int, fraction: float) -> None:
         raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
 
 
-#: The one of this process.
+#: The limit of this process.
 LIMIT = MemoryLimit()

@@ -1,4 +1,4 @@
-"""Measure what each line of a cell does to GPU memory: the allocator's counters, read at each line.
+"""Measure the change of GPU memory by each line of a cell: read the counters at each line.
 
 One scope of the ledger serves the lines and the cell: the lines' intervals add up to the cell's.
 """
@@ -19,7 +19,7 @@ from gpumagic.results import LineMemory, LineReport, MemoryDelta, SourceLines
 
 
 class _Reading(NamedTuple):
-    """The counters of a device at one time; the totals count from the cell's beginning."""
+    """The counters of a device at one time; the totals are since the cell began."""
 
     allocated: int = 0
     total_allocated: int = 0
@@ -28,7 +28,7 @@ class _Reading(NamedTuple):
 
 
 class _LineTotal:
-    """What a line did to a device's memory, summed over its runs."""
+    """The change of a device's memory by a line, summed over its runs."""
 
     def __init__(self) -> None:
         self.change = self.allocated = self.freed = self.peak = 0
@@ -55,7 +55,7 @@ class _LineTotal:
 
 
 class _CallMemory:
-    """What is counted of a call of traced code, by ordinal of a device. Bytes."""
+    """The counters of a call of traced code, by ordinal of a device. Bytes."""
 
     def __init__(self) -> None:
         #: The reading at the beginning of the line that runs.
@@ -97,8 +97,8 @@ class _MemoryCounter:
             earlier = self.cell.get(ordinal)
             self.cell[ordinal] = interval if earlier is None else earlier.and_then(interval)
             if running is not None:
-                _raise(running.peak, ordinal, peak)
-                _raise(running.highest, ordinal, peak)
+                _update_peak(running.peak, ordinal, peak)
+                _update_peak(running.highest, ordinal, peak)
 
     def begin_statement(self, call: _CallMemory) -> None:
         call.carried = {}
@@ -117,24 +117,24 @@ class _MemoryCounter:
             if recursive:
                 continue
             peak = call.peak.get(ordinal, end.allocated) + carried
-            # By more than the totals, which another allocator than torch's own does not count.
+            # Not by the totals alone, which other allocators than torch's own do not count.
             if end != start or peak > start.allocated:
                 self.totals.setdefault((line, ordinal), _LineTotal()).add(start, end, peak)
 
     def end_call(self, call: _CallMemory, caller: _CallMemory | None) -> None:
         if caller is not None:
             for ordinal, peak in call.highest.items():
-                _raise(caller.peak, ordinal, peak)
-                _raise(caller.highest, ordinal, peak)
+                _update_peak(caller.peak, ordinal, peak)
+                _update_peak(caller.highest, ordinal, peak)
         call.highest = {}
 
 
-def _raise(peaks: dict[int, int], ordinal: int, peak: int) -> None:
+def _update_peak(peaks: dict[int, int], ordinal: int, peak: int) -> None:
     peaks[ordinal] = max(peaks.get(ordinal, 0), peak)
 
 
 class _Profile:
-    """A cell that is being measured line by line, and what it takes to end that."""
+    """The measurement of a cell line by line."""
 
     def __init__(self, sources: Sequence[Source], scope: Scope) -> None:
         self._sources = sources
@@ -175,7 +175,7 @@ class _Profile:
     def _cell(self, partial: bool) -> MemoryDelta:
         """Read the counters once more; return what the whole cell did."""
         try:
-            # What came after the last traced line is in the log, too, by which blocks are counted.
+            # The log, by which blocks are counted, contains what came after the last traced line.
             self._counter.read(None)
         except Exception as failure:
             return memory_delta(unreadable(failure), partial=partial)
@@ -188,8 +188,8 @@ class _Profile:
         if log is None:
             if self._counter.totals:
                 self._notes.append(
-                    "what stayed is not known: CUDA came up in the cell, or its allocator keeps no "
-                    "log"
+                    "what stayed is not known: CUDA was initialised in the cell, or its allocator "
+                    "keeps no log"
                 )
             return {}
         living: Mapping[int, Living] = {}

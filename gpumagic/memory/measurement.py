@@ -1,4 +1,4 @@
-"""Measure what a block, a function or a statement does to GPU memory.
+"""Measure the change of GPU memory by a block, a function or a statement.
 
 The figures are the counters of torch's allocator: exact, without synchronising. Nothing here
 imports torch, makes a context, starts a thread, collects garbage or empties a cache.
@@ -22,9 +22,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Measurement(Measured["Scope | str", MemoryDelta]):
-    """A context manager that measures what its body does to GPU memory, also when it raises.
+    """A context manager that measures the change of GPU memory by its body, also when it raises.
 
-    Has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
+    It has the attributes of the `MemoryDelta` in ``result`` once the body has ended::
 
         with Measurement() as m:
             step()
@@ -49,11 +49,6 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
         except Exception as failure:
             return memory_delta(unreadable(failure), partial=partial)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.result, name)
-
     def __repr__(self) -> str:
         return "<Measurement: not ended>" if self.finished is None else repr(self.finished)
 
@@ -69,7 +64,7 @@ class Measurement(Measured["Scope | str", MemoryDelta]):
 def memory_delta(
     changed: Mapping[int, DeviceMemoryDelta] | str, *, partial: bool = False
 ) -> MemoryDelta:
-    """Return the change of each device as a result; ``changed`` may be why it is not known."""
+    """Return the change of each device as a result; ``changed`` may be the reason for none."""
     if isinstance(changed, str):
         return MemoryDelta(partial=partial, error=changed)
     if not changed:
@@ -116,10 +111,10 @@ class EnterableReport(MemoryReport):
         return cast(_Function, _measured(function))
 
 
-#: What reports have begun to measure.
+#: The measurements that reports have begun.
 _MEASURING: Scopes[Measurement] = Scopes()
 
-#: The report before, of the function's callers; every shell keeps its own.
+#: The previous report of `gpumem`; each shell has its own.
 _previous: MemoryReport | None = None
 
 
@@ -130,7 +125,7 @@ def gpumem(code: str, globals: dict[str, Any] | None = None) -> MemoryDelta: ...
 @overload
 def gpumem(code: _Function) -> _Function: ...
 def gpumem(code: Any = None, globals: dict[str, Any] | None = None) -> Any:
-    """GPU memory: a report, or what some code does to it.
+    """Report on GPU memory, or measure its change by some code.
 
     - ``gpumem()`` returns a `MemoryReport`, with the change since the last one.
     - ``with gpumem() as m:`` measures the block; afterwards ``m`` has the attributes of a

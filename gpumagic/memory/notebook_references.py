@@ -1,6 +1,6 @@
-"""What a notebook references by itself: outputs, the last result, the last exception.
+"""IPython's own references: outputs, the last result, the last exception.
 
-The shell is IPython's, passed in; nothing here imports IPython. Where each of these lives:
+The shell is passed in; nothing here imports IPython. Where each of these is referenced:
 
 - ``Out`` (``_oh``, ``output_hist``), ``_1``, ``_2``…, the latter also in ``user_ns_hidden``;
 - ``_``, ``__``, ``___``: in the namespace, in ``user_ns_hidden``, attributes of the displayhook;
@@ -56,7 +56,7 @@ class NotebookReferences:
         return found if isinstance(found, dict) else {}
 
     def is_notebooks(self, name: str, value: Any) -> bool:
-        """Whether a name in the namespace is IPython's, not the user's."""
+        """Return whether a name in the namespace is IPython's, not the user's."""
         if name in _UNDERSCORES:  # unless the user has assigned it: for _ in loader
             return value is getattr(self.shell.displayhook, name, None)
         if _NUMBERED.fullmatch(name):
@@ -72,7 +72,7 @@ class NotebookReferences:
         return cell_of(self.shell, filename)
 
     def excluded(self) -> list[Any]:
-        """Return the objects that a walk must not enter, since they lead to all others."""
+        """Return the objects that a walk must not visit, since they lead to all others."""
         shell = self.shell
         found = [shell, shell.displayhook, shell.history_manager, shell.user_module]
         found += [shell.user_ns, shell.user_global_ns, shell.user_ns_hidden, self.outputs]
@@ -88,7 +88,7 @@ class NotebookReferences:
             yield event, list(functions)
 
     def places(self) -> list[Any]:
-        """Return the objects by which a notebook references its own."""
+        """Return the objects that hold IPython's own references."""
         shell = self.shell
         found = [shell.displayhook, self._last, *self._formatters(), shell.user_ns_hidden]
         return [self.namespace, self.outputs, *found, vars(sys)]
@@ -96,7 +96,7 @@ class NotebookReferences:
     # --- roots -----------------------------------------------------------------------------------
 
     def roots(self) -> list[Root]:
-        """Return all of them as roots of a walk: first the failed functions' variables."""
+        """Return these references as roots of a walk: first the failed functions' variables."""
         found = [Root(name, LOCAL, objects, True) for name, objects in self._locals().items()]
         outputs = [(f"Out[{n}]", value) for n, value in self.outputs.items()]
         outputs += [*self._outside_out(), (RESULT, getattr(self._last, "result", None))]
@@ -183,10 +183,10 @@ class NotebookReferences:
     # --- deletion --------------------------------------------------------------------------------
 
     def release(self, roots: Collection[Root]) -> bool:
-        """Delete the references of the ``roots``; return whether the last exception's were there.
+        """Delete the references of the ``roots``; return whether the last exception was among them.
 
-        Frames are not cleared: a variable may lead to one in ways that no walk can see, and to
-        clear a generator's frame ends the generator.
+        Frames are not cleared: a variable may lead to one in ways that the walk does not see, and
+        clearing a generator's frame ends the generator.
         """
         names = {root.name for root in roots}
         self._forget_outputs(names)

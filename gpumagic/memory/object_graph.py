@@ -1,14 +1,14 @@
 """Which GPU memory each variable references: a walk over objects that runs no user code.
 
 Children come from ``gc.get_referents``, which asks the types' own C code; no attribute of a user's
-object is looked up, so properties and ``__getattr__`` never run. The walk keeps its own stack and
-visits each object once, whatever cycles there are; its cost grows with the number of objects.
+object is looked up, so properties and ``__getattr__`` never run. The walk has its own stack and
+visits each object once, also in cycles; its cost grows with the number of objects.
 
 Two steps: every root in turn leads to objects that were not yet visited, which gives each block its
 first holder; then the roots are carried along the edges, which gives each block all its holders.
 
-Where time is limited the roots take turns, so that a large one does not keep the others from being
-visited: what the notebook references first, then the variables; each a few objects, then more.
+Where time is limited the roots take turns, so that a large one does not prevent visits to the
+others: what the notebook references first, then the variables; each a few objects, then more.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.reference_counts import held_elsewhere
 from gpumagic.memory.referents import UNKNOWN, Part, Rules
 
-#: More objects than these are not visited: some seconds.
+#: The most objects that are visited: some seconds.
 LIMIT = 3_000_000
-#: So many objects of each root are visited in the first turn, and so many times more in the next.
+#: The objects of each root that are visited in its first turn, and the factor for each next one.
 _TURN, _MORE = 32, 8
-#: A longer list of what an object refers to may be looked at in parts.
+#: A longer list of referents is visited in parts.
 _LONG = 1 << 12
 
 
@@ -74,19 +74,19 @@ def walk(
     """Return which blocks each of the ``roots`` leads to.
 
     Args:
-        roots: In the order in which blocks are given to them.
-        blocks: Where the storages lie.
-        without: Objects that are not entered (the shell, its namespaces).
-        user_modules: Names of the modules whose classes are entered.
-        seconds: CPU time of this thread after which no more is visited: other threads and other
-            processes take nothing from it.
+        roots: In the order in which blocks are counted to them.
+        blocks: The allocator's blocks.
+        without: Objects that are not visited (the shell, its namespaces).
+        user_modules: Names of the modules whose classes are visited.
+        seconds: CPU time of this thread after which no more is visited: time of other threads and
+            processes does not count.
         places: The objects that reference the ``roots``. With them, one more root, after all
-            others, leads to what has references from objects that were not visited.
+            others, leads to objects with references from ones that were not visited.
     """
     graph = _Graph(blocks, user_modules, seconds)
     graph.exclude(without)
     visits = [_Visit(root.objects) for root in roots]
-    # Whatever mode or subclass of tensors is active, torch's own methods are meant.
+    # torch's own methods, whatever mode or subclass of tensors is active.
     with plain_functions():
         if seconds is None:
             for visit in visits:
@@ -134,9 +134,9 @@ class _Graph:
             self._edges.append([])
 
     def take_turns(self, first: Sequence[_Visit], then: Sequence[_Visit]) -> None:
-        """Visit what all lead to, a few objects of each in a turn, until the time is over."""
+        """Visit a few objects of each in a turn, until the time is over."""
         turn = _TURN
-        # A tensor that is found there before its turn may have a better role elsewhere.
+        # A tensor that is found here may have a better role in an earlier root.
         pending = [visit for visit in first if not self.go_on(visit, turn)]
         self._early = set(self._blocks)
         pending += [visit for visit in then if not self.go_on(visit, turn)]
@@ -145,7 +145,7 @@ class _Graph:
             pending = [visit for visit in pending if not self.go_on(visit, turn)]
 
     def go_on(self, visit: _Visit, objects: int = LIMIT) -> bool:
-        """Visit at most ``objects`` more until the time is over; return whether that was all."""
+        """Visit at most ``objects`` more until the time is over; return whether none is left."""
         stack, early = visit.stack, self._early
         number, kept, edges, rules = self._number, self._kept, self._edges, self._rules
         rule_of, last = rules.of_type, len(kept) + objects
@@ -238,7 +238,7 @@ class _Graph:
         return masks
 
 
-#: So many times all edges are looked through before they are turned round.
+#: The passes over all edges before they are reversed.
 _PASSES = 4
 
 
@@ -271,7 +271,7 @@ def numbers_leading_to(targets: Iterable[int], edges: Sequence[Sequence[int]]) -
 def _lead_backwards(
     found: bytearray, pending: Iterable[int], edges: Sequence[Sequence[int]]
 ) -> None:
-    """Add to ``found`` those of ``pending`` that lead there, by the edges turned round."""
+    """Add to ``found`` those of ``pending`` that lead there, by the reversed edges."""
     above: dict[int, list[int]] = {}
     for number in pending:
         for inner in edges[number]:

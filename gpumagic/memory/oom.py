@@ -1,18 +1,19 @@
 """Explain an out-of-memory error: the request, what holds the memory, and what helps.
 
-Read while the exception is alive, since its frames still hold what the failed functions had. Keeps
-nothing of the exception: the result is made of numbers and strings.
+Called while the exception is alive: its frames still hold the failed functions' variables. The
+result holds nothing of the exception: it has only numbers and strings.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import devices, torch_cuda
-from gpumagic.memory.allocator_blocks import UnreadableError
+from gpumagic.memory.allocator_blocks import Blocks, UnreadableError
 from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import NotebookReferences
 from gpumagic.memory.remedies import Situation, remedies
@@ -22,7 +23,7 @@ from gpumagic.system import introspection
 
 #: Seconds of CPU time that the walk over the user's objects may take; the report stays below 0.3.
 WALK = 0.12
-#: So many holders are named.
+#: The most holders that are named.
 _HOLDERS = 6
 
 #: Bounded, as are all patterns here: the text may be of any length and any origin.
@@ -41,7 +42,7 @@ _TOO_LARGE = "Tried to allocate more than 1EB memory"
 def find(error: BaseException) -> BaseException | None:
     """Return the out-of-memory error in an exception, its causes and contexts, or its group.
 
-    As far as the traceback shows them: ``raise … from None`` says that it is of no interest.
+    Only where the traceback shows it: ``raise … from None`` hides it.
     """
     torch = torch_cuda.loaded()
     if torch is None:
@@ -54,8 +55,8 @@ def find(error: BaseException) -> BaseException | None:
 def elsewhere(error: BaseException, begun: StartCounters | None = None) -> Explanation | None:
     """Return a line on an out-of-memory error that no allocation of this process has raised.
 
-    It may be a worker's that is raised again here, or one raised by hand: what this process holds
-    explains neither. The allocator counts its failures.
+    It may be a worker's that is raised again here, or one that code raised itself: what this
+    process holds explains neither. The allocator counts its failures.
 
     Args:
         error: The cell's exception.
@@ -92,65 +93,38 @@ def explain(
     if found is None:
         return None
     text = introspection.message(found)
-    device = _device(text)
     where, source = _place(found, error, NotebookReferences(shell))
-    requested = _size(_REQUESTED, text)
-    if device is None:
-        return OutOfMemory(requested=requested, where=where, source=source)
+    known = OutOfMemory(
+        device=_device(text), requested=_size(_REQUESTED, text), where=where, source=source
+    )
+    if known.device is None:
+        return known
     try:
         survey = Survey.make(shell=shell, seconds=WALK)
     except UnreadableError:
-        return OutOfMemory(device=device, requested=requested, where=where, source=source)
-    return _report(survey, device, text, requested, where, source, begun)
+        return known
+    return _report(survey, known, known.device, text, begun)
 
 
 def _report(
-    survey: Survey,
-    device: int,
-    text: str,
-    requested: int | None,
-    where: str | None,
-    source: str | None,
-    begun: StartCounters | None,
+    survey: Survey, known: OutOfMemory, device: int, text: str, begun: StartCounters | None
 ) -> OutOfMemory:
-    blocks = survey.blocks
+    """Return ``known`` with the figures of the device, what holds its memory, and the remedies."""
+    blocks, requested = survey.blocks, known.requested
     account = survey.result()
     held = account.devices.get(device)
+    holders = [h for h in held.holders if h.bytes] if held else []
     reserved, allocated = blocks.reserved.get(device, 0), blocks.allocated.get(device, 0)
     table = devices.devices(processes=True)
     listed = _listed(table, device)
+    used = None if listed is None else listed.memory_own
+    processes = _other_processes(listed)
     free, total = torch_cuda.memory_info(device)
     limit = torch_cuda.memory_limit(device)
     limit = limit if limit is not None and limit < total * 0.999 else None
-    used = None if listed is None else listed.memory_own
-    outside = None if used is None or used < reserved else used - reserved
-    largest = blocks.largest_free(device)
-    # Unused memory of a private pool cannot serve the request.
-    private = sum(
-        block.size
-        for segment in blocks.segments
-        if segment.device == device and segment.private
-        for block in segment.blocks
-        if not block.allocated
-    )
-    unused = _size(_UNUSED, text)
-    unused = (reserved - allocated if unused is None else unused) - private
-    free_then = _size(_FREE, text)
-    free_then = free if free_then is None else free_then
-    available = free_then if limit is None else min(free_then, max(limit - reserved, 0))
-    expandable = any(s.expandable for s in blocks.segments if s.device == device)
-    fragmented = None
-    if requested is not None and blocks.exact:
-        # A margin: the message gives two decimals, and blocks are rounded up.
-        fragmented = not expandable and unused > 0 and unused + available >= requested * 1.01
-        if fragmented and largest >= requested:
-            fragmented = None  # much has been freed since: how it lay then is not known
-    then = _size(_ALLOCATED, text)
-    own = None
-    if begun is not None and then is not None:
-        since = allocated_since(begun, device)
-        own = then if since is None else min(then, since)
-    before = None if begun is None else begun.get(device, Counts()).allocated
+    expandable = _is_expandable(blocks, device)
+    fragmented = _is_fragmented(blocks, device, text, requested, free, limit)
+    own, released = _of_the_cell(_size(_ALLOCATED, text), begun, device, allocated)
     complete = not survey.walked.incomplete
     situation = Situation(
         survey=survey,
@@ -163,26 +137,22 @@ def _report(
         unattributed=held.unattributed if held else 0,
         complete=complete,
         own=own,
-        released=_freed_since(then, before, allocated),
-        processes=_other_processes(listed),
+        released=released,
+        processes=processes,
         other_device=_device_with(table, device, requested),
     )
     pinned = survey.held_by(lambda root: root.by_notebook)
-    holders = [h for h in held.holders if h.bytes] if held else []
-    return OutOfMemory(
-        device=device,
+    return replace(
+        known,
         name=None if listed is None else listed.name,
-        requested=requested,
-        where=where,
-        source=source,
         total=total,
         free=free,
         reserved=reserved,
         allocated=allocated,
-        outside=outside,
+        outside=None if used is None or used < reserved else used - reserved,
         others=None if listed is None else listed.memory_others,
-        processes=_other_processes(listed),
-        largest_free=largest if blocks.exact else None,
+        processes=processes,
+        largest_free=blocks.largest_free(device) if blocks.exact else None,
         limit=limit,
         fragmented=fragmented,
         fragmentation="expandable" if expandable else "too-late" if fragmented else "",
@@ -197,18 +167,52 @@ def _report(
     )
 
 
-def _freed_since(then: int | None, before: int | None, now: int) -> int:
-    """Return the bytes that a cell had allocated when it failed and that were freed since.
+def _is_expandable(blocks: Blocks, device: int) -> bool:
+    return any(segment.expandable for segment in blocks.segments if segment.device == device)
 
-    By what was allocated then, before the cell, and now. Where it is not known what the cell had
-    allocated, all that was freed may have been its own.
+
+def _is_fragmented(
+    blocks: Blocks, device: int, text: str, requested: int | None, free: int, limit: int | None
+) -> bool | None:
+    """Return whether the request failed though there was enough unused memory; None if unknown."""
+    if requested is None or not blocks.exact:
+        return None
+    if _is_expandable(blocks, device):
+        return False
+    reserved = blocks.reserved.get(device, 0)
+    unused = _size(_UNUSED, text)
+    if unused is None:
+        unused = reserved - blocks.allocated.get(device, 0)
+    # Unused memory of a private pool cannot serve the request.
+    private = (s for s in blocks.segments if s.device == device and s.private)
+    unused -= sum(block.size for s in private for block in s.blocks if not block.allocated)
+    free_then = _size(_FREE, text)
+    available = free if free_then is None else free_then
+    if limit is not None:
+        available = min(available, max(limit - reserved, 0))
+    # A margin: the message gives two decimals, and blocks are rounded up.
+    if unused <= 0 or unused + available < requested * 1.01:
+        return False
+    # Where a large piece is free now, much has been freed since: it is not known how it was then.
+    return None if blocks.largest_free(device) >= requested else True
+
+
+def _of_the_cell(
+    then: int | None, begun: StartCounters | None, device: int, now: int
+) -> tuple[int | None, int]:
+    """Return what the cell had allocated when it failed, at most, and what of it was freed since.
+
+    By what was allocated ``then``, when it began, and ``now``. None where it is not known what the
+    cell had allocated: then all that was freed may have been its own.
     """
     if then is None:
-        return 0
-    if before is None:
-        return max(0, then - now)
+        return None, 0
+    if begun is None:
+        return None, max(0, then - now)
+    since, before = allocated_since(begun, device), begun.get(device, Counts()).allocated
     own = max(0, then - before)
-    return own - min(max(0, now - before), own)
+    released = own - min(max(0, now - before), own)
+    return then if since is None else min(then, since), released
 
 
 # --- the exception -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""References from other places than variables: running code, and functions yet to be called.
+"""References from other places than variables: running code, and registered functions.
 
 Threads by their frames, event loops by their handles, `weakref.finalize`, the attributes of `sys`,
 IPython's events. ``%gpumem free`` deletes none of these.
@@ -23,10 +23,10 @@ from gpumagic.system import introspection
 
 #: The kinds of these roots.
 CALLBACK, RUNNING, ATTRIBUTE = KINDS = "callback", "running", "attribute"
-#: Not looked at in `sys`: modules have roots of their own; the last exception is the notebook's.
+#: Excluded from `sys`: modules have roots of their own; the last exception is the notebook's.
 _OF_SYS = {"modules", "last_type", "last_value", "last_traceback", "last_exc"}
 _PLAIN = {id(kind) for kind in (types.ModuleType, types.BuiltinFunctionType, str, int, bool)}
-#: So many objects are looked at to find the task of an event loop's handle.
+#: The most objects that are visited to find the task of an event loop's handle.
 _NEAR = 64
 
 
@@ -37,21 +37,21 @@ def finalized() -> Iterator[Root]:
 
 
 class OtherReferences:
-    """All such references, as they are now."""
+    """All such references now."""
 
     def __init__(self, notebook: NotebookReferences | None) -> None:
         self._notebook = notebook
         self._threads = other_threads()
-        # Not as a list, which would be in one of its own frames, and keep them all.
-        own = stack_of(sys._getframe(1))
+        # Not as a list: one of its own frames would refer to it, and keep all of them alive.
+        own = tracebacks.stack(sys._getframe(1))
         self._loops = _loops(itertools.chain([own], (stack for _, stack in self._threads)))
 
     def excluded(self) -> list[Any]:
-        """Return the objects that a walk must not enter: what is in them has roots of its own."""
+        """Return the objects that a walk must not visit: their content has roots of its own."""
         return [loop for loop, _ in self._loops]
 
     def roots(self) -> list[Root]:
-        """Return each of them as a root of a walk."""
+        """Return these references as roots of a walk."""
         found: dict[tuple[str, str], list[Any]] = {}
         for name, kind, value in (*self._in_threads(), *self._in_loops(), *self._in_python()):
             found.setdefault((name, kind), []).append(value)
@@ -70,7 +70,7 @@ class OtherReferences:
     def _in_loops(self) -> Iterator[tuple[str, str, Any]]:
         for _, attributes in self._loops:
             for handle in _handles(attributes):
-                yield _to_go_on(handle), CALLBACK, handle
+                yield _awaiting(handle), CALLBACK, handle
             for name, value in attributes.items():
                 if name not in ("_ready", "_scheduled", "_selector"):
                     yield "the event loop", CALLBACK, value
@@ -97,18 +97,12 @@ def other_threads() -> list[tuple[str, list[types.FrameType]]]:
     }
     found: list[tuple[str, list[types.FrameType]]] = []
     running = sys._current_frames()
-    del running[own]  # a variable of this frame that refers to it would keep all that called it
+    del running[own]  # a variable of this frame that refers to it would keep its callers alive
     for ident, frame in running.items():
         name = names.get(ident)
         shown = f"the running thread {name}" if type(name) is str else "a running thread"
-        found.append((shown, list(stack_of(frame))))
+        found.append((shown, list(tracebacks.stack(frame))))
     return found
-
-
-def stack_of(frame: types.FrameType | None) -> Iterator[types.FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 # --- event loops ---------------------------------------------------------------------------------
@@ -145,7 +139,7 @@ def _handles(attributes: dict[str, Any]) -> list[Any]:
     return [handle for handle in found if handle is not None]
 
 
-def _to_go_on(handle: Any) -> str:
+def _awaiting(handle: Any) -> str:
     """Return the displayed name of the task or function that a handle of an event loop calls."""
     tasks = sys.modules.get("asyncio.tasks")
     kinds = {id(getattr(tasks, name, None)) for name in ("_CTask", "_PyTask")}

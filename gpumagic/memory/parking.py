@@ -116,7 +116,7 @@ class Parking:
         began = time.perf_counter()
         for ordinal in ordinals:
             torch_cuda.synchronize(ordinal)
-        before = {ordinal: _counters(ordinal) for ordinal in ordinals}
+        before = {ordinal: torch_cuda.memory_held(ordinal) for ordinal in ordinals}
         storages.clear_workspaces()
         torch_cuda.empty_cache()
         found = find_storages(Blocks.read())
@@ -138,7 +138,7 @@ class Parking:
         for ordinal, (parked, stays) in account.items():
             allocated, reserved = before[ordinal]
             left = found.blocks.allocated[ordinal]
-            now = _counters(ordinal)
+            now = torch_cuda.memory_held(ordinal)
             if allocated or reserved:
                 devices[ordinal] = DeviceParking(
                     left, parked, stays, allocated - left, reserved, *now, outside.get(ordinal)
@@ -325,12 +325,6 @@ def _no_room(needed: dict[int, int], error: BaseException) -> str:
         f"parked memory cannot come back: {told}; everything stays parked, and %gpumem unpark "
         "--wait brings it back as soon as there is room"
     )
-
-
-def _counters(ordinal: int) -> tuple[int, int]:
-    """Return the allocated and the reserved bytes of a device."""
-    stats = torch_cuda.memory_stats(ordinal)
-    return stats["allocated_bytes"]["all"]["current"], stats["reserved_bytes"]["all"]["current"]
 
 
 def _account(found: FoundStorages) -> dict[int, tuple[int, tuple[StayingMemory, ...]]]:

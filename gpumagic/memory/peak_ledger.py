@@ -1,18 +1,18 @@
-"""Exact peaks of GPU memory for any part of a program, without a change of the user's own peaks.
+"""Exact peaks of GPU memory for any part of a program; the user's own peaks stay.
 
 torch's allocator keeps one peak a counter for the whole process, and a reset of it (peak = current)
 cannot be undone. To know the peak of a part of a program it must be reset where the part begins.
-So there is a ledger: before a reset of ours the old peaks are folded into every open
-scope and into the *user's peaks*; while those are higher than torch's counters, the few functions
-of ``torch._C`` through which Python reads and resets the counters are wrapped. So
-``torch.cuda.max_memory_allocated()``, ``memory_stats()``, ``memory_summary()``, their twins in
-``torch.accelerator`` and the user's own resets do what they would have done without gpumagic. The
-wrappers go as soon as torch's counters have caught up and no scope is open.
+So there is a ledger: before a reset of ours the old peaks are added to every open scope and to the
+*user's peaks*; while those are higher than torch's counters, the functions of ``torch._C`` through
+which Python reads and resets the counters are wrapped. So ``torch.cuda.max_memory_allocated()``,
+``memory_stats()``, ``memory_summary()``, the same functions of ``torch.accelerator`` and the user's
+own resets do what they would have done without gpumagic. The wrappers are removed as soon as
+torch's counters have reached these peaks again and no scope is open.
 
-What remains: a name bound before to one of those functions of ``torch._C`` itself sees torch's raw
+What remains: a name bound before to one of those functions of ``torch._C`` reads torch's raw
 counters; memory that another thread allocates and frees in the some 20 µs between a reading and the
-reset that follows it is in no peak; nor is what came before a reset by the user in the
-very scope in which torch was first imported.
+reset that follows it is in no peak; nor is what came before a reset by the user in the scope in
+which torch was first imported.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Scope:
 
 def _counters(stats: dict[str, Any]) -> Counters:
     allocated = stats["allocated_bytes"]["all"]
-    # In the fields' order: by their names it costs twice as much.
+    # By position: by name it takes twice as long.
     return Counters(
         allocated["current"],
         stats["reserved_bytes"]["all"]["current"],
@@ -143,7 +143,7 @@ class Ledger:
         self._user: dict[int, dict[Path, int]] = {}
         #: By name: torch's own function, and ours in its place.
         self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-        #: Where they are wrapped: not asked of torch again, which the user may have unloaded.
+        #: Where they are wrapped; not read from torch again, which the user may have unloaded.
         self._home: Any = None
 
     # --- scopes ----------------------------------------------------------------------------------
@@ -209,13 +209,13 @@ class Ledger:
         return Interval(scope.start.get(ordinal, Counters()), _counters(stats), peak)
 
     def release(self) -> None:
-        """Forget the user's peaks and give torch its functions back (when the last scope ends)."""
+        """Drop the user's peaks and restore torch's functions (when the last scope ends)."""
         with self._lock:
             self._user.clear()
             self._tidy()
 
     def leave(self) -> None:
-        """Give torch its functions back: now, or when no peak of the user's needs ours any more."""
+        """Restore torch's functions: now, or when no peak of the user's needs ours any more."""
         with self._lock:
             try:
                 for ordinal in list(self._user):
@@ -226,7 +226,7 @@ class Ledger:
     # --- the ledger ------------------------------------------------------------------------------
 
     def _fold(self, ordinal: int, stats: dict[str, Any]) -> None:
-        """Keep the peaks that a reset is about to lose."""
+        """Store the peaks that the reset that follows would lose."""
         self._fold_into_scopes(ordinal, stats)
         held = self._user.setdefault(ordinal, {})
         for path, counter in _peaked(stats):
@@ -241,14 +241,14 @@ class Ledger:
     def _catch_up(self, ordinal: int, stats: dict[str, Any]) -> None:
         """Drop the user's peaks if torch's counters have reached them all again."""
         held = self._user.get(ordinal, {})
-        # Stops at the first that is still higher: an idle scope costs hardly more than its reading.
+        # Stops at the first that is higher: an idle scope takes little more than its reading.
         if all(_at(stats, path)["peak"] >= peak for path, peak in held.items()):
             self._user.pop(ordinal, None)
 
     # --- torch's functions -----------------------------------------------------------------------
 
     def _call(self, name: str, ordinal: int) -> Any:
-        """Call torch's own function, also while ours stands in its place."""
+        """Call torch's own function, also while it is wrapped."""
         wrapped = self._wrapped.get(name)
         function = wrapped[0] if wrapped else getattr(torch_cuda.c_functions(), name)
         return function(ordinal)
@@ -275,12 +275,12 @@ class Ledger:
                     setattr(home, name, ours)
 
     def _tidy(self) -> None:
-        """Give torch its functions back if they would show the same peaks."""
+        """Restore torch's functions if they would return the same peaks."""
         if self._scopes or self._user or not self._wrapped:
             return
         home = self._home
         if any(getattr(home, name) is not ours for name, (_, ours) in self._wrapped.items()):
-            return  # wrapped by another library: its wrapper stays, and ours passes everything on
+            return  # wrapped by another library: its wrapper stays, and ours passes all calls on
         for name, (original, _) in self._wrapped.items():
             setattr(home, name, original)
         self._wrapped, self._home = {}, None
@@ -306,7 +306,7 @@ class Ledger:
             return result
 
     def _user_resets_totals(self, original: Callable[[int], Any], ordinal: int) -> Any:
-        """The numbers of events start again from 0; the scopes' differences go on."""
+        """Shift the scopes' starts: the numbers of events begin again at 0."""
         with self._lock:
             before = _counters(self._read(ordinal)) if self._scopes else None
             result = original(ordinal)
@@ -327,7 +327,7 @@ def _wrapper(
 
     @functools.wraps(original)
     def wrapped(ordinal: int) -> Any:
-        # Asked only now: in some version of torch the question may initialise the driver.
+        # Checked only now: in some versions of torch the check may initialise the driver.
         if accelerator and home._accelerator_getAccelerator().type != "cuda":
             return original(ordinal)
         return method(original, ordinal)

@@ -1,7 +1,7 @@
-"""Measure every cell of a shell: the change of GPU memory, by hooks around the cells.
+"""Measure the change of GPU memory by every cell of a shell, by hooks around the cells.
 
 The counters are read once a cell and device: the reading at a cell's end is the next one's start.
-What happens between two cells (in a thread, by a widget) therefore counts to the second. A cell
+So changes between two cells (by a thread, by a widget) count to the second. A cell
 that another cell runs is part of that one, and has a record of its own only if the shell gives it a
 number of its own.
 """
@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import CellHook, CellHooks, first_line
+from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import torch_cuda
-from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
 from gpumagic.system import text
@@ -38,7 +38,7 @@ class EveryCell:
         self._hooks = hooks
         self._hook = CellHook(self._after, self._failed, self._begin, self._cancelled)
         self._show = show
-        self._log = MemoryLog()
+        self._cells: CellRecords[CellMemory] = CellRecords()
         #: The scopes of cells that other cells run.
         self._nested: list[Scope] = []
         self._idle: dict[int, DeviceMemoryDelta] = {}
@@ -77,9 +77,8 @@ class EveryCell:
     def log(self) -> CellLog:
         """Return the records until now."""
         limits = {i: torch_cuda.memory_limit(i) for i in torch_cuda.contexts()}
-        return self._log.result(
-            {i: limit for i, limit in limits.items() if limit is not None}, watching=self.watching
-        )
+        known = {i: limit for i, limit in limits.items() if limit is not None}
+        return CellLog(tuple(self._cells), self._cells.dropped, known, self.watching)
 
     # --- the hooks ---------------------------------------------------------------------------
 
@@ -95,7 +94,7 @@ class EveryCell:
         return _Running(first_line(info.raw_cell), scope, time.perf_counter())
 
     def _cancelled(self) -> None:
-        # What the cell did is charged to the next one.
+        # The changes of the cell count to the next one.
         self._drop_nested()
 
     def _after(self, running: _Running | None, result: Any) -> None:
@@ -117,7 +116,7 @@ class EveryCell:
             devices=devices,
             failed=not result.success,
         )
-        self._log.add(cell)
+        self._cells.add(cell)
         if cell.changed:
             self._show(cell)
 
@@ -131,8 +130,9 @@ class EveryCell:
         return self._idle[ordinal]
 
     def _failed(self, error: Exception) -> None:
-        """Our failure: one line, and the user's cells go on without us."""
+        """Print a line about a failure of gpumagic, and stop measuring."""
         self.off()
         print(
-            f"%gpumem: cells are watched no longer ({text.named(error)}); '%gpumem on' begins anew"
+            f"%gpumem: cells are not measured any more ({text.named(error)}); "
+            "'%gpumem on' starts again"
         )

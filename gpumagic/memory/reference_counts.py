@@ -1,7 +1,7 @@
 """Whether all references to an object are known, by Python's reference counts.
 
 As the garbage collector does it: the references in an object's count that are not from the visited
-objects are from elsewhere: from C (`atexit` keeps its list there), a library, running code. Whether
+objects are from elsewhere: from C (where the list of `atexit` is), a library, running code. Whether
 such memory can be freed is not known.
 """
 
@@ -20,7 +20,7 @@ from gpumagic.system import introspection
 
 #: The ids of the containers that a walk may leave out: dictionaries of attributes, closures.
 _BETWEEN = {id(kind) for kind in (dict, list, tuple, set, types.CellType)}
-#: Types whose counts say nothing: their instances, code and the interpreter refer to them.
+#: Types whose counts are not compared: instances, code and the interpreter refer to them.
 _UNCOUNTED = (type, types.ModuleType, types.FrameType, types.TracebackType)
 
 
@@ -38,8 +38,8 @@ def held_elsewhere(
         edges: By number, the numbers of the objects that it leads to.
         numbers: Of the objects that lead to GPU memory.
         roots: The objects that the walk began with: references of the caller's own.
-        places: The objects that reference those: namespaces, and what keeps the notebook's results.
-            References to these do not matter.
+        places: The objects that reference those: namespaces, and what holds the notebook's results.
+            References to these do not count.
     """
     places = list(places)
     given = set(map(id, places))
@@ -49,7 +49,7 @@ def held_elsewhere(
     known.update(numbers)  # from ``kept``
     known.update(_references(kept, edges, place_of, places))
     things = [kept[number] for number in numbers]
-    # Whatever a version of Python counts of such a call is in the count of the new object, too.
+    # What a version of Python counts for such a call is in the count of the new object, too.
     (plain,) = map(sys.getrefcount, [object()])
     found: list[int] = []
     for number, count in zip(numbers, list(map(sys.getrefcount, things)), strict=True):
@@ -93,7 +93,7 @@ def _references(
 
 
 def _explained(thing: Any, more: int) -> bool:
-    """Whether ``more`` references than are known are what such an object always has."""
+    """Return whether such an object always has ``more`` references than are known."""
     kind, torch = type(thing), torch_cuda.loaded()
     if introspection.derives(kind, *_UNCOUNTED):
         return True
@@ -105,7 +105,7 @@ def _explained(thing: Any, more: int) -> bool:
         return True
     if type(thing) is dict:  # of code that is no module: all its functions refer to it
         return any(name == "__builtins__" for name, _ in introspection.names(thing))
-    # Nodes of autograd's graph, and whatever else torch keeps in C++.
+    # Nodes of autograd's graph, which torch keeps in C++.
     return (
         not introspection.in_python(kind)
         and introspection.slot(thing, "next_functions") is not None

@@ -1,7 +1,7 @@
-"""What an object refers to, and in which role: a rule for each type, determined once.
+"""The referents of an object, with their roles: a rule for each type, determined once.
 
-Children come from ``gc.get_referents``, which asks the types' own C code, or from where torch keeps
-them; objects are asked through `gpumagic.system.introspection`.
+They come from ``gc.get_referents``, which calls the types' own C code, or from where torch keeps
+them; objects are read through `gpumagic.system.introspection`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpumagic.cuda.tensor_functions import tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.system import introspection
 
-#: Types whose objects refer to nothing that counts to the object that refers to them.
+#: Types whose objects have no referents that count.
 _LEAVES: tuple[type, ...] = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, type(...)),
     *(type(NotImplemented), types.CodeType),
@@ -42,7 +42,7 @@ UNKNOWN: Any = _unknown
 
 
 class Rules:
-    """The rules by type: what its objects refer to. None: nothing."""
+    """The rules by type: the referents of its objects; None for no referents."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Rules:
         return ((part, Part(thing, at, self.of_type)) for at in range(0, len(thing), _PART))
 
     def _anything(self, thing: Any, part: str, here: int) -> Iterable[Group]:
-        # Also where the collector does not track it: a dictionary of NumPy arrays of objects.
+        # Also if the collector does not track it: a dictionary of NumPy arrays of objects.
         return self._sequence(gc.get_referents(thing), part, here)
 
     def _array(self, thing: Any, part: str, here: int) -> Iterable[Group]:
@@ -147,7 +147,7 @@ class Rules:
         fields = introspection.slot(array, "dtype").names
         if fields is None:
             flat, exact = introspection.slot(array, "flat"), type(array) is self._numpy.ndarray
-            # To slice a subclass's runs its code, to iterate over it does not.
+            # Slicing a subclass runs its code, iterating does not.
             yield from self._sequence(flat, part, 0) if exact else ((part, flat),)
         elif type(array) is self._numpy.ndarray:
             for name in fields:
@@ -198,7 +198,7 @@ class Rules:
             self._blocks[here] = (block, part)
         try:
             node = self._grad_fn(thing)
-            # Only where torch has nothing to warn of.
+            # Only where torch does not warn.
             gradient = self._grad(thing) if node is None or self._retains_grad(thing) else None
         except Exception:  # a subclass without a tensor's data
             gradient = node = None
@@ -293,7 +293,7 @@ class Rules:
         return []
 
 
-#: So many elements of a list are visited between two looks at the clock.
+#: The elements of a list that are visited between two readings of the clock.
 _PART = 1 << 15
 
 
@@ -307,7 +307,7 @@ class Part:
 
     def __iter__(self) -> Iterator[Any]:
         part = self._whole[self._at : self._at + _PART]
-        # Without a step of Python's for each: most long lists are of numbers or texts.
+        # Without a Python step for each: most long lists are of numbers or strings.
         kinds = set(map(id, map(type, part)))
         leaves = all(self._of_type.get(kind, UNKNOWN) is None for kind in kinds)
         return iter(()) if leaves else iter(part)

@@ -1,7 +1,7 @@
 """Choose remedies against an out-of-memory error, the smallest first.
 
-A remedy is enough if the failed request would then fit. What the cell had allocated counts as
-in use, whether it is still held or was freed since: the same cell would allocate it again.
+A remedy is enough if the failed request would then fit. The cell's own allocations count as in use,
+also where they were freed since: the same cell would allocate them again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gpumagic.memory.notebook_references import OUTPUT
 from gpumagic.render.units import share
 from gpumagic.results import Process, Remedy
 
-#: So many variables are tried, the largest.
+#: The number of variables that are tried, the largest ones.
 _TRIED = 20
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the remedies are chosen from. Bytes."""
+    """The figures from which remedies are chosen. Bytes."""
 
     survey: Survey
     device: int
@@ -39,16 +39,16 @@ class Situation:
     own: int | None
     #: What it had allocated and was freed since.
     released: int
-    #: Of others, on this device.
+    #: Other processes on this device.
     processes: tuple[Process, ...]
     #: Another ordinal with enough free memory for the request; None if none is known.
     other_device: int | None = None
 
 
 def remedies(now: Situation) -> tuple[Remedy, ...]:
-    """Return the remedies, from what costs nothing to what costs most."""
-    # It was freed when this exception replaced the previous one. This one keeps what it references
-    # while the cell runs again.
+    """Return the remedies, the ones that cost least first."""
+    # Freed when this exception replaced the previous one. This one holds its references while the
+    # cell runs again.
     if now.own is not None and fits(now, set(), taken=now.own):
         again = Remedy("run the cell again", "memory has been freed since it failed", None, True)
         return (again, *_by_holders(now, _free), _less(now))
@@ -67,7 +67,7 @@ def remedies(now: Situation) -> tuple[Remedy, ...]:
 def _by_holders(
     now: Situation, offered: Callable[[Situation], Iterator[Remedy]]
 ) -> Iterator[Remedy]:
-    """Return the remedies ``offered`` by what holds what, as far as that is known."""
+    """Yield the remedies ``offered``; not as sure ones where not all holders are known."""
     for remedy in offered(now):
         if now.complete:
             yield remedy
@@ -79,7 +79,7 @@ def _by_holders(
 
 
 def fits(now: Situation, gone: set[int], more: int = 0, taken: int | None = None) -> bool | None:
-    """Whether the request fits once the blocks ``gone`` are freed and ``more`` bytes appear.
+    """Return whether the request fits with the blocks ``gone`` freed and ``more`` bytes free.
 
     Before it the cell allocates ``taken`` bytes; by default, what was freed when it failed.
     """
@@ -91,7 +91,7 @@ def fits(now: Situation, gone: set[int], more: int = 0, taken: int | None = None
     if now.limit is not None:
         free = min(free, now.limit - reserved)
     taken = now.released if taken is None else taken
-    # Where the cell allocates it is not known: the total must be enough.
+    # It is not known where the cell allocates: the total must be enough.
     enough = not taken or free + reserved - allocated - taken >= now.requested
     return enough and max(free, blocks.largest_free(now.device, gone)) >= now.requested
 

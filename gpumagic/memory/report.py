@@ -1,4 +1,4 @@
-"""Report on GPU memory: torch's by its allocator's counters, the rest by NVML.
+"""Report on GPU memory: torch's by its allocator's counters, all else by NVML.
 
 Imports no torch and makes no context.
 """
@@ -50,7 +50,7 @@ def _nothing_seen(table: DeviceTable) -> str:
     if not len(table):
         return "this machine has no GPU"
     if any(device.visible is not False for device in table):
-        return "CUDA's numbers of the GPUs are not known before it starts; %gpu lists the GPUs"
+        return "CUDA's ordinals of the GPUs are not known before it starts; %gpu lists the GPUs"
     return "this kernel sees no GPU of this machine; %gpu says why"
 
 
@@ -120,7 +120,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
     if context and (divided or free is None or total is None):
-        free, total = _by_the_runtime(ordinal)
+        free, total = _runtime_memory(ordinal)
     return DeviceMemory(
         allocated=held.allocated,
         reserved=held.reserved,
@@ -138,7 +138,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     )
 
 
-def _by_the_runtime(ordinal: int) -> tuple[int | None, int | None]:
+def _runtime_memory(ordinal: int) -> tuple[int | None, int | None]:
     """Return free and total bytes of a device that has a context."""
     try:
         return torch_cuda.memory_info(ordinal)
@@ -166,7 +166,7 @@ def _since(now: DeviceMemory, before: DeviceMemory | None) -> DeviceMemory:
 
 
 def _minus(now: int | None, before: int | None) -> int | None:
-    # None before: torch was not imported, and held nothing.
+    # None before: torch was not imported, and had allocated nothing.
     return None if now is None else now - (before or 0)
 
 

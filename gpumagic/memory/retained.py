@@ -16,7 +16,7 @@ from typing import Any
 from gpumagic.cuda import torch_cuda
 from gpumagic.memory.snapshot import Event, read_snapshot
 
-#: So many events are kept, at some 100 bytes each.
+#: The events that are kept, of some 100 bytes each.
 _EVENTS = 500_000
 
 #: Allocations from the first number up to, not including, the second.
@@ -45,8 +45,8 @@ _RECORD = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
 class EventLog:
     """The allocator's event log, recorded from `begin` to `end`.
 
-    A recording that the user begins or ends meanwhile is left as it is; which allocations are alive
-    is not known then.
+    A recording that the user begins or ends meanwhile is left unchanged; then it is not known which
+    allocations are alive.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ _own_logs: list[EventLog] = []
 
 
 def recorded_by_others() -> bool:
-    """Whether the user records the allocator's history, perhaps with `%gpumem record on`."""
+    """Return whether the user records the allocator's history, by `%gpumem record on` or torch."""
     if not torch_cuda.history_is_recorded():
         return False
     return not any(not log.disturbed for log in _own_logs)

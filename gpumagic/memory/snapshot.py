@@ -1,4 +1,4 @@
-"""Parse what torch's caching allocator tells of itself: segments, blocks, recorded events.
+"""Parse the snapshots of torch's caching allocator: segments, blocks, recorded events.
 
 ``torch.cuda.memory_snapshot`` reads the allocator's own lists, waits for nothing and makes no
 context; the recorded events are there only where a history is recorded.
@@ -18,13 +18,13 @@ _ALLOCATED, _FREE = "active_allocated", "inactive"
 
 
 class Block(NamedTuple):
-    """A block of a segment: an allocation, or what is free between two. Bytes."""
+    """A block of a segment: an allocation, or a free block. Bytes."""
 
     device: int
     address: int
-    #: What was asked for; `size` where that is not known.
+    #: The size that was requested; `size` where that is not known.
     requested: int
-    #: What it takes, as the allocator rounds it.
+    #: The size as the allocator rounds it.
     size: int
     allocated: bool = True
     #: The Python lines that allocated it, innermost first, where torch recorded them.
@@ -47,7 +47,7 @@ class Segment:
 
     @property
     def private(self) -> bool:
-        """Whether it is of a CUDA graph's or a user's pool, which others cannot use."""
+        """Whether it belongs to a CUDA graph's or a user's pool, which others cannot use."""
         return self.pool != (0, 0)
 
 

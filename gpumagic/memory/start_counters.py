@@ -1,6 +1,6 @@
-"""The allocator's counters at a cell's start, with which its failure is compared.
+"""The allocator's counters at a cell's start, compared with those after its failure.
 
-A reading costs microseconds a device, makes no context and waits for nothing.
+A reading takes microseconds a device, makes no context and waits for nothing.
 """
 
 from __future__ import annotations

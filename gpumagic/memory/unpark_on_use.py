@@ -1,10 +1,10 @@
 """Bring parked memory back at its first use by code that runs without a cell.
 
-While memory is parked two modes of torch are active in the thread that has parked it: one sees the
-operations that are dispatched, in autograd's threads too; the other what hands memory out without
-an operation, such as ``data_ptr()``, and printing, which disables the first. A mode cannot be left
-from within its own handler: it is left before or after the next cell. What the modes do not see
-(another thread, a storage's own methods) is stopped by the guard of each storage.
+While memory is parked two modes of torch are active in the thread that has parked it: one handles
+the operations that are dispatched, in autograd's threads too; the other the accesses to memory
+without an operation, such as ``data_ptr()``, and printing, which disables the first. A mode cannot
+be left from within its own handler: it is left before or after the next cell. For accesses that the
+modes do not handle (another thread, a storage's own methods) each storage has a guard.
 """
 
 from __future__ import annotations
@@ -111,21 +111,21 @@ def _dispatch_mode() -> Any:
 
 def _function_mode() -> Any:
     torch: Any = torch_cuda.loaded()
-    handing_out = {getattr(torch.Tensor, name) for name in _METHODS if hasattr(torch.Tensor, name)}
-    handing_out |= {getattr(torch.Tensor, name).__get__ for name in _PROPERTIES}
+    accessing = {getattr(torch.Tensor, name) for name in _METHODS if hasattr(torch.Tensor, name)}
+    accessing |= {getattr(torch.Tensor, name).__get__ for name in _PROPERTIES}
 
     class ParkedMethods(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Brings memory back before a parked tensor is printed or handed out."""
+        """Brings memory back before a parked tensor is printed or its memory is accessed."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func in handing_out:
+            if func in accessing:
                 _before_operation((args, kwargs or {}))
             return func(*args, **(kwargs or {}))
 
     return ParkedMethods()
 
 
-#: Those of this process.
+#: The modes of this process.
 MODES = ParkingModes()

@@ -1,4 +1,4 @@
-"""The command line with which a process executes itself again, and a trial whether that works."""
+"""The command line with which a process executes itself again, and a trial of it in a child."""
 
 from __future__ import annotations
 

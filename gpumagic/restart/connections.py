@@ -218,7 +218,7 @@ async def wait_until_reconnected(
     if wanted is None or before[True]["iopub"].connections > before[False]["iopub"].connections:
         await asyncio.sleep(_SUBSCRIPTION_DELAY)
     deadline = time.monotonic() + 1
-    # A client that reconnects sends what it sent at first: greeting, handshake, subscriptions.
+    # A client that reconnects sends the same bytes again: greeting, handshake, subscriptions.
     while _subscribed(app) < (wanted or 0) and time.monotonic() < deadline:
         await asyncio.sleep(_INTERVAL)
     # zmq's own thread has yet to process the subscription.

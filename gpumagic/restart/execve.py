@@ -95,7 +95,7 @@ def replace(
         if not defer_interrupts:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            # Of the module itself: debuggers replace os.execve, and theirs starts another process.
+            # Not os.execve: debuggers replace it by a function that starts another process.
             posix.execve(command[0], list(command), dict(environment))
         finally:
             signal.signal(signal.SIGINT, interrupts)

@@ -1,7 +1,7 @@
 """Restart a kernel, or IPython in a terminal, in place, with another environment.
 
-``os.execve`` keeps the process and its ports, so that front ends see no more than broken
-connections, which zmq makes again. The old program writes its state to a file (`state_file`); the
+``os.execve`` keeps the process and its ports, so that front ends notice only broken connections,
+which zmq makes again. The old program writes its state to a file (`state_file`); the
 new one answers the request that asked for the restart (`resuming`) and runs those queued behind it.
 
 This folder uses IPython's and ipykernel's objects as they are given to it; only `loader`, which
@@ -80,7 +80,7 @@ def _app(shell: Any) -> Any:
 
 
 def trial(shell: Any, environment: Mapping[str, str]) -> command_line.Trial:
-    """Start a child that tries whether a process with ``environment`` starts.
+    """Start a child that finds out whether a process with ``environment`` starts.
 
     Raises:
         RestartError: Python cannot be started again.
@@ -113,17 +113,11 @@ def restart(
     check(shell, force=force)
     app, kernel = _app(shell), getattr(shell, "kernel", None)
     children = execve.children()
-    state: dict[str, Any] = {
-        "kernel": kernel is not None,
+    state = {
+        **_state(shell, app),
         "payload": pickle.dumps(payload),
         "requested_at": requested_at,
-        "lost": shutdown.lost(shell),
-        "variables": [*shutdown.variables(shell)],
-        "counters": execution_count.capture(shell),
-        "module_folders": import_path.module_folders(),
         "files": [state_file.address(file) for file in files],
-        "removes_connection_file": kernel is not None
-        and exit_functions.removes_connection_file(app),
     }
     with contextlib.ExitStack() as undo:
         try:
@@ -150,25 +144,52 @@ def restart(
         final = {**environment, state_file.VARIABLE: state_file.address(file)}
         if kernel is not None:
             _stop_receiving(app, kernel, file, listening, undo)
-        try:
-            if interrupts.pending:
-                raise RestartError("interrupted before the restart; everything is as it was")
-            interrupts.raising = True
-            exit_functions.run_exit_functions(shell)
-            interrupts.raising = False
-            if interrupts.pending:  # the new program reports it
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                signal.raise_signal(signal.SIGINT)
-            execve.replace(
-                command_line.command(app),
-                final,
-                shell.starting_dir,
-                defer_interrupts=True,
-                inherited=listening.values(),
-            )
-        except (OSError, TypeError, ValueError) as error:
-            raise RestartError(f"the system refuses to start the process again: {error}") from None
+        _execute(shell, final, interrupts, listening)
     raise AssertionError("unreachable")
+
+
+def _state(shell: Any, app: Any) -> dict[str, Any]:
+    """Return what the new program needs to know of this one, before anything is changed."""
+    is_kernel = hasattr(shell, "kernel")
+    return {
+        "kernel": is_kernel,
+        "lost": shutdown.lost(shell),
+        "variables": [*shutdown.variables(shell)],
+        "counters": execution_count.capture(shell),
+        "module_folders": import_path.module_folders(),
+        "removes_connection_file": is_kernel and exit_functions.removes_connection_file(app),
+    }
+
+
+def _execute(
+    shell: Any,
+    environment: Mapping[str, str],
+    interrupts: signals.DeferredInterrupts,
+    listening: Mapping[int, int],
+) -> NoReturn:
+    """Run the exit functions, and replace the program.
+
+    Raises:
+        RestartError: it was interrupted before, or the system refuses.
+    """
+    try:
+        if interrupts.pending:
+            raise RestartError("interrupted before the restart; everything is as it was")
+        interrupts.raising = True
+        exit_functions.run_exit_functions(shell)
+        interrupts.raising = False
+        if interrupts.pending:  # the new program reports it
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            signal.raise_signal(signal.SIGINT)
+        execve.replace(
+            command_line.command(_app(shell)),
+            environment,
+            shell.starting_dir,
+            defer_interrupts=True,
+            inherited=listening.values(),
+        )
+    except (OSError, TypeError, ValueError) as error:
+        raise RestartError(f"the system refuses to start the process again: {error}") from None
 
 
 def _stop_receiving(

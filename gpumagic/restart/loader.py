@@ -98,7 +98,7 @@ def _run(words: list[str]) -> None:
     """Run ``-m module``, ``-c code`` or a script, with their arguments."""
     here = None if getattr(sys.flags, "safe_path", sys.flags.isolated) else _working_folder()
     if words[0] == "-m":
-        # What is installed comes before a file of that name in the working folder.
+        # An installed module has precedence over a file of that name in the working folder.
         spec = _spec(words[1])
         if here is not None:
             sys.path.insert(0, here)

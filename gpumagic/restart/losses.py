@@ -2,7 +2,7 @@
 
 A thread is the user's if its stack has frames of the user's code, if a variable of the notebook
 refers to it, or if only the standard library is involved (``Thread(target=event.wait)`` in a
-cell). Daemon threads of libraries are not: they are declared to end at any time.
+cell). Daemon threads of libraries are not: they may end at any time.
 """
 
 from __future__ import annotations
@@ -65,15 +65,9 @@ def threads(values: Collection[Any] = ()) -> list[str]:
         frame = stacks.get(thread.ident or 0)
         if thread is threading.main_thread() or frame is None:
             continue
-        if _is_users(thread, [*_stack(frame)], users):
+        if _is_users(thread, [*tracebacks.stack(frame)], users):
             found.append(thread.name)
     return found
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_users(thread: threading.Thread, stack: list[FrameType], users: set[int]) -> bool:

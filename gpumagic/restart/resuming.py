@@ -19,7 +19,7 @@ from gpumagic.system import import_path
 
 @dataclass(frozen=True)
 class Resumed:
-    """What the new process knows of the old one."""
+    """What the new process has received from the old one."""
 
     #: What the caller of `restart` has passed.
     payload: dict[str, Any]
@@ -34,7 +34,7 @@ class Resumed:
 
     @property
     def seconds(self) -> float:
-        """Return how long the restart has taken so far."""
+        """The time of the restart so far."""
         return time.time() - self.requested_at
 
 

@@ -16,10 +16,9 @@ from gpumagic.system.text import plural
 
 
 def lost(shell: Any) -> list[str]:
-    """Name what the new process will not have, apart from variables, in a phrase each."""
+    """Return what is lost apart from variables, a phrase each."""
     comms = getattr(getattr(getattr(shell, "kernel", None), "comm_manager", None), "comms", {})
-    found = [_number(len(comms), "widget or its comm", "widgets and their comms")]
-    return [phrase for phrase in found if phrase]
+    return [plural(len(comms), "widget or its comm", "widgets and their comms")] if comms else []
 
 
 #: Names that IPython, a front end or a debugger binds in the user's namespace.
@@ -38,10 +37,6 @@ def variables(shell: Any) -> dict[str, Any]:
         for name, value in shell.user_ns.items()
         if not _NOT_USERS.fullmatch(name) and not (name in hidden and hidden[name] is value)
     }
-
-
-def _number(count: int, one: str, many: str | None = None) -> str:
-    return plural(count, one, many) if count else ""
 
 
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)

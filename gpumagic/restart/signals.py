@@ -1,4 +1,4 @@
-"""Signals before an ``execve``: which dispositions and masks the new program inherits."""
+"""The dispositions and masks of signals that a program inherits by ``execve``."""
 
 from __future__ import annotations
 

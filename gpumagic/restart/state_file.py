@@ -1,4 +1,4 @@
-"""The state that the old program hands to the new one across ``execve``: in an unnamed file.
+"""The state that the old program passes to the new one by ``execve``, in an unnamed file.
 
 The file is unlinked when it is created; only the inherited descriptor remains. No other process
 can open it, and it disappears with the last descriptor.

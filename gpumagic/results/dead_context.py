@@ -23,7 +23,7 @@ class DeadContext(Result):
     complete: bool = True
 
     def _blocks(self) -> list[Block]:
-        over = f"gpumagic: this process's CUDA is over: {self.cause}. {self.remedy}."
+        over = f"gpumagic: CUDA has failed in this process: {self.cause}. {self.remedy}."
         if not self.lost:
             return [Line.of(over, "dim")]
         count = plural(len(self.lost), "variable")

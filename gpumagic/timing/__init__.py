@@ -4,15 +4,16 @@ One run
     `event_timer` (events on every busy stream), `context_event` (and behind streams that are not
     torch's), `passive_timer` (the same without waiting beforehand), `launch_overhead` (queued
     behind a delay kernel), `backends` (GPUs that are not CUDA's), `bottleneck` (GPU or host), `run`
-    (all of these for one run, and the aggregate).
+    (all of these for one run, and the aggregate of several).
 Repeated runs
-    `plan` (what is asked for), `conditions` (cold cache, clocks, compilations), `stopping_rule`
-    (when to stop), `benchmark` (the runs).
+    `plan` (what is asked for), `conditions` (cold cache, clocks), `compilations` (of
+    torch.compile), `stopping_rule` (when to stop), `benchmark` (the runs).
 Line by line
     `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
     `synchronizations` (calls that wait), `line_verdict` (what limits the cell), `line_profiler`
     (all of these for one run).
-What is offered
+Uses
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
-    (``--compare``, ``--on``), `kernel_trace` and `profiler` (``--kernels``, ``--trace``).
+    (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and `profiler`
+    (``--kernels``, ``--trace``), `energy`, `flops` and `peaks` (``--energy``, ``--flops``).
 """

@@ -1,4 +1,4 @@
-"""``gpumagic.cudatime``: the function for scripts that does what ``%cudatime`` does."""
+"""``gpumagic.cudatime``: what ``%cudatime`` does, as a function for scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, overload
 
 from gpumagic.cells.coroutines import run_sync
 from gpumagic.cells.measured_block import Measured, decorated, kind_of
-from gpumagic.cells.timeit_loop import compile_callable, compile_statement
+from gpumagic.cells.timeit_loop import Loop, compile_callable, compile_statement
 from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
@@ -42,11 +42,6 @@ class Timed(Measured[Stopwatch, CudaTiming]):
         if not self.quiet:
             print(result)
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.result, name)
 
     def __repr__(self) -> str:
         return "<cudatime: not ended yet>" if self.finished is None else repr(self.finished)
@@ -143,24 +138,31 @@ def cudatime(
     plan = Plan(n, r, w, precision, max_time, queued, cold)
     started = perf_counter()
     if isinstance(target, str):
-        namespace = _callers_globals() if globals is None else globals
-        if not isinstance(setup, str):
-            raise TypeError("the setup of source text is source text too")
-        loop = compile_statement(target, namespace, setup)
+        loop = _loop_of_source(target, setup, _callers_globals() if globals is None else globals)
     else:
-        for each in (target, setup):
-            if not isinstance(each, str) and kind_of(each) != "plain":
-                raise TypeError(
-                    f"cudatime runs plain callables: of a {kind_of(each)} function only the "
-                    "creation would be timed; await or iterate in a cell, or in a function"
-                )
-        loop = compile_callable(target, setup)
+        loop = _loop_of_callable(target, setup)
     compile_time = perf_counter() - started
     benchmark = Benchmark(loop, plan)
     run_sync(benchmark.run())
     result = benchmark.result(compile_time)
     assert result is not None  # every repeat is complete
     return result
+
+
+def _loop_of_source(source: str, setup: Any, namespace: dict[str, Any]) -> Loop:
+    if not isinstance(setup, str):
+        raise TypeError("the setup of source text is source text too")
+    return compile_statement(source, namespace, setup)
+
+
+def _loop_of_callable(function: Callable[[], Any], setup: Any) -> Loop:
+    for each in (function, setup):
+        if not isinstance(each, str) and kind_of(each) != "plain":
+            raise TypeError(
+                f"cudatime runs plain callables: of a {kind_of(each)} function only the "
+                "creation would be timed; await or iterate in a cell, or in a function"
+            )
+    return compile_callable(function, setup)
 
 
 def _callers_globals() -> dict[str, Any]:

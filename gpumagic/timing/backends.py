@@ -47,13 +47,13 @@ def label() -> str:
 
 
 def active() -> Backend | None:
-    """Return the loaded torch's device that is not CUDA's, if any. Initialises nothing."""
+    """Return the backend in use that is not CUDA's, if any. Initialises nothing."""
     torch: Any = torch_cuda.loaded()
     if torch is None or torch_cuda.built_with_cuda():
         return None
     for kind, (name, has_events) in TABLE.items():
         module = getattr(torch, kind, None)
-        if kind == "cuda" or module is None or not _is_there(torch, kind):
+        if kind == "cuda" or module is None or not _is_in_use(torch, kind):
             continue
         event = getattr(module, "Event", None) if has_events else None
         make = None if event is None else lambda made=event: made(enable_timing=True)
@@ -65,11 +65,11 @@ def active() -> Backend | None:
     return None
 
 
-def _is_there(torch: Any, kind: str) -> bool:
+def _is_in_use(torch: Any, kind: str) -> bool:
     module = torch.backends.mps if kind == "mps" else getattr(torch, kind)
     if not module.is_available():
         return False
-    # XPU is initialised when it is first used, as CUDA is; MPS has no such question.
+    # XPU is initialised when it is first used, as CUDA is; MPS has no such function.
     return bool(getattr(module, "is_initialized", lambda: True)())
 
 
@@ -121,7 +121,7 @@ class EventPair:
 
     @property
     def remark(self) -> str | None:
-        """What to bear in mind about the times."""
+        """A caveat on the times."""
         if self.backend.event is None:
             return f"{self.backend.label}: wall time until the device was idle, not GPU time"
         return f"{self.backend.label}: from events on the current stream"

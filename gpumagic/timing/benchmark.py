@@ -12,8 +12,8 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.quality import Quality, StoppedBy
 from gpumagic.timing import bottleneck, stopping_rule
-from gpumagic.timing.compilations import CompilationRecord
-from gpumagic.timing.conditions import Clocks, Flush, compilations
+from gpumagic.timing.compilations import CompilationRecord, compiled_frames
+from gpumagic.timing.conditions import Clocks, Flush
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 from gpumagic.timing.run import Run, Stopwatch, devices_used, gpu_or_wall, summarize
@@ -38,8 +38,8 @@ _EMPTY_SAMPLES, _EMPTY_DELAY = 5, 5e-3
 class _RunScope:
     """The context manager around one run of a loop: cache emptied, clocks, no garbage collection.
 
-    Set `delay` for a queued run. The user has not requested that run: an exception that the code
-    raises in it is stored in `error`, and does not reach the user.
+    Set `delay` for a queued run. The user has not asked for that one: an exception of the code is
+    stored in `error` and not raised.
     """
 
     def __init__(self, flush: Flush | None) -> None:
@@ -52,7 +52,7 @@ class _RunScope:
         self.compiled = False
 
     def __enter__(self) -> None:
-        self._compilations = compilations()
+        self._compiled_before = compiled_frames()
         self._gc_was_on = gc.isenabled()
         gc.disable()
         try:
@@ -67,11 +67,11 @@ class _RunScope:
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> bool:
         try:
-            # A run that was cut short tells nothing: its GPU work is not waited for.
+            # A run that was cut short has no times: its GPU work is not waited for.
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
             self._turn_gc_on()
-        self.compiled = compilations() != self._compilations
+        self.compiled = compiled_frames() != self._compiled_before
         if self.delay is None or not isinstance(error, Exception):
             return False
         self.error = error
@@ -135,7 +135,7 @@ class Benchmark:
         try:
             await self._run_all()
         finally:
-            # However the runs ended. The exception's traceback references this object, and with it
+            # Also after an exception. The exception's traceback references this object, and with it
             # the flush's memory, as long as the notebook references the exception.
             try:
                 if self._flush is not None:
@@ -147,7 +147,7 @@ class Benchmark:
     async def _run_all(self) -> None:
         __tracebackhide__ = True
         if self._flush is not None:
-            self._flush()  # what cannot be done is said before the code runs
+            self._flush()  # raises before the code runs, where it cannot be done
         await self._warm_up()
         if self.loops is None:
             self.loops = await self._choose_loops()
@@ -158,7 +158,7 @@ class Benchmark:
             for done in range(self.plan.repeats):
                 self._progress(done / self.plan.repeats)
                 await self._repeat()
-        self._clocks.look(devices_used(self.runs), at_once=True)
+        self._clocks.query(devices_used(self.runs), at_once=True)
         if self.plan.queued:
             # The time may have been over before there was a sample, or a reason for none.
             while self._can_queue(self.runs, loops) and not self._queued_samples():
@@ -238,7 +238,7 @@ class Benchmark:
         assert self.loops is not None
         run = await self._run_uncompiled(self.loops)
         self.runs.append(run)
-        self._clocks.look(devices_used([run]))
+        self._clocks.query(devices_used([run]))
         if self.plan.queued and self._can_queue(self.runs, self.loops):
             await self._run_queued()
 
@@ -273,13 +273,13 @@ class Benchmark:
         return () if self._sampling is None else self._sampling.samples
 
     def _can_queue(self, runs: Sequence[Run], loops: int) -> bool:
-        """Whether to take a queued sample; ``runs``, of ``loops`` loops each, say how."""
+        """Return whether to take a queued sample, planned by ``runs`` of ``loops`` loops each."""
         if self._sampling is None:
             self._sampling = self._new_sampling(runs, loops)
         return self._sampling is not None and self._sampling.delay is not None
 
     def _worth_queueing(self, runs: Sequence[Run], loops: int) -> bool:
-        """Whether one more queued sample helps to tell what limits the code."""
+        """Return whether one more queued sample helps to tell what limits the code."""
         if not self._can_queue(runs, loops):
             return False
         assert self._sampling is not None
@@ -372,7 +372,7 @@ class Benchmark:
 
 
 def _round_up(value: float) -> int:
-    """Return the next number of the row 1, 2, 5, 10, 20 and so on."""
+    """Return the next number of the series 1, 2, 5, 10, 20…."""
     decade = 1
     while True:
         for step in (1, 2, 5):

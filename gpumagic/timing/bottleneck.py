@@ -22,7 +22,7 @@ Verdict = tuple[Bound | None, str | None]
 
 
 def gpu_outlasts_host(gpu: Sequence[float], host: Sequence[float]) -> bool:
-    """Whether in most runs the GPU worked on for more than half of its time without the host."""
+    """Return whether in most runs over half of the GPU time came after the host had finished."""
     later = sum(g - h >= CLEARLY_LATER * g for g, h in zip(gpu, host, strict=True))
     return 2 * later > len(gpu)
 
@@ -39,7 +39,7 @@ def judge(
     """
     if not gpu:
         return None, None
-    # The fastest run: what a busy machine adds to the others is not the code's.
+    # The fastest run: what a busy machine adds to the others is no time of the code.
     as_run = min(gpu) / loops
     if gpu_outlasts_host(gpu, host):
         alone = statistics.median((g - h) / g for g, h in zip(gpu, host, strict=True))

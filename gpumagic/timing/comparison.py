@@ -6,8 +6,8 @@ assumes no distribution: all ratios of a repeat of the one to a repeat of the ot
 as many are left out at both ends as the test leaves to chance. It is exact for few repeats; there
 is none for too few.
 
-The noise is that between the repeats of a run. What differs between two runs (another clock,
-another process on the GPU) is in none of them.
+The noise is that between the repeats of a run: what differs between two runs (another clock,
+another process on the GPU) is not in it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample, Verdict
 
 CONFIDENCE = 0.95
-#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
-EVENT_RESOLUTION = 0.5e-6
 #: Up to so many pairs of repeats the test is computed exactly, above by its normal approximation.
 _EXACT_PAIRS = 900
 
@@ -97,7 +96,7 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
     low, high = min(interval[0], ratio), max(interval[1], ratio)
     verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     if quantity == "gpu":
-        resolution = EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
+        resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
         if abs(ours.median - theirs.median) <= resolution:
             verdict = "noise"
     return Compared(name, timing, ratio, (low, high), verdict)

@@ -1,4 +1,4 @@
-"""What torch.compile compiled, by its own record of compilations; nothing is imported for it."""
+"""What torch.compile compiled, by torch's own record of compilations. Imports nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from gpumagic.system.text import harmless
 
 #: torch's record is private, bounded, and of another form in other versions: read field by field.
 _RECORD = "get_compilation_metrics"
-#: Characters of a reason: torch quotes guards and stacks.
+#: Characters of a reason, at most: torch quotes guards and stacks.
 _LONG = 200
 
 
+def compiled_frames() -> int:
+    """Return how many frames torch.compile has compiled in this process."""
+    counters = _counters()
+    return 0 if counters is None else int(counters["frames"]["total"])
+
+
 class CompilationRecord:
-    """Remembers what had been compiled; `since` returns what came after."""
+    """What torch.compile has compiled since this object was made."""
 
     def __init__(self) -> None:
         self._before = {id(entry): entry for entry in _entries()}
@@ -43,9 +49,14 @@ def _entries() -> Sequence[Any]:
     return list(record()) if callable(record) else ()
 
 
+def _counters() -> Any:
+    """Return ``torch._dynamo.utils.counters``; None while torch's compiler is not imported."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+
+
 def _graph_breaks() -> Counter[str]:
-    """Return torch's counter of graph breaks by reason (``torch._dynamo.utils.counters``)."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    """Return torch's counter of graph breaks by reason."""
+    counters = _counters()
     found = counters.get("graph_break") if isinstance(counters, dict) else None
     return Counter({str(k): v for k, v in found.items()}) if isinstance(found, dict) else Counter()
 

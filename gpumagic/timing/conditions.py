@@ -1,8 +1,7 @@
-"""The conditions of a measurement: an empty L2 cache, clocks not throttled, compilations."""
+"""The conditions of a measurement: an empty L2 cache, clocks not throttled."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, cast
@@ -56,7 +55,7 @@ class Flush:
 
 
 class Clocks:
-    """Asks NVML from time to time why the clocks are throttled, and collects the reasons."""
+    """The reasons why clocks are throttled, collected from NVML at intervals."""
 
     def __init__(self) -> None:
         self._last = -_INTERVAL
@@ -64,7 +63,7 @@ class Clocks:
         #: The reasons so far, by ordinal.
         self.reasons: dict[int, tuple[str, ...]] = {}
 
-    def look(self, ordinals: Iterable[int], *, at_once: bool = False) -> None:
+    def query(self, ordinals: Iterable[int], *, at_once: bool = False) -> None:
         """Ask NVML, if the last query is long enough ago; without NVML there are no reasons."""
         recent = perf_counter() - self._last < _INTERVAL
         if not torch_cuda.initialized() or (recent and not at_once):
@@ -83,10 +82,3 @@ class Clocks:
             if more:
                 self.reasons[ordinal] = (*known, *more)
         self._last = perf_counter()
-
-
-def compilations() -> int:
-    """Return how many frames torch.compile has compiled in this process. Imports nothing."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return 0 if counters is None else int(counters["frames"]["total"])

@@ -1,8 +1,8 @@
 """An event behind all work of a device's context, on any stream, torch's or not.
 
 Streams that another library has made cannot be listed. But from CUDA 12.5 on the driver records an
-event behind everything in a context (``cuCtxRecordEvent``), which tells both whether such a stream
-is busy and when it finished. The host's clock is not used: a host that is held up delays no event
+event behind everything in a context (``cuCtxRecordEvent``), by which it is known whether such a
+stream is busy and when it finished. The host's clock is not used: a delayed host delays no event
 that was recorded on an idle device.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from gpumagic.cuda import driver, torch_cuda
 
-#: So many events pass on an idle stream before the context counts as busy.
-_TURNS = 10
-#: CPU seconds of this thread that a wait for an idle device may take, with a large margin.
-_SPUN = 2e-3
+#: Events that are reached on an idle stream before the context counts as busy.
+_EVENTS = 10
+#: CPU seconds of this thread that a wait for an idle device takes at most, with a large margin.
+_IDLE_WAIT = 2e-3
 
 
 class ContextEvent:
@@ -35,16 +35,16 @@ class ContextEvent:
         self.known = self._all is not None
         if self.known:
             #: The stream that waits for the event, and the timing event on it.
-            self.stream, self._turn = idle
+            self.stream, self._idle_stream = idle
             self.stream.wait_event(self._all)
             self.end = torch_cuda.timing_event(self.stream)
 
     def is_busy(self) -> bool:
-        """Whether the context is busy although events on its idle streams pass."""
-        for _ in range(_TURNS):
+        """Return whether the context is busy although events on its idle streams are reached."""
+        for _ in range(_EVENTS):
             if self._all.query():
                 return False
-            torch_cuda.timing_event(self._turn).synchronize()
+            torch_cuda.timing_event(self._idle_stream).synchronize()
         return not self._all.query()
 
 
@@ -71,4 +71,4 @@ def waited_long(ordinal: int) -> bool:
     """
     before = thread_time()
     torch_cuda.synchronize(ordinal)
-    return thread_time() - before > _SPUN
+    return thread_time() - before > _IDLE_WAIT

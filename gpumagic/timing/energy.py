@@ -2,8 +2,8 @@
 
 ``nvmlDeviceGetTotalEnergyConsumption`` counts millijoules of the whole device since the driver was
 loaded (Volta and newer), in steps of tens of milliseconds. So the code is run until `SECONDS` have
-passed, and what other processes took meanwhile is in the figure too: where there are any, there is
-no figure per loop.
+passed. The energy of other processes is in the figure too: where there are any, there is no figure
+per loop.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Energy:
-    """What the devices took while code ran."""
+    """The energy and power of the devices while code ran."""
 
     #: Joules; None where it is not known, and ``note`` says why.
     joules: float | None
     #: Mean watts.
     watts: float | None
-    #: What the figures cover, or why there is none; one line.
+    #: What the figures cover, or why there are none; one line.
     note: str
 
 
 class EnergyMeter:
-    """Reads the counters of some devices before and after code that is run for long enough."""
+    """The energy counters of some devices, read before and after the code."""
 
     def __init__(self, ordinals: Iterable[int]) -> None:
         self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
@@ -59,7 +59,7 @@ class EnergyMeter:
         self._started = perf_counter()
 
     def stop(self) -> Energy:
-        """Wait for the work, read the counters again and return what has passed."""
+        """Wait for the work, read the counters again and return the difference."""
         if self._error is not None:
             return Energy(None, None, f"no energy: {self._error}")
         if not self._uuids:
@@ -89,7 +89,7 @@ class EnergyMeter:
         return Energy(joules, joules / seconds, f"energy {covers}")
 
     def _is_shared(self, uuid: str) -> bool:
-        """Return whether another process may use the device: also where NVML does not tell.
+        """Return whether another process may use the device; True where NVML does not tell.
 
         In a container NVML may list this process by another pid; a single one is this.
         """

@@ -19,10 +19,10 @@ from gpumagic.system import text
 from gpumagic.timing import launch_overhead
 from gpumagic.timing.context_event import ContextEvent, waited_long
 
-#: Seconds for which a wait asks again and again; then it sleeps a thousandth of the time waited.
+#: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
 #: Seconds that two events may be apart with no work between them.
-_NOTHING = 10e-6
+_NO_WORK = 10e-6
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
@@ -35,7 +35,7 @@ class Reading:
     seconds: float | None
     #: Everything was already done when the host stopped.
     idle: bool
-    #: There was a sign of work: it outlasted the host, memory was allocated, a context was made.
+    #: There was a sign of work: work outlasted the host, memory was allocated, a context was made.
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
@@ -48,7 +48,7 @@ class Reading:
 
 
 def wait_for(event: Any) -> None:
-    """Wait with a precision of a thousandth of the wait, and open to Ctrl-C, unlike CUDA's own."""
+    """Wait for an event, to a thousandth of the time; Ctrl-C interrupts, unlike CUDA's own wait."""
     begun = perf_counter()
     while not event.query():
         waited = perf_counter() - begun
@@ -72,8 +72,8 @@ _Clock = TypeVar("_Clock", bound=_ReadableClock)
 class DeviceTimer(ABC, Generic[_Clock]):
     """A clock on every device that has a context; reusable, one start and stop at a time.
 
-    Nothing here raises because of a device: `note` says in a line why there is no GPU time.
-    Subclasses say when the host waits for the devices.
+    An error of a device is not raised: `note` says in a line why there is no GPU time. Subclasses
+    define when the host waits for the devices.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class DeviceTimer(ABC, Generic[_Clock]):
         return ordinals
 
     def _read(self, host_start: float, host_stop: float) -> dict[int, Reading]:
-        """Return what each device did, on whichever the host ran between the two times."""
+        """Return what each device did; the host ran the code between the two times."""
         if self.note is not None:
             return {}
         try:
@@ -159,7 +159,7 @@ class _DeviceClock:
         torch_cuda.synchronize(self.ordinal)
 
     def record_start(self, delay: launch_overhead.Delay | None) -> None:
-        """Record the start event; behind the delay kernel, if this device is to have one."""
+        """Record the start event; behind a delay kernel, if ``delay`` is for this device."""
         self.queued = delay is not None and delay.ordinal == self.ordinal
         self.empty = {}
         if delay is not None and self.queued:
@@ -170,9 +170,9 @@ class _DeviceClock:
             launch_overhead.make_other_streams_wait(self.ordinal, self.start, self.stream)
 
     def record_stop(self) -> None:
-        """Record the end event where it counts most, and see whether there is work before it."""
+        """Record the end event on the current stream; note whether there is work before it."""
         stream = torch_cuda.current_stream(self.ordinal)
-        # Quick code ends before the GPU has reached the start event; that is no work of the code.
+        # Short code ends before the GPU has reached the start event; that is no work of the code.
         self.begun = self.queued or self.start.query()
         self.idle = stream.query()
         self.stop.record(stream)
@@ -181,7 +181,7 @@ class _DeviceClock:
     def record_busy_streams(self) -> None:
         """Record end events on the other busy streams, and one behind all work of the context."""
         self.context = None if self.queued else ContextEvent(self.ordinal)
-        # With nothing before it, the event itself is what keeps the current stream busy.
+        # With no work before it, only the event itself keeps the current stream busy.
         busy = torch_cuda.busy_streams(self.ordinal)
         if self.idle or self.queued or not self.begun:
             busy = [stream for stream in busy if stream != self.own]
@@ -207,7 +207,7 @@ class _DeviceClock:
             seconds = self.start.elapsed_time(event) / 1e3
             streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
         seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
-        if not self.begun and seconds <= _NOTHING:
+        if not self.begun and seconds <= _NO_WORK:
             self.idle = True
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         if self.idle:  # the events themselves took time too
@@ -232,10 +232,10 @@ class _DeviceClock:
         return [(self.own, late)]
 
     def _counts(self, handle: int, seconds: float) -> bool:
-        """Whether a stream's end event tells of work, and not only of its own processing."""
+        """Return whether the time to a stream's end event is more than the event itself takes."""
         empty = self.empty.get(handle)
         own = handle == self.own.cuda_stream
-        return own or empty is None or seconds > empty + 2 * launch_overhead.RESOLUTION
+        return own or empty is None or seconds > empty + 2 * torch_cuda.EVENT_RESOLUTION
 
 
 class EventTimer(DeviceTimer[_DeviceClock]):
@@ -251,14 +251,14 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         return graph_capture.under_way(ordinals)
 
     def prepare(self) -> None:
-        """Do all that takes time: wait until the devices are idle, make events."""
+        """Wait until the devices are idle, and make events: all that takes time."""
         self.note = None
         self._running = []
         try:
             ordinals = self._devices()
             current = torch_cuda.current_device()
             with self._relaxed:
-                # The current device last, and so its start event next to the code.
+                # The current device last, so that its start event is next to the code.
                 for ordinal in sorted(ordinals, key=lambda each: (each == current, each)):
                     clock = self._clock(ordinal)
                     clock.prepare()
@@ -277,7 +277,7 @@ class EventTimer(DeviceTimer[_DeviceClock]):
     def stop(self) -> None:
         """Record the first end events: the host is done, the devices perhaps not."""
         try:
-            # The current device first here: its event is the one that short code is timed by.
+            # The current device first: short code is timed by its event.
             with self._relaxed:
                 for clock in reversed(self._running):
                     clock.record_stop()

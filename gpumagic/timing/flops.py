@@ -17,7 +17,7 @@ from gpumagic.timing.peaks import peak
 
 @dataclass(frozen=True)
 class Flops:
-    """What the counter saw of one run."""
+    """What the counter counted in one run."""
 
     #: Floating-point operations.
     count: int
@@ -28,7 +28,7 @@ class Flops:
 
 
 class FlopCounter:
-    """A context manager that counts what its body does; then it is in ``found``."""
+    """A context manager that counts the operations of its body into ``found``."""
 
     def __init__(self) -> None:
         module = torch_cuda.flop_counter()

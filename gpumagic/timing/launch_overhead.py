@@ -2,7 +2,7 @@
 
 The host queues the code's work while the delay kernel keeps the device busy; then the device works
 without gaps. The kernel is torch's own ``torch.cuda._sleep``, which ends by itself, so code that
-synchronises cannot hang: it waits until the delay ends, and is found out by that.
+synchronises cannot hang: it waits until the delay ends, and is detected by that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ LONGEST = 1.0
 _MARGIN = 1.5, 3e-3
 #: GPU seconds that a sample should have, and loops at most: a stream's queue holds some 1,000
 #: launches, and a host that finds it full waits.
-_WORTH_READING, _MOST_LOOPS = 1e-3, 100
+_LEAST_SAMPLE, _MOST_LOOPS = 1e-3, 100
 #: Samples in a row that may fail.
 _ATTEMPTS = 5
-#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
-RESOLUTION = 0.5e-6
 
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
@@ -71,7 +69,7 @@ def _spin(ordinal: int, stream: Any, cycles: int) -> None:
 def _rate(ordinal: int, stream: Any) -> float:
     """Measure the cycles in a second: the clock that counts them differs between devices."""
     if ordinal not in _rates:
-        # An idle device counts slowly, and a delay measured by that would end too soon.
+        # The clock of an idle device is slow: a delay measured by it would end too soon.
         until = perf_counter() + _CLOCK_UP
         while perf_counter() < until:
             _spin_time(ordinal, stream, 1_000_000)
@@ -92,7 +90,7 @@ def _spin_time(ordinal: int, stream: Any, cycles: int) -> float:
 
 
 class QueuedSampling:
-    """Decides how to take queued samples, or why there are none. Uses no device.
+    """How to take queued samples, or why there are none. Uses no device.
 
     As long as ``delay`` is not None, run ``loops`` loops behind that delay and report the sample
     with `add`. ``loop_time`` is what a loop took as run, ``host_time`` its host time,
@@ -122,7 +120,7 @@ class QueuedSampling:
         #: Why there are no queued samples.
         self.unavailable: str | None = None
         self.delay: Delay | None = None
-        wanted = math.ceil(_WORTH_READING / max(loop_time, 1e-9))
+        wanted = math.ceil(_LEAST_SAMPLE / max(loop_time, 1e-9))
         self._plan(max(1, min(wanted, loops, _MOST_LOOPS)))
 
     def _plan(self, loops: int, factor: float = 1.0) -> None:
@@ -152,7 +150,7 @@ class QueuedSampling:
     def _after_failure(self) -> None:
         if self._failures >= _ATTEMPTS:
             self.stop(WAITS)
-        elif not self.samples:  # else the host was held up once
+        elif not self.samples:  # else the host was delayed once
             # The host may have been slow, or the queue full.
             tries = ((self.loops, 3.0), (self.loops // 10, 3.0), (1, 9.0), (1, 27.0))
             loops, factor = tries[self._failures - 1]
@@ -163,7 +161,7 @@ class QueuedSampling:
         """Whether the samples show that the code launched no work on the GPU."""
         if not self.samples:
             return False
-        least = self._empty_time + 2 * RESOLUTION
+        least = self._empty_time + 2 * torch_cuda.EVENT_RESOLUTION
         return statistics.median(self.samples) * self.loops < least
 
     def time_is_over(self) -> None:

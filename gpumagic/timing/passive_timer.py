@@ -1,13 +1,13 @@
-"""GPU time of a cell that is not to be disturbed: no wait before it, no synchronised device.
+"""GPU time of a cell that is not disturbed: no wait before it, no synchronised device.
 
 The start event is recorded behind whatever a device's current stream still has to do for earlier
 cells, so that their work is not counted twice. At the cell's end only busy streams get an end
 event, and only these events are waited for: work that other threads go on launching is not.
 
-Whether a cell has used the GPU at all is known by its signs: a stream is busy at its end, or
-torch's allocator has served an allocation. A cell that only ran kernels on existing tensors, and
-waited for them itself, shows neither; nor does work on a stream that is not torch's, unless the
-default stream waits for it. (An event behind all work of a context, as `context_event` records,
+Two signs tell that a cell has used the GPU: a stream is busy at its end, or torch's allocator has
+served an allocation. A cell that only ran kernels on existing tensors, and waited for them itself,
+shows neither; nor does work on a stream that is not torch's, unless the default stream waits for
+it. (An event behind all work of a context, as `context_event` records,
 would spoil a graph that another library is capturing.)
 """
 
@@ -20,15 +20,15 @@ from typing import Any
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.timing.event_timer import CaptureError, DeviceTimer, Reading, wait_for
 
-#: Seconds between two events recorded one behind the other with no work between, with a margin.
-_NOTHING = 50e-6
+#: Seconds between two successive events with no work between them, with a margin.
+_NO_WORK = 50e-6
 
 
-class _DeviceClock:
+class _PassiveClock:
     """The events on one device, one cell after the other.
 
-    Around every cell of a session: torch's own functions are looked up once, and its objects for
-    known streams are not made anew.
+    Used around every cell of a session: torch's own functions are looked up once, and its objects
+    for known streams are reused.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -62,7 +62,7 @@ class _DeviceClock:
         before, self._allocations = self._allocations, torch_cuda.allocations(self.ordinal)
         self._allocated = before != self._allocations
         quiet = not (self._busy or self._allocated)
-        # At once: looking for the others takes as long as a little work would.
+        # Before looking for the others, which takes as long as short work.
         own = None if quiet else torch_cuda.timing_event(stream)
         if (side_streams or not quiet) and self._is_capturing():
             raise CaptureError  # asking its streams whether they are idle would end the capture
@@ -83,24 +83,24 @@ class _DeviceClock:
         idle = not (self._busy or self._side)
         worked = self._allocated or self._side or self._own
         if not worked:
-            # Behind an earlier cell's work a stream is busy without any of this one's: then the
-            # start event came late, and the end event at once after it.
-            worked = seconds > min(_NOTHING, host_stop - host_start)
+            # A stream may be busy with an earlier cell's work alone: then the start event is
+            # reached late, and the end event right after it.
+            worked = seconds > min(_NO_WORK, host_stop - host_start)
         # The events themselves took time too, where nothing was left to do.
         finished = perf_counter() if worked and not idle else host_stop
-        # The host may have been held up between the start event and its own clock.
+        # The host may have been delayed between the start event and its own clock.
         seconds = min(seconds, finished - host_start)
         return Reading(seconds, idle, worked, finished)
 
 
-class PassiveTimer(DeviceTimer[_DeviceClock]):
+class PassiveTimer(DeviceTimer[_PassiveClock]):
     """Times one cell after the other: `start`, the cell, `stop`."""
 
-    def _new_clock(self, ordinal: int) -> _DeviceClock:
-        return _DeviceClock(ordinal)
+    def _new_clock(self, ordinal: int) -> _PassiveClock:
+        return _PassiveClock(ordinal)
 
     def _is_capturing(self, ordinals: tuple[int, ...]) -> bool:
-        return torch_cuda.capturing(ordinals)  # the rest is asked where there is a sign of work
+        return torch_cuda.capturing(ordinals)  # other threads are checked where there is work
 
     def start(self) -> None:
         """Record the start events."""
@@ -121,7 +121,7 @@ class PassiveTimer(DeviceTimer[_DeviceClock]):
         """
         return self._read(host_start, host_stop)
 
-    def _stop_clocks(self) -> Iterable[_DeviceClock]:
+    def _stop_clocks(self) -> Iterable[_PassiveClock]:
         current = torch_cuda.current_device()
         return [c for c in self._running if c.record_stop(side_streams=c.ordinal == current)]
 

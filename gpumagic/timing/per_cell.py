@@ -6,13 +6,13 @@ its own GPU work is waited for, so that the time is its own and the next cell st
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from gpumagic.cells.hooks import MAX_CELLS, CellHook, CellHooks, first_line
+from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.results import CellTiming, TimingLog
 from gpumagic.system import text
 from gpumagic.timing.event_timer import Reading
@@ -28,8 +28,8 @@ class _Started(NamedTuple):
     started: float
 
 
-class _QuietCell(NamedTuple):
-    """A cell that gets no line. Most are such: a `CellTiming` is made when the log is read."""
+class _UnshownCell(NamedTuple):
+    """A cell without a line below it. Most are such: `timing` is made when the log is read."""
 
     cell: int | None
     source: str
@@ -68,8 +68,7 @@ class CellTimer:
         self._hooks = hooks
         self._hook = CellHook(self._end, self._failed, self._begin)
         self._timer = PassiveTimer()
-        self._cells: deque[CellTiming | _QuietCell] = deque(maxlen=MAX_CELLS)
-        self._forgotten = 0
+        self._cells: CellRecords[CellTiming | _UnshownCell] = CellRecords()
         self.above = 0.0
 
     @property
@@ -77,18 +76,18 @@ class CellTimer:
         return self._hook in self._hooks
 
     def on(self, above: float) -> None:
-        """Start with the next cell; if on already, set the threshold."""
+        """Begin with the next cell; if on already, set the threshold."""
         self.above = above
         self._hooks.add(self._hook)
 
     def off(self) -> None:
-        """Stop. The log stays."""
+        """Stop timing. The log stays."""
         self._hooks.remove(self._hook)
 
     def log(self) -> TimingLog:
         """Return the cells timed so far."""
-        cells = (cell.timing() if isinstance(cell, _QuietCell) else cell for cell in self._cells)
-        return TimingLog(tuple(cells), self._forgotten, self.watching)
+        cells = (cell.timing() if isinstance(cell, _UnshownCell) else cell for cell in self._cells)
+        return TimingLog(tuple(cells), self._cells.dropped, self.watching)
 
     # --- the hooks ---------------------------------------------------------------------------
 
@@ -110,26 +109,25 @@ class CellTimer:
             readings = self._timer.stop(start.started, stopped)
             note = self._timer.note
         except KeyboardInterrupt:
-            # The cell is done: the interrupt ends only our wait for the GPU.
+            # The cell has ended: the interrupt ends only this wait for the GPU.
             readings, note = {}, INTERRUPTED
         wall, source = stopped - start.started, first_line(start.source)
-        quiet = _QuietCell(result.execution_count, source, wall, cpu, not result.success, note)
-        self._forgotten += len(self._cells) == MAX_CELLS
+        quiet = _UnshownCell(result.execution_count, source, wall, cpu, not result.success, note)
         worked = any(reading.worked for reading in readings.values())
         if not worked and wall <= self.above:
-            self._cells.append(quiet)
+            self._cells.add(quiet)
             return
         cell = quiet.timing()
         if worked:
             cell = _with_gpu(cell, start.started, readings)
-        self._cells.append(cell)
+        self._cells.add(cell)
         self._show(cell, start.source)
 
     def _failed(self, error: Exception) -> None:
-        """Print one line about a failure of ours; the hooks are off."""
+        """Print a line about a failure of gpumagic; the hooks are off."""
         print(
-            f"%cudatime: cells are timed no longer ({text.named(error)}); "
-            "'%cudatime on' begins anew"
+            f"%cudatime: cells are not timed any more ({text.named(error)}); "
+            "'%cudatime on' starts again"
         )
 
 

@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def repeats(self) -> int:
-        """The number of repeats, where it ends them."""
+        """The number of repeats, where that ends them."""
         return DEFAULT_REPEAT if self.repeat is None else self.repeat
 
     @property

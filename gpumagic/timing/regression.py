@@ -4,38 +4,25 @@ from __future__ import annotations
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import Comparison, CudaTiming
-from gpumagic.results.conditions import differences
 from gpumagic.timing.comparison import compare
 
 #: What the two timings are called in the comparison.
 BEFORE, NOW = "stored", "now"
 
 
-def against(
-    now: CudaTiming,
-    before: CudaTiming,
-    fail_above: float | None = None,
-    strict: bool = False,
-) -> Comparison:
-    """Compare a timing with a stored one; say in its notes where the conditions were others.
+def against(now: CudaTiming, before: CudaTiming, fail_above: float | None = None) -> Comparison:
+    """Compare a timing with a stored one.
 
     With ``fail_above`` (0.1: 10 % more time) the lower end of the ratio's 95 % interval must not be
-    beyond that, so that noise alone fails nothing. Under other conditions (device, driver, torch,
-    CUDA) that is not checked, unless ``strict``.
+    beyond that, so that noise alone fails nothing.
 
     Raises:
-        RegressionError: it is slower by more than that, beyond the noise; or ``strict``, and the
-            conditions are others.
+        RegressionError: it is slower by more than that, beyond the noise.
         SpecError: ``fail_above``, and too few repeats to tell a difference from noise.
     """
     compared = compare({BEFORE: before, NOW: now})
-    others = differences(now.conditions, before.conditions)
-    if others:
-        compared = _noted(compared, f"measured under other conditions: {'; '.join(others)}")
-    if fail_above is not None and (strict or not others):
+    if fail_above is not None:
         _check(compared, fail_above)
-    if others and strict:
-        raise RegressionError(f"other conditions than stored (--strict): {'; '.join(others)}")
     return compared
 
 
@@ -52,7 +39,3 @@ def _check(compared: Comparison, fail_above: float) -> None:
             f"{entry.ratio:.2f} times as long as stored (95 % interval {low:.2f} to {high:.2f}; "
             f"allowed: {1 + fail_above:.2f})"
         )
-
-
-def _noted(compared: Comparison, note: str) -> Comparison:
-    return Comparison(compared.entries, compared.quantity, (*compared.notes, note))

@@ -37,7 +37,7 @@ class Run:
     readings: dict[int, Reading]
     #: Why there is no GPU time.
     note: str | None = None
-    #: torch's name of the devices' kind, and what to bear in mind about its times.
+    #: torch's name of the devices' kind, and a caveat on its times.
     backend: str = "cuda"
     remark: str | None = None
 
@@ -63,7 +63,7 @@ class Stopwatch:
         if other is not None:
             self._timer = backends.EventPair(other)
         self._timer.prepare()
-        # An empty run warms the calls up, and tells what CPU time they take themselves.
+        # An empty run warms the calls up, and measures their own CPU time.
         self._start_clocks()
         self._stop_clocks()
         self._own_cpu = self._cpu
@@ -231,7 +231,7 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
 
 
 def _first_used(run: Run, used: Sequence[int]) -> str:
-    """Say what was first used in a run: CUDA, or some of the devices."""
+    """Return what was first used in a run: CUDA, or some of the devices."""
     if all(_seconds(run, i) is None for i in run.readings):
         return "CUDA was initialised"
     first = [f"cuda:{i}" for i in used if _seconds(run, i) is None]

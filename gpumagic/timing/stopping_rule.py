@@ -10,13 +10,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-#: Repeats before the first look, and the factor between looks: each look at the same data is
-#: another chance to stop by luck, so there are few.
+#: Repeats before the first test, and the factor between tests: each test of the same data is
+#: another chance to stop by chance, so there are few.
 FIRST_LOOK = 10
 NEXT_LOOK = 1.25
 #: Standard errors that a rank sum exceeds by chance once in eighty times.
 _UNLIKELY = 2.5
-#: The least drift, and the least distance of an outlier, to report; as a part of the median.
+#: The least drift, and the least distance of an outlier, that are reported; parts of the median.
 _NOTABLE_DRIFT = 0.02
 _NOTABLE_DISTANCE = 0.05
 #: The 97.5 % quantile of the normal distribution.

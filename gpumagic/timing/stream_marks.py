@@ -32,7 +32,7 @@ class _DeviceMarks:
         self._c = torch_cuda.c_functions()
         self._streams = {stream.cuda_stream: stream for stream in torch_cuda.streams(ordinal)}
         self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
-        #: Streams that have been current or busy, by handle; the default stream is everybody's.
+        #: Streams that have been current or busy, by handle; and the default stream.
         self.known = {0: self._streams[0]}
         self._capturing = graph_capture.CaptureQuery(())
         self._free: list[Any] = []
@@ -122,7 +122,7 @@ class StreamMarks:
         self._has_context: Callable[[int], bool] | None = None
 
     def start(self) -> None:
-        """Do what takes time, for the devices that have a context; follow streams made current."""
+        """Prepare the devices that have a context; follow the streams made current."""
         self._add_devices(0.0)
 
     def begin(self) -> None:
@@ -132,9 +132,9 @@ class StreamMarks:
             device.begin()
 
     def stop(self) -> None:
-        """Follow the streams made current no longer."""
+        """Stop following the streams made current."""
         torch_c = torch_cuda.c_functions()
-        # Another wrapper may be around ours, which then only passes calls on.
+        # Where another wrapper is around ours, ours stays and only passes calls on.
         if self._set_stream is not None and torch_c._cuda_setStream is self._set_stream:
             torch_c._cuda_setStream = self._set_stream.__wrapped__
         self._set_stream = None
@@ -154,7 +154,7 @@ class StreamMarks:
         self._set_stream = torch_c._cuda_setStream = set_stream
 
     def _add_devices(self, began: float) -> None:
-        """Take up the devices that have come into use."""
+        """Add the devices that have come into use."""
         if self._has_context is not None and not any(map(self._has_context, self._absent)):
             return
         in_use = torch_cuda.contexts()

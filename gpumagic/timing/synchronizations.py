@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the GPU, and how long: noticed by wrapping torch's functions.
+"""Calls in which the host waits for the GPU, and how long, found by wrapping torch's functions.
 
 Only for the duration of a cell. torch's compiler keeps tables of torch's functions and compares
 them by identity: so while it is imported nothing is wrapped, and functions of the module ``torch``
@@ -18,7 +18,7 @@ from typing import Any
 
 from gpumagic.cuda import torch_cuda
 
-#: Says what a call waits for, by its arguments and its result; None if it does not wait.
+#: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
 
 PAGEABLE = "pageable copy with non_blocking=True"
@@ -101,19 +101,19 @@ class SynchronizationWatch:
             self._is_paused = True
 
     def update(self) -> None:
-        """Go on after the compiler was imported."""
+        """Wrap again after the compiler was imported."""
         if self._is_paused or (self._wrapped and self._has_compiler != (_COMPILER in sys.modules)):
             self._unwrap()
             self._wrap_all()
 
     def stop(self) -> None:
-        """Put torch's functions back."""
+        """Restore torch's functions."""
         self._unwrap()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def hide(self, error: BaseException | None) -> None:
-        """Take the wrappers' frames out of the traceback of an exception of the cell's."""
+        """Remove the wrappers' frames from the traceback of the cell's exception."""
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))
@@ -139,7 +139,7 @@ class SynchronizationWatch:
         wrapped, self._wrapped = self._wrapped, []
         for each in reversed(wrapped):
             if vars(each.owner).get(each.name) is not each.wrapper:
-                continue  # the user has wrapped it meanwhile: ours then only passes calls on
+                continue  # the user has wrapped it meanwhile: ours stays and only passes calls on
             if each.original is None:
                 delattr(each.owner, each.name)
             else:
@@ -174,7 +174,7 @@ class SynchronizationWatch:
         self._wrapped.append(_Wrapped(owner, name, wrapper, original))
 
     def _is_watched(self) -> bool:
-        """Whether the cell waits for this thread: its own, or one of a backward pass."""
+        """Return whether the cell waits for this thread: its own, or one of a backward pass."""
         return threading.get_ident() == self._thread or self._graph_task() >= 0
 
 
@@ -210,7 +210,7 @@ class _Rules:
         yield "where", self._where
 
     def _on_cuda(self, value: Any) -> bool:
-        """Whether it is a tensor on a GPU; a subclass's own code is not run, and so is none."""
+        """Return whether a value is a tensor on a GPU; False for subclasses, whose code may run."""
         return type(value) in self._tensors and self._is_cuda(value)
 
     def _on_cpu(self, value: Any) -> bool:

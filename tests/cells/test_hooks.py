@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.hooks import CellHook, CellHooks, first_line
+from gpumagic.cells.hooks import CellHook, CellHooks
 from tests.support.shells import registered, shell
 
 
@@ -131,19 +131,3 @@ def test_cancelled_cells_have_no_result(bare: Any) -> None:
     bare.run_cell("1")
     assert calls == ["before 1 in None", "after 1"]
     hooks.clear()
-
-
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("x = 1", "x = 1"),
-        ("\n\n  x = 1  \ny = 2", "x = 1"),
-        ("", ""),
-        ("  \n ", ""),
-        ("a" * 80, "a" * 80),
-        ("a" * 81, "a" * 79 + "…"),
-        ("x\ry", "x"),
-    ],
-)
-def test_first_line(source: str, line: str) -> None:
-    assert first_line(source) == line

@@ -45,7 +45,7 @@ def test_by_rank_on_each_host() -> None:
     assert assignment.by_rank(found) == {0: "GPU-a0", 2: "GPU-a1", 1: "GPU-b0", 3: "GPU-b1"}
 
 
-def test_several_each() -> None:
+def test_several_devices_for_each_engine() -> None:
     found = table({"a": (machine(1, 1, 1, 1), [0, 1])})
     assert assignment.by_rank(found, 2) == {0: "GPU-a0,GPU-a1", 1: "GPU-a2,GPU-a3"}
 
@@ -134,12 +134,12 @@ def test_what_others_have_taken() -> None:
         assignment.by_rank(parts, taken={"GPU-a0"})
 
 
-def test_a_lost_device_is_given_to_nobody() -> None:
+def test_a_lost_device_is_not_assigned() -> None:
     devices = DeviceTable((Device(0, uuid="GPU-a0", error="lost"), Device(1, uuid="GPU-a1")))
     assert assignment.by_rank(table({"a": (devices, [0])})) == {0: "GPU-a1"}
 
 
-def test_the_freest_of_all_hosts() -> None:
+def test_the_most_free_memory_of_all_hosts() -> None:
     found = table({"a": (machine(5, 9), [0, 1]), "b": (machine(7, 8, 6, host="b"), [2, 3])})
     assert assignment.most_free(found, 1) == {0: "GPU-a1"}
     assert assignment.most_free(found, 3) == {0: "GPU-a1", 2: "GPU-b1", 3: "GPU-b0"}

@@ -177,7 +177,7 @@ def test_a_payload_that_does_not_fit(content: Any) -> None:
     reply = rpc.decode(0, cell_run._REPLY_TYPES["cudatime"], payload)
     assert reply.value is None
     assert reply.error is not None
-    assert reply.error.startswith("its answer is not understood")
+    assert reply.error.startswith("its reply is not valid")
 
 
 def test_a_result_of_another_magic() -> None:

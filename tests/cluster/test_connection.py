@@ -163,7 +163,7 @@ def test_targets_of_text(text: str | None, chosen: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "2", "1-3", "0:2:0", "9:", "-:", ":-"])
-def test_targets_that_are_none(text: str) -> None:
+def test_invalid_targets(text: str) -> None:
     with pytest.raises(SpecError, match=r"^-t "):
         targets(text, [0, 1, 5])
 

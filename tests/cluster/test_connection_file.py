@@ -45,7 +45,7 @@ def test_a_connection_file_that_others_may_have_written(
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", '{"a": NaN}', "", "\0", '{"key": []}'])
-def test_a_connection_file_that_is_none(run_cell: Run, tmp_path: Path, text: str) -> None:
+def test_an_invalid_connection_file(run_cell: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.json").write_text(text)
     with pytest.raises(UsageError, match=r"odd\.json is no connection file of ipyparallel's"):
         run_cell(f"%gpu cluster {tmp_path / 'odd.json'}")

@@ -42,7 +42,7 @@ def test_the_interface_of_an_address() -> None:
 
 def test_addresses_for_other_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distributed._address(()) == "127.0.0.1"
-    # A name that stands for loopback, as hosts files often have it, leads nobody here.
+    # A name for loopback, as in many hosts files, cannot be reached from other hosts.
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
     with pytest.raises(DeviceError, match="knows no address by which localhost could reach it"):
         distributed._address(("localhost",))
@@ -61,8 +61,8 @@ def listening(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such permissions")
-def test_nobody_else_can_take_part(grouped_engines: Cluster, run: Run) -> None:
-    """Not from another host, and not as another user of this one, who is let in to no store."""
+def test_other_users_and_hosts_cannot_join(grouped_engines: Cluster, run: Run) -> None:
+    """Not from another host, and not as another user of this one: the store is private."""
     store = "__import__('gpumagic.cluster.distributed', fromlist=['r'])._rendezvous['folder'].name"
     folder = Path(grouped_engines.value(0, store))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -23,7 +23,7 @@ Run = Callable[..., Ran]
 COUNT = "__import__('torch').cuda.device_count()"
 
 
-def test_too_late_is_no_obstacle(two_engines: Cluster, run: Run) -> None:
+def test_engines_where_it_is_too_late_restart(two_engines: Cluster, run: Run) -> None:
     """The engine keeps its id and its process; what waits behind it, others' too, is answered."""
     two_engines.run(0, f"{INITIALISE_CUDA}; mine = 1")
     run(two_engines, "%gpu cluster -q")
@@ -69,9 +69,7 @@ def test_requests_that_arrive_behind_a_restart(two_engines: Cluster, run: Run) -
     assert printed.stdout == "after\n"
 
 
-def test_a_restarted_engine_is_a_whole_one(
-    two_engines: Cluster, run: Run, busy_engine: Any
-) -> None:
+def test_a_restarted_engine_works(two_engines: Cluster, run: Run, busy_engine: Any) -> None:
     """Interrupts reach it, it can be restarted again, and its end is noticed."""
     for _ in range(3):
         two_engines.run(0, INITIALISE_CUDA)

@@ -136,7 +136,7 @@ def test_why_there_are_no_kernels(two_engines: Cluster, run: Run) -> None:
     assert "engines 0–1: no profile: torch is not imported" in ran.text
 
 
-def test_only_some(cuda_engines: Cluster, run: Run) -> None:
+def test_some_engines_only(cuda_engines: Cluster, run: Run) -> None:
     timing = run(cuda_engines, "%cudatime --cluster -t 1 -o -q 1 + 1").value
     assert [each.engine for each in timing.engines] == [1]
 

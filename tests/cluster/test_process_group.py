@@ -154,7 +154,7 @@ def test_a_part_of_the_engines(two_engines: Cluster, run: Run) -> None:
     run(two_engines, "%gpu dist down -q")
 
 
-def test_a_backend_that_is_none(two_engines: Cluster, run: Run) -> None:
+def test_an_unknown_backend(two_engines: Cluster, run: Run) -> None:
     run(two_engines, "%gpu off --cluster -q")
     group = run(two_engines, "%gpu dist init --backend gloom -o -q").value
     assert group.world_size == 0
@@ -162,7 +162,7 @@ def test_a_backend_that_is_none(two_engines: Cluster, run: Run) -> None:
     assert two_engines.value(0, "'RANK' in __import__('os').environ") is False
 
 
-def test_a_rank_that_fails_holds_up_nobody(two_engines: Cluster, run: Run) -> None:
+def test_a_rank_that_fails_does_not_delay_others(two_engines: Cluster, run: Run) -> None:
     run(two_engines, "%gpu off --cluster -q")
     two_engines.run(0, "import torch")
     two_engines.run(1, "import torch, os; os.environ['GLOO_SOCKET_IFNAME'] = 'nonexist0'")

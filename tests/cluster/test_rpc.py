@@ -116,11 +116,11 @@ class Evil:
         {},
     ],
 )
-def test_an_answer_that_is_none(outcome: Any) -> None:
+def test_an_invalid_reply(outcome: Any) -> None:
     answer = rpc._reply(3, rpc._type_of("prepare"), outcome)
     assert answer.value is None
     assert answer.error is not None
-    assert answer.error.startswith("its answer is not understood")
+    assert answer.error.startswith("its reply is not valid")
 
 
 def test_an_answer_of_another_kind() -> None:
@@ -139,7 +139,7 @@ def test_an_answer_of_another_kind() -> None:
         assert rpc._reply(0, rpc._type_of(function), ("ok", json.dumps(plain(value)))).value is None
 
 
-def test_a_number_that_is_none() -> None:
+def test_an_invalid_number() -> None:
     text = json.dumps(plain(TIMING)).replace('"compile_time": 0.0', '"compile_time": 1e999')
     assert "1e999" in text
     assert rpc._reply(0, rpc._type_of("partial_result"), ("ok", text)).value is None
@@ -178,7 +178,7 @@ def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
         assert len(error) <= 610
 
 
-def test_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "LARGEST", 10)
     assert rpc._reply(0, rpc._type_of("leave"), ("ok", " " * 20 + "true")).value is None
 
@@ -199,7 +199,9 @@ def test_no_pickle_in_the_questions() -> None:
 # --- engines -----------------------------------------------------------------------------------
 
 
-def test_a_busy_engine_holds_up_nobody(two_engines: Cluster, run: Run, busy_engine: Any) -> None:
+def test_a_busy_engine_does_not_delay_others(
+    two_engines: Cluster, run: Run, busy_engine: Any
+) -> None:
     run(two_engines, "%gpu cluster -q")
     with busy_engine(two_engines, 1):  # it ends only after we have been answered
         table = run(two_engines, "%gpu cluster -o --timeout 8s").value

@@ -137,7 +137,7 @@ def test_what_a_scheduler_gave_is_all_there_is(
     assert chosen[0].selection.devices[0].index in (2, 3)
 
 
-def test_several_each_and_shared(two_engines: Cluster, run: Run) -> None:
+def test_several_devices_for_each_engine_and_shared_ones(two_engines: Cluster, run: Run) -> None:
     chosen = run(two_engines, "%gpu pin --per-engine 2 -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[0, 1], [2, 3]]
     with pytest.raises(UsageError, match="has 4 GPUs and 2 engines for 3 each: --share lets"):
@@ -162,7 +162,7 @@ def test_a_choice_for_all(two_engines: Cluster, run: Run) -> None:
         run(two_engines, "%gpu offf --cluster")
 
 
-def test_the_freest(cluster_of: Callable[..., Cluster], run: Run) -> None:
+def test_auto_selects_the_most_free_memory(cluster_of: Callable[..., Cluster], run: Run) -> None:
     busy = [ExternalProcess(i, 9000 + i, held * 2**30) for i, held in enumerate((40, 5, 60, 20))]
     cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
     chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value

@@ -17,8 +17,8 @@ def test_a_dead_context() -> None:
     found = judged(context_failure="a kernel failed on the device")
     assert (found.usable, found.verdict) == (
         0,
-        "torch cannot use a GPU here, because CUDA is over in this process: a kernel failed on the "
-        "device.",
+        "torch cannot use a GPU here, because CUDA has failed in this process: a kernel failed on "
+        "the device.",
     )
     about = found.about("this process")
     assert about is not None

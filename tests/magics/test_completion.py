@@ -1,4 +1,4 @@
-"""What Tab offers, line by line; and through IPython's own completer."""
+"""Completions, line by line; and through IPython's own completer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from IPython.core.completer import provisionalcompleter
 
-from gpumagic.magics.completion import Answer, Session, complete
+from gpumagic.magics import completion
+from gpumagic.magics.completion import Completions, Session, complete
+from gpumagic.magics.gpu import cluster, command
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
 SESSION = Session(
@@ -18,10 +20,11 @@ SESSION = Session(
 )
 
 
-def offered(line: str, *, first: bool = True) -> list[str]:
-    answer = complete(line, SESSION, first=first)
-    assert answer is not None
-    return [offer.text for offer in answer.offers]
+def texts(line: str, *, first: bool = True) -> list[str]:
+    """Return the completions at the end of a line."""
+    found = complete(line, SESSION, first=first)
+    assert found is not None
+    return [each.text for each in found.items]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +60,8 @@ def offered(line: str, *, first: bool = True) -> list[str]:
         ("%%cudatime l", []),  # setup code
     ],
 )
-def test_what_is_offered(line: str, expected: list[str]) -> None:
-    assert offered(line) == expected
+def test_what_fits(line: str, expected: list[str]) -> None:
+    assert texts(line) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,13 +73,13 @@ def test_other_lines_are_not_ours(line: str) -> None:
 
 def test_a_cell_magic_stands_in_the_first_line() -> None:
     assert complete("%%gpu o", SESSION, first=False) is None
-    assert offered("%gpu of", first=False) == ["off"]
+    assert texts("%gpu of", first=False) == ["off"]
 
 
 def test_statements_are_left_to_ipython() -> None:
     for line in ("%cudatime ", "%cudatime mo", "%gpumem y = mod"):
-        answer = complete(line, SESSION)
-        assert answer is None or not answer.only
+        found = complete(line, SESSION)
+        assert found is None or not found.only
 
 
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,17 +88,22 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.json").touch()
     (tmp_path / ".hidden").touch()
-    assert offered("%gpumem snapshot ru") == ["run.json", "runs/"]
-    assert offered("%gpumem snapshot runs/") == ["runs/a.json"]
-    assert offered("%gpumem snapshot nowhere/") == []
-    assert offered("%%cudatime --trace r") == ["run.json", "runs/"]
+    assert texts("%gpumem snapshot ru") == ["run.json", "runs/"]
+    assert texts("%gpumem snapshot runs/") == ["runs/a.json"]
+    assert texts("%gpumem snapshot nowhere/") == []
+    assert texts("%%cudatime --trace r") == ["run.json", "runs/"]
 
 
 def test_each_says_what_it_is() -> None:
-    answer = complete("%gpu ", SESSION)
-    assert isinstance(answer, Answer)
-    assert ("auto", "the freest GPU") in [(each.text, each.kind) for each in answer.offers]
-    assert answer.only
+    found = complete("%gpu ", SESSION)
+    assert isinstance(found, Completions)
+    assert ("auto", "the most free memory") in [(each.text, each.kind) for each in found.items]
+    assert found.only
+
+
+def test_every_verb_of_gpu_is_completed() -> None:
+    verbs = {words.split(" ")[0] for words in command._VERBS} - {""}
+    assert verbs | {"plot", "shutdown", *cluster.VERBS} < completion._GPU.keys()
 
 
 def completed(ip: Any, line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The line below a cell after which this process's CUDA is over."""
+"""The line below a cell that has destroyed the CUDA context."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ def test_a_dead_context_is_said_with_what_is_lost(
     (text,) = [bundle["text/plain"] for bundle in said]
     assert text.count("\n") == 0
     assert text.startswith(
-        "gpumagic: this process's CUDA is over: an assertion in a kernel failed, mostly an index "
-        "out of range. "
+        "gpumagic: CUDA has failed in this process: an assertion in a kernel failed, mostly an "
+        "index out of range. "
     )
     # This shell is not the whole process: it cannot be restarted in place.
-    assert "CUDA is back when the kernel is restarted; with CUDA_LAUNCH_BLOCKING=1 in" in text
+    assert "CUDA works again when the kernel is restarted; with CUDA_LAUNCH_BLOCKING=1 in" in text
     assert "Lost with it: 11 variables on the GPU (model, many, view0, view1, " in text
     assert text.endswith("view5 and 3 more).")
     assert "host" not in text
     assert re.search("<details.*view5, view6, view7, view8</div></details>", said[0]["text/html"])
     # Every error of CUDA's from now on, and no other.
-    assert "CUDA is over" in run_cell("torch.ones(1, device='cuda').cpu()", raising=False).text
+    assert "CUDA has failed" in run_cell("torch.ones(1, device='cuda').cpu()", raising=False).text
     assert run_cell("no_such_name", raising=False).text == ""
-    # Whoever looks is told, too.
-    assert "This process's CUDA is over (an assertion in a kernel failed" in run_cell("%gpu").text
-    assert "this process's CUDA is over (an assertion" in "".join(
+    assert (
+        "CUDA has failed in this process (an assertion in a kernel failed" in run_cell("%gpu").text
+    )
+    assert "CUDA has failed in this process (an assertion" in "".join(
         run_cell("selection = %gpu reset -o -q").error or run_cell("selection").value.notes
     )
 
@@ -63,6 +64,6 @@ def test_the_error_of_another_process_is_not_this_ones(
     run_cell("import torch; x = torch.ones(2, device='cuda')")
     text = "Caught RuntimeError in worker 0.\\nCUDA error: device-side assert triggered"
     failed = run_cell(f"raise RuntimeError('{text}')", raising=False)
-    assert "CUDA is over" not in failed.text
+    assert "CUDA has failed" not in failed.text
     assert "gpumagic: an assertion in a kernel failed" in failed.text
     assert STATE.context_failure is None

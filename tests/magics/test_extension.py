@@ -25,7 +25,7 @@ def test_found_by_what_ipython_has_registered() -> None:
         assert not [name for name in vars(ip) if "gpumagic" in name]
         ip.extension_manager.unload_extension("gpumagic")
         assert find(ip) is None
-        # Somebody else's magics of that name are not ours.
+        # Other magics of that name are not gpumagic's.
         ip.magics_manager.registry["GpuMagic"] = object()
         assert find(ip) is None
         del ip.magics_manager.registry["GpuMagic"]

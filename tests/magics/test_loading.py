@@ -108,7 +108,7 @@ def test_magics_of_the_same_name_come_back(virtual_gpu: Any) -> None:
     with shell(load=False) as ip:
 
         def gpu(line: str) -> str:
-            """Somebody else's."""
+            """A magic of another extension."""
             return "theirs"
 
         ip.register_magic_function(gpu, "line")

@@ -174,13 +174,14 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "terminal", "colored"),
+    ("environment", "terminal", "theme", "colored"),
     [
-        ({"TERM": "xterm"}, True, True),
-        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
-        ({"TERM": "dumb"}, True, False),
-        ({"TERM": "xterm"}, False, False),
+        ({"TERM": "xterm"}, True, "linux", True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, "linux", True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, "linux", False),
+        ({"TERM": "dumb"}, True, "linux", False),
+        ({"TERM": "xterm"}, False, "linux", False),
+        ({"TERM": "xterm"}, True, "nocolor", False),
     ],
 )
 def test_colours_on_a_terminal(
@@ -188,6 +189,7 @@ def test_colours_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     terminal: bool,
+    theme: str,
     colored: bool,
 ) -> None:
     """Long lines are broken there, too; text/plain, which may be saved, is plain and whole."""
@@ -198,6 +200,7 @@ def test_colours_on_a_terminal(
     result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
     output = StringIO()
     output.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(ip, "colors", theme)
     monkeypatch.setattr(sys, "stdout", output)
     show(ip, result)
     shown = output.getvalue()

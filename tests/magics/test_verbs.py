@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from argparse import Namespace
 from inspect import signature
+from typing import Any
 
 import pytest
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import per_cell
-from gpumagic.magics.verbs import VERBS, check_name, take_verb
+from gpumagic.magics.parsing import MagicLine
+from gpumagic.magics.verbs import VERBS, check_name, take_verb, verb_module
 
 
 @pytest.mark.parametrize(
@@ -35,12 +36,14 @@ from gpumagic.magics.verbs import VERBS, check_name, take_verb
     ],
 )
 def test_a_verb_or_a_statement(options: str, statement: str, found: tuple[str, str] | None) -> None:
-    assert take_verb(options, statement) == found
+    line = MagicLine("", Namespace(), {}, options, statement, statement, silent=False)
+    verb = take_verb("gpumem", line)
+    assert verb == (None if found is None else (found[0], f"{options} {found[1]}"))
 
 
 def test_a_misspelt_verb_is_refused() -> None:
     with pytest.raises(SpecError) as raised:
-        check_name("%gpumem", "snapsht", VERBS)
+        check_name("gpumem", "snapsht")
     assert str(raised.value) == ("%gpumem snapsht: there is no such name; did you mean snapshot?")
 
 
@@ -55,13 +58,13 @@ def test_a_misspelt_verb_is_refused() -> None:
     ],
 )
 def test_other_statements_are_not_refused(statement: str, known: dict[str, int]) -> None:
-    check_name("%gpumem", statement, VERBS, {}, known)
+    check_name("gpumem", statement, {}, known)
 
 
 @pytest.mark.parametrize(
-    ("verb", "name"), [*VERBS.items(), *per_cell.VERBS.items()], ids=lambda word: word
+    ("magic", "verb"), [(magic, verb) for magic, verbs in VERBS.items() for verb in verbs]
 )
-def test_every_verb_has_a_module_that_runs_it(verb: str, name: str) -> None:
-    module = import_module(f"gpumagic.magics.{name}")
+def test_every_verb_has_a_module_that_runs_it(magic: str, verb: str) -> None:
+    module: Any = verb_module(magic, verb)
     assert {"-o", "-v", "-q"} <= {*module.parser(verb).option_strings()}
     assert [*signature(module.run).parameters] == ["verb", "magics", "options", "silent"]

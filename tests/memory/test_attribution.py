@@ -431,7 +431,7 @@ def test_a_name_like_the_notebooks_is_the_users(
         ip.user_ns[name] = before
 
 
-def test_where_the_allocator_counts_nothing_that_is_said(
+def test_an_allocator_without_counters_is_noted(
     torch: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not holders({}).notes
@@ -471,7 +471,7 @@ def test_all_objects_on_request(torch: ModuleType, new: Any) -> None:
 
 @pytest.mark.usefixtures("all_objects")
 def test_a_hook_of_a_node_on_request(torch: ModuleType, new: Any) -> None:
-    """torch keeps it in C++ and shows it to nobody: what it is that holds, not by which name."""
+    """torch keeps it in C++ and does not list it: the kind of the holder is known, not its name."""
 
     def hooked() -> Any:
         held = new(1000)
@@ -512,7 +512,7 @@ def cells(torch: ModuleType, ip: Any, run_cell: Any) -> Any:
     run_cell("%gpumem free -q")  # the test's shell, and what it pins, outlives the test
 
 
-def test_what_the_notebook_pins(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_what_the_notebook_references(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("torch.empty(1000, dtype=torch.uint8, device='cuda').view(-1, 1)[:0].cpu()")
     cells("class Shy:\n    def __init__(self): self.held = torch.empty(7000, device='cuda:0')")
     number = ip.execution_count
@@ -538,7 +538,7 @@ def test_an_underscore_of_the_users_own_is_the_users(
     assert not holders(shell=ip).devices[0]["_"].pinned
 
 
-def test_the_locals_of_what_failed(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_the_locals_of_failed_functions(torch: ModuleType, cells: Any, ip: Any) -> None:
     number = ip.execution_count
     cells(
         "def step(n):\n    held = torch.empty(n, device='cuda')\n    raise KeyError\nstep(999)",
@@ -613,7 +613,7 @@ def _run(script: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.usefixtures("all_objects")
-def test_nothing_is_kept(torch: ModuleType, new: Any) -> None:
+def test_no_object_is_kept_alive(torch: ModuleType, new: Any) -> None:
     gc.collect()
     gc.disable()
     try:

@@ -79,12 +79,12 @@ import gc; gc.get_objects()
 
 
 @pytest.mark.parametrize("source", NONE)
-def test_uses_none(source: str) -> None:
+def test_code_that_uses_no_gpu_memory(source: str) -> None:
     assert uses_no_gpu_memory(source, NAMES, verbs=("vars", "unpark"))
 
 
 @pytest.mark.parametrize("source", MAY)
-def test_may_use_some(source: str) -> None:
+def test_code_that_may_use_gpu_memory(source: str) -> None:
     assert not uses_no_gpu_memory(source, NAMES, verbs=("vars", "unpark"))
 
 

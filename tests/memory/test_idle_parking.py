@@ -60,7 +60,7 @@ def test_parks_when_nothing_has_run(torch: Any, idle: IdleParking, loop: Loop) -
     assert PARKING.active
 
 
-def test_a_cell_starts_the_time_anew(torch: Any, idle: IdleParking, loop: Loop) -> None:
+def test_a_cell_restarts_the_time(torch: Any, idle: IdleParking, loop: Loop) -> None:
     tensor = torch.ones(1000).cuda()
     idle.begin_activity()
     idle.on(900)
@@ -93,7 +93,7 @@ def test_not_while_a_debugger_is_attached(
     del tensor
 
 
-def test_refused_and_tried_again(torch: Any, idle: IdleParking, loop: Loop) -> None:
+def test_a_refusal_is_tried_again(torch: Any, idle: IdleParking, loop: Loop) -> None:
     tensor = torch.ones(1000).cuda()
     graph = torch.cuda.CUDAGraph()
     idle.on(900)

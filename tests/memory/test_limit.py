@@ -49,7 +49,7 @@ def test_context_and_libraries_count(torch: Any) -> None:
     assert fits(torch, room + 4 * MIB)
 
 
-def test_what_the_user_had_set_is_put_back_and_never_widened(torch: Any) -> None:
+def test_the_users_fraction_is_restored_and_never_raised(torch: Any) -> None:
     memory = gpumagic.gpumem().devices[0]
     assert memory.total is not None
     torch.cuda.set_per_process_memory_fraction(0.1, 0)
@@ -72,7 +72,7 @@ def test_a_device_that_comes_into_use_later(torch: Any) -> None:
     assert fits(torch, 2 * GIB, 1)
 
 
-def test_less_than_the_context(torch: Any) -> None:
+def test_a_limit_below_the_context_is_refused(torch: Any) -> None:
     with pytest.raises(
         DeviceError, match=r"less than this process holds outside torch's allocator"
     ):

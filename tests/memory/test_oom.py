@@ -104,7 +104,7 @@ def test_other_processes(cells: Any, ip: Any, virtual_gpu: Any) -> None:
     found = explained(ip)
     assert found.others == 60 * GIB
     assert [process.pid for process in found.processes] == [4242]
-    # It is nobody's who could be asked: what is not known to be one's own is not to be ended.
+    # Only processes that are known to be the user's own are offered to be ended.
     assert not [r for r in found.remedies if "4242" in r.what + r.why]
     assert "4242" not in str(found)
     (remedy,) = [r for r in found.remedies if "others hold" in r.why]
@@ -149,7 +149,7 @@ def test_nested_in_another_exception(cells: Any, source: str) -> None:
     assert "hidden (In[1] line 6 in forward)" in ran.text
 
 
-def test_an_exception_that_runs_in_circles(torch: ModuleType) -> None:
+def test_a_cycle_of_exceptions(torch: ModuleType) -> None:
     a, b = ValueError(), KeyError()
     a.__cause__, b.__context__ = b, a
     assert find(a) is None
@@ -175,7 +175,7 @@ def test_off_and_on(cells: Any, ip: Any) -> None:
     ip.extension_manager.load_extension("gpumagic")
 
 
-def test_a_message_that_says_nothing(torch: ModuleType, cells: Any) -> None:
+def test_a_message_without_figures(torch: ModuleType, cells: Any) -> None:
     source = "try:\n    new(1 << 20)\nexcept RuntimeError:\n    pass\n"
     ran = cells(f"{source}raise torch.OutOfMemoryError('who knows')", raising=False)
     assert ran.text.startswith("✗ Out of memory on the GPU: In[2] line 5")
@@ -301,13 +301,13 @@ def test_a_variable_that_keeps_the_exception(
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_no_panel_where_the_user_has_put_another_exception_in_its_place(cells: Any) -> None:
+def test_no_explanation_where_the_user_has_replaced_the_exception(cells: Any) -> None:
     source = "try:\n    forward(None)\nexcept Exception as error:\n    raise ValueError('mine')"
     assert "Out of memory" in cells(source, raising=False).text
     assert cells(f"{source} from None", raising=False).text == ""
 
 
-def test_memory_that_came_free_meanwhile_is_the_first_remedy(cells: Any, ip: Any) -> None:
+def test_memory_that_was_freed_meanwhile_is_the_first_remedy(cells: Any, ip: Any) -> None:
     cells("small = new(1); big = [new(40)]")
     begun = start_counters.read()
     cells("new(40)", raising=False)
@@ -326,7 +326,7 @@ FAILS_AGAIN = {
 
 
 @pytest.mark.parametrize("case", FAILS_AGAIN)
-def test_what_came_free_was_the_cells_own(cells: Any, ip: Any, case: str) -> None:
+def test_freed_memory_of_the_cell_itself_is_no_remedy(cells: Any, ip: Any, case: str) -> None:
     cells("a = new(25)")
     text = cells(f"del a\n{FAILS_AGAIN[case]}", raising=False).text
     assert "Out of memory on cuda:0" in text
@@ -372,7 +372,7 @@ def test_one_large_variable_does_not_hide_the_others(
     cells("del first, model")
 
 
-def test_the_walk_goes_by_its_own_cpu_time(
+def test_the_walk_is_limited_by_its_own_cpu_time(
     cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a loaded machine any time may pass between two steps."""

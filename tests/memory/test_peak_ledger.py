@@ -52,7 +52,7 @@ def test_a_scope_that_only_frees_has_no_peak_above_its_start(torch: ModuleType) 
     assert LEDGER.close(scope)[0].peak == 0
 
 
-def test_three_levels(torch: ModuleType) -> None:
+def test_three_nested_scopes(torch: ModuleType) -> None:
     def touch(size: int) -> None:
         empty(torch, size)
 
@@ -97,7 +97,7 @@ def test_devices_are_kept_apart(torch: ModuleType) -> None:
     del one, other
 
 
-def test_a_reset_by_the_user_inside_a_scope_costs_it_nothing(torch: ModuleType) -> None:
+def test_a_reset_by_the_user_inside_a_scope_loses_nothing(torch: ModuleType) -> None:
     scope = LEDGER.open()
     empty(torch, 40 * MIB)
     torch.cuda.reset_peak_memory_stats()
@@ -120,7 +120,7 @@ def test_failed_allocations_are_counted_through_a_reset(torch: ModuleType) -> No
     assert torch.cuda.memory_stats()["num_ooms"] == 1
 
 
-def test_torch_gets_its_functions_back_when_its_counters_have_caught_up(torch: ModuleType) -> None:
+def test_torchs_functions_are_restored_when_its_counters_have_caught_up(torch: ModuleType) -> None:
     own = functions(torch)
     empty(torch, 50 * MIB)
     scope = LEDGER.open()
@@ -153,7 +153,7 @@ def test_a_reset_by_the_user_afterwards_clears_the_ledger(torch: ModuleType) -> 
     assert functions(torch) == own
 
 
-def test_somebody_elses_wrapper_around_ours_stays(torch: ModuleType) -> None:
+def test_a_wrapper_of_another_library_stays(torch: ModuleType) -> None:
     own = torch._C._cuda_memoryStats
     scope = LEDGER.open()
     ours = torch._C._cuda_memoryStats

@@ -36,7 +36,7 @@ def test_references_through_containers_between_are_known(torch: ModuleType) -> N
     del hidden
 
 
-def test_of_classes_nothing_is_concluded(torch: ModuleType) -> None:
+def test_reference_counts_of_classes_are_not_used(torch: ModuleType) -> None:
     kept: list[Any] = [type("Made", (), {})]
     others = [kept[0] for _ in range(5)]
     assert held_elsewhere(kept, [[]], [0], [], []) == []

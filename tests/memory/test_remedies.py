@@ -12,20 +12,20 @@ from gpumagic.results.base import as_html, as_text
 from tests.support.gpu_processes import GIB
 
 
-def test_what_is_others_is_not_to_be_ended() -> None:
-    """In a report that nobody asked for, and that is saved with the notebook."""
+def test_processes_of_other_users_are_not_named() -> None:
+    """The report is shown without a request, and saved with the notebook."""
     other = Process(70077, 60 * GIB, user="ann", command="python train.py", own=False, mine=False)
     unknown = Process(70078, GIB, own=False)
     mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
 
-    def told(*processes: Process, other_device: int | None = None) -> list[remedies.Remedy]:
+    def texts(*processes: Process, other_device: int | None = None) -> list[remedies.Remedy]:
         now: Any = type(
             "Now", (), {"processes": processes, "requested": GIB, "other_device": other_device}
         )
         return [*remedies._processes(now)]
 
-    assert told(other, unknown) == []
-    (elsewhere,) = told(other, other_device=2)
+    assert texts(other, unknown) == []
+    (elsewhere,) = texts(other, other_device=2)
     assert elsewhere.what == "use cuda:2"
     report = OutOfMemory(
         device=0, total=80 * GIB, free=0, others=63 * GIB, processes=(other, mine, unknown)
@@ -36,7 +36,7 @@ def test_what_is_others_is_not_to_be_ended() -> None:
             assert word not in drawn
 
 
-def test_one_s_own_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_processes_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies, "fits", lambda *_: True)
     monkeypatch.setattr(remedies, "_outputs", lambda _: set())
     mine = Process(79, 2 * GIB, user="me", command="python mine.py", own=False, mine=True)
@@ -46,12 +46,12 @@ def test_one_s_own_may_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remedy.enough
 
 
-def test_a_device_with_more_room() -> None:
+def test_another_device_with_free_memory() -> None:
     table = [
         Device(0, ordinal=0, memory_free=0),
         Device(1, ordinal=1, memory_free=3 * GIB),
         Device(2, ordinal=2, memory_free=5 * GIB),
-        Device(3, memory_free=50 * GIB),  # hidden: perhaps it was given to somebody else
+        Device(3, memory_free=50 * GIB),  # hidden: perhaps for another user
         Device(4, ordinal=3),
     ]
     assert oom._device_with(table, 0, 4 * GIB) == 2

@@ -207,7 +207,7 @@ def test_a_lost_device(kernel: Any) -> None:
     fresh = kernel(Scenario(devices=2, lost=[1]))
     shown = fresh.run("%gpumem").text
     assert shown == (
-        "No GPU memory to show: CUDA's numbers of the GPUs are not known before it starts; "
+        "No GPU memory to show: CUDA's ordinals of the GPUs are not known before it starts; "
         "%gpu lists the GPUs"
     )
     fresh.run("import torch; x = torch.empty(2**20, dtype=torch.uint8, device='cuda:0')")

@@ -31,7 +31,7 @@ def test_living_numbers() -> None:
     assert Living({0: 10, 2: 5, 7: 1}).bytes([(0, 3), (7, 8)]) == 16
 
 
-def test_a_log_of_ones_own_is_no_recording(torch: ModuleType) -> None:
+def test_a_log_of_gpumagic_is_no_recording(torch: ModuleType) -> None:
     log = EventLog.begin()
     assert log is not None
     assert torch._C._cuda_isHistoryEnabled()

@@ -42,7 +42,7 @@ def test_a_segment_and_its_blocks() -> None:
     )
 
 
-def test_what_an_older_torch_does_not_tell() -> None:
+def test_fields_that_an_older_torch_lacks() -> None:
     (found,) = parse_segments([segment(block(1000, 512))])
     assert (found.private, found.expandable) == (False, False)
     assert found.blocks == (Block(1, 1000, 512, 512),)

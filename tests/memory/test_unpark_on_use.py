@@ -15,7 +15,7 @@ from gpumagic.memory.unpark_on_use import MODES
 
 
 @pytest.fixture(autouse=True)
-def _left(torch: Any) -> Iterator[None]:
+def _modes_are_left(torch: Any) -> Iterator[None]:
     yield
     PARKING.bring_back()
     MODES.leave()
@@ -45,7 +45,7 @@ USES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_first_use(torch: Any, use: str) -> None:
+def test_the_first_use_brings_memory_back(torch: Any, use: str) -> None:
     x = torch.arange(600.0).to("cuda").requires_grad_()
     x.grad = torch.zeros_like(x)
     loss = (x * 2).sigmoid().sum()
@@ -84,7 +84,7 @@ def test_modes_are_left_where_the_user_has_entered_none(torch: Any) -> None:
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
-def test_what_no_mode_sees_is_stopped(torch: Any) -> None:
+def test_the_guard_stops_other_accesses(torch: Any) -> None:
     x = torch.ones(600).to("cuda")
     storage = x.untyped_storage()
     PARKING.park()

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells what came over a connection"
 )
 
-#: The first part of a zmq peer's greeting, which nobody need go on with.
+#: The first part of a zmq peer's greeting, which a client need not continue.
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL"
-#: So long that waiting for what does not come exceeds every test's time.
+#: Seconds beyond the time limit of every test.
 FOR_EVER = 3600.0
 CHANNELS = {"shell": zmq.ROUTER, "iopub": zmq.PUB, "stdin": zmq.ROUTER}
 CLIENT = {zmq.ROUTER: zmq.DEALER, zmq.PUB: zmq.SUB}
@@ -36,7 +36,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.001)
 
 
-def test_a_socket_is_looked_at_without_a_default_timeout() -> None:
+def test_a_socket_is_read_without_a_default_timeout() -> None:
     """What it stands for stays blocking for its owner, and a look never waits."""
     ours, theirs = socket.socketpair()
     socket.setdefaulttimeout(FOR_EVER)
@@ -107,7 +107,7 @@ def front() -> Iterator[Front]:
     made.close()
 
 
-def test_what_is_connected_and_says_nothing_is_no_client(front: Front) -> None:
+def test_a_silent_connection_is_no_client(front: Front) -> None:
     front.connect()
     wait_for(lambda: front.counted() == [1, 1, 1])
     before = connections.snapshot(front.app)

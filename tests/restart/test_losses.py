@@ -57,7 +57,7 @@ def test_a_thread_that_runs_nothing_but_the_standard_library(daemon: bool) -> No
         assert "waiting" in losses.threads()
 
 
-def test_threads_of_libraries_go_without_being_asked() -> None:
+def test_threads_of_libraries_are_no_loss() -> None:
     """pyzmq's, which begins with the first message of more than 64 KiB; tqdm's monitor."""
     from tqdm import TMonitor, tqdm
 

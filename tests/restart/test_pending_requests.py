@@ -84,7 +84,7 @@ def test_requests_of_other_kinds_are_answered(kernel: Callable[..., Kernel]) -> 
 
 
 @pytest.fixture
-def second() -> Iterator[Callable[[Kernel], Any]]:
+def second_client() -> Iterator[Callable[[Kernel], Any]]:
     """A further client of a kernel, and what it reads of what is published, by request."""
     ended, threads, clients = threading.Event(), [], []
 
@@ -116,11 +116,11 @@ def second() -> Iterator[Callable[[Kernel], Any]]:
         client.stop_channels()
 
 
-def test_two_clients(kernel: Callable[..., Kernel], second: Callable[[Kernel], Any]) -> None:
+def test_two_clients(kernel: Callable[..., Kernel], second_client: Callable[[Kernel], Any]) -> None:
     """The other client's requests are carried over too, and it sees all that is published."""
     k = kernel()
     k.run(FREEZE)
-    other, published = second(k)
+    other, published = second_client(k)
     asking = k.submit("import time; time.sleep(0.5)\n%gpu off --restart")
     time.sleep(0.1)
     theirs = [other.execute(f"print('theirs', {n}); {SEES}", allow_stdin=False) for n in range(5)]

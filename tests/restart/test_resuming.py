@@ -248,7 +248,7 @@ def test_where_gpumagic_fails_in_the_new_process(kernel: Callable[..., Kernel], 
     ],
     ids=["no Python", "a broken module", "too large"],
 )
-def test_what_would_not_start_is_found_out_before(
+def test_a_process_that_would_not_start_is_detected_before(
     kernel: Callable[..., Kernel], tmp_path: Path, change: str, said: str
 ) -> None:
     (tmp_path / "traitlets.py").write_text("1 / 0")

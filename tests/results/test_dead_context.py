@@ -6,7 +6,7 @@ from gpumagic.results import DeadContext
 from gpumagic.results.base import as_html, as_text
 from tests.support.drawing import check_drawing
 
-BEGINS = "gpumagic: this process's CUDA is over: a kernel failed. Restart it."
+BEGINS = "gpumagic: CUDA has failed in this process: a kernel failed. Restart it."
 
 
 def test_drawing() -> None:

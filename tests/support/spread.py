@@ -14,7 +14,7 @@ import pytest
 _TOGETHER = (
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
-    "tests/magics/gpu/test_option_conflicts.py",  # a kernel
+    "tests/magics/gpu/test_options.py",  # a kernel
 )
 
 

@@ -70,7 +70,7 @@ def test_drift_and_outliers_are_flagged_and_counted(gpu_work: Any) -> None:
     assert "all are counted" in str(timing)
 
 
-def test_clocks_held_down_are_flagged(gpu_work: Any, virtual_gpu: Any) -> None:
+def test_throttled_clocks_are_flagged(gpu_work: Any, virtual_gpu: Any) -> None:
     code = {"n": 1, "r": 2, "w": 1}
     assert gpumagic.cudatime(lambda: gpu_work.sleep(1e-3), **code).quality.throttled == {}
     virtual_gpu.set_gpu(0, throttle_reasons=0x04 | 0x40 | 0x01)
@@ -120,7 +120,7 @@ def test_setup_of_the_function() -> None:
         gpumagic.cudatime("1", setup=lambda: None, n=1)
 
 
-def test_compilation_is_shown_apart(gpu_work: Any) -> None:
+def test_compilation_is_shown_separately(gpu_work: Any) -> None:
     torch = gpu_work.torch
     x = torch.ones(16, device="cuda")
 
@@ -172,7 +172,7 @@ def test_an_interrupt_leaves_the_collector_on(monkeypatch: pytest.MonkeyPatch, p
     assert gc.isenabled()
 
 
-def test_a_user_who_has_it_off_keeps_it_off() -> None:
+def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
     gpumagic.cudatime("1 + 1", n=1, r=1, w=0)
     assert not gc.isenabled()

@@ -1,4 +1,4 @@
-"""What limits a cell: twenty of which it is known, and cells of which it cannot be told."""
+"""What limits a cell: cells of which it is known, and cells of which it cannot be found out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = {"precision": 0.05, "max_time": 0.3}
 
 
 @pytest.mark.parametrize("name", cells.ALL)
-def test_twenty_of_twenty(name: str, namespace: dict[str, Any]) -> None:
+def test_the_known_verdicts(name: str, namespace: dict[str, Any]) -> None:
     code, limit = cells.ALL[name]
     timing = gpumagic.cudatime(code, globals=namespace, **MANY)
     assert timing.bound == limit, timing
@@ -34,11 +34,11 @@ def test_the_verdict_is_of_one_loop() -> None:
     assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "host"
 
 
-def test_there_are_twenty() -> None:
+def test_the_number_of_known_cells() -> None:
     assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
 
 
-def test_the_number_of_runs_is_kept_where_it_is_given(namespace: dict[str, Any]) -> None:
+def test_a_given_number_of_runs_is_exact(namespace: dict[str, Any]) -> None:
     """The warm-up serves as the queued samples then."""
     namespace["runs"] = runs = []
     timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=8, globals=namespace)
@@ -47,7 +47,7 @@ def test_the_number_of_runs_is_kept_where_it_is_given(namespace: dict[str, Any])
     assert timing.bound == "host"
 
 
-def test_without_warm_up_only_the_runs_themselves_tell(namespace: dict[str, Any]) -> None:
+def test_without_warm_up_only_the_runs_are_judged(namespace: dict[str, Any]) -> None:
     namespace["runs"] = runs = []
     timing = gpumagic.cudatime("runs.append(1); x.add_(1)", n=3, r=4, w=0, globals=namespace)
     assert len(runs) == 12
@@ -57,7 +57,7 @@ def test_without_warm_up_only_the_runs_themselves_tell(namespace: dict[str, Any]
     assert timing.bound == "gpu"
 
 
-def test_no_gpu_work_is_said(gpu_work: Any) -> None:
+def test_no_gpu_work_is_noted(gpu_work: Any) -> None:
     timing = gpumagic.cudatime(lambda: time.sleep(1e-4), **MANY)
     assert timing.gpu is None
     assert "nothing to do" in timing.gpu_note

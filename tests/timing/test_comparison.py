@@ -43,7 +43,7 @@ def test_the_test_is_mann_whitneys() -> None:
         assert _ways(n, m) == counted
 
 
-def test_the_interval_holds_what_it_promises() -> None:
+def test_the_interval_covers_the_ratio_as_often_as_it_says() -> None:
     """In 95 of 100 cases the true ratio lies in it, whatever the distribution."""
     chance = random.Random(7)
     for n, m, rounds in ((7, 9, 400), (40, 50, 200)):
@@ -86,7 +86,7 @@ def test_too_few_cannot_tell() -> None:
     assert ratio_interval([1.0] * 4, [2.0] * 4) is not None
 
 
-def test_many_by_the_limit_as_few_exactly() -> None:
+def test_the_normal_limit_agrees_with_the_exact_test() -> None:
     """Above and below the number of pairs where the exact computation ends, nearly the same."""
     chance = random.Random(3)
     rows = [[chance.gauss(1, 0.1) for _ in range(31)] for _ in range(2)]
@@ -135,7 +135,7 @@ def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -
     assert compared["b"].ratio == pytest.approx(0.031125 / 0.01075)
 
 
-def test_what_events_cannot_tell_apart_is_no_difference() -> None:
+def test_a_difference_below_the_resolution_of_events_is_noise() -> None:
     one, other = timing(*[10.0e-6] * 5, loops=1), timing(*[10.4e-6] * 5, loops=1)
     assert gpumagic.compare({"a": one, "b": other})["b"].verdict == "noise"
     one, other = timing(*[10.0e-6] * 5, loops=99), timing(*[10.4e-6] * 5, loops=99)

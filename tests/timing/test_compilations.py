@@ -10,10 +10,10 @@ import pytest
 
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.work import compilation_lines
-from gpumagic.timing.compilations import CompilationRecord
+from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 
 
-def test_what_came_since(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     first = SimpleNamespace(co_name="step", co_filename="a.py", co_firstlineno=3)
     record: list[Any] = [first]
     utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))
@@ -51,6 +51,14 @@ def test_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     breaks["old"] = 4
     breaks["Failed to trace\n  Explanation: print is not known\n  Hint: do not"] = 1
     assert record.graph_breaks() == {"old": 1, "Failed to trace: print is not known": 1}
+
+
+def test_compiled_frames_are_counted_by_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    utils = SimpleNamespace(counters={"frames": {"total": 3}})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    assert compiled_frames() == 3
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", None)  # type: ignore[arg-type]
+    assert compiled_frames() == 0
 
 
 def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:

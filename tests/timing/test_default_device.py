@@ -34,7 +34,7 @@ def test_devices(spec: str, devices: tuple[str, ...]) -> None:
         ("cuda,cuda:0", "cuda:0 is named twice"),
     ],
 )
-def test_what_is_refused(spec: str, says: str) -> None:
+def test_invalid_devices_are_refused(spec: str, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         parse(spec)
 

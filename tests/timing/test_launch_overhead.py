@@ -56,7 +56,7 @@ def test_queued_time_counts_side_streams(namespace: dict[str, Any]) -> None:
     assert timing.queued.median >= 0.999 * 50e-6
 
 
-def test_several_devices_cannot_be_held(namespace: dict[str, Any], gpu_work: Any) -> None:
+def test_several_devices_cannot_be_delayed(namespace: dict[str, Any], gpu_work: Any) -> None:
     timing = gpumagic.cudatime(
         lambda: (gpu_work.sleep(1e-3), gpu_work.sleep(1e-3, 1)), queued=True, **MANY
     )

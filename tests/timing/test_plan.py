@@ -43,7 +43,7 @@ def test_what_ends_the_repeats(
         ({"cold": True, "loops": 5}, "leave -n 5"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], says: str) -> None:
+def test_invalid_plans_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError) as raised:
         Plan(**fields)
     assert says in str(raised.value)

@@ -65,7 +65,7 @@ def test_half_width() -> None:
     assert stopping_rule.half_width([9.0, 9.0, *[10.0] * 6, 11.0, 11.0]) == pytest.approx(0.1)
 
 
-def test_looks_become_rarer() -> None:
+def test_tests_become_rarer() -> None:
     looks = [0]
     while looks[-1] < 1000:
         looks.append(stopping_rule.next_look(looks[-1]))

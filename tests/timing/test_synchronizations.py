@@ -46,7 +46,7 @@ WAITING: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("call", WAITING)
-def test_named(call: str, watch: SynchronizationWatch, gpu_work: Any) -> None:
+def test_calls_are_named(call: str, watch: SynchronizationWatch, gpu_work: Any) -> None:
     torch = gpu_work.torch
     if call.startswith(("torch.nonzero", "torch.where", "blocking copy by torch.")):
         _without_compiler(watch)
@@ -107,7 +107,7 @@ def test_events_and_pageable_copies(watch: SynchronizationWatch, gpu_work: Any) 
         assert [call for call, _ in watch.log] == [PAGEABLE]
 
 
-def test_what_does_not_wait(watch: SynchronizationWatch, gpu_work: Any) -> None:
+def test_calls_that_do_not_wait(watch: SynchronizationWatch, gpu_work: Any) -> None:
     torch = gpu_work.torch
     x, on_cpu, pinned = torch.zeros(4, device="cuda"), torch.ones(4), torch.ones(4).pin_memory()
     watch.log.clear()
@@ -185,7 +185,7 @@ def test_what_the_user_wraps_meanwhile_stays(watch: SynchronizationWatch, gpu_wo
     assert "item" not in vars(torch.Tensor)
 
 
-def test_everything_is_put_back(gpu_work: Any) -> None:
+def test_torchs_functions_are_restored(gpu_work: Any) -> None:
     torch = gpu_work.torch
     owners = (torch.Tensor, torch, torch._C, torch.cuda.Event, torch.cuda.Stream)
     before = [{**vars(owner)} for owner in owners]

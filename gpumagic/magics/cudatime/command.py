@@ -14,14 +14,13 @@ from gpumagic.magics.cudatime import (
     execution,
     lines,
     named_results,
-    per_cell,
     profiling,
     repeat_options,
     work,
 )
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.gpu import cluster
-from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
+from gpumagic.magics.parsing import MagicLine, Parser, add_result_options, parse_line
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.timing.benchmark import MIN_REPEAT_TIME
 from gpumagic.timing.plan import DEFAULT_REPEAT, Plan
@@ -73,6 +72,12 @@ examples:
   x @ x
 """
 
+#: Options that no verb has.
+_OF_A_RUN = {
+    *("--name", "--trace", "--nvtx", "--kernels", "--compare", "--flops", "--lines", "-f"),
+    *("--save", "--against", "--strict", "--fail-above"),
+}
+
 # argparse formats a usage with %.
 _USAGE = "%%cudatime [options] STATEMENT\n       %%%%cudatime [options] [SETUP]"
 
@@ -109,7 +114,7 @@ def help_text() -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What the line and the cell ask for."""
+    """What a line and a cell ask for."""
 
     task: Literal["verb", "compare", "engines", "time"]
     #: The code to time; the words that follow a verb or ``--compare``.
@@ -127,52 +132,42 @@ class Request:
     plan: Plan | None = None
 
 
-def read_request(
-    options: argparse.Namespace, line: str, cell: str | None, statement: str
-) -> Request:
-    """Return what is asked for; ``statement`` is what follows the options on the line.
+def read_request(line: MagicLine, cell: str | None) -> Request:
+    """Return what a line and a cell ask for.
 
     Raises:
         SpecError: options, line and cell do not fit together.
     """
-    words, silent = take_semicolon(statement)
-    written = line.strip().removesuffix(statement)
-    repeated = repeat_options.is_wanted(options)
-    if cell is None and not (repeated or _is_of_a_run(options)):
-        verb = take_verb(written, words, per_cell.VERBS)
+    options = line.options
+    code = line.rest if line.statement else ""
+    repeated = not repeat_options.REPEATING.isdisjoint(line.given)
+    if cell is None and not repeated and _OF_A_RUN.isdisjoint(line.given):
+        verb = take_verb("cudatime", line)
         if verb is not None:
-            return Request("verb", verb=verb[0], source=f"{written} {verb[1]}", silent=silent)
+            return Request("verb", verb=verb[0], source=verb[1], silent=line.silent)
     if options.compare:
         if cell is not None:
             raise SpecError("%%cudatime: --compare shows named results; write %cudatime --compare")
-        return Request("compare", words, silent=silent)
-    if cell is None and not words:
+        return Request("compare", line.statement, silent=line.silent)
+    if cell is None and not code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
-    if cell is not None and words and not repeated:
+    if cell is not None and code and not repeated:
         raise SpecError(
-            f"%%cudatime: {statement!r} belongs below, in the cell; with --repeat it is setup"
+            f"%%cudatime: {code!r} belongs below, in the cell; with --repeat it is setup"
         )
-    lines.check(options)
+    lines.check(options, repeated=repeated)
     if options.cluster:
-        return Request("engines", statement if words else "")
+        return Request("engines", code)
     if options.targets is not None:
         raise SpecError("-t goes with --cluster; for example: %%cudatime --cluster -t 0:4")
     return Request(
         "time",
-        source=statement if cell is None else cell,
-        setup=repeat_options.setup_code(options, "" if cell is None or not words else statement),
-        header=None if cell is None else f"%%cudatime {line}",
-        word=words if cell is None and "--" not in written.split() else "",
+        source=code if cell is None else cell,
+        setup=repeat_options.setup_code(options, "" if cell is None else code),
+        header=None if cell is None else f"%%cudatime {line.text}",
+        word=line.statement if cell is None and not line.is_code else "",
         plan=repeat_options.plan(options) if repeated else None,
     )
-
-
-def _is_of_a_run(options: argparse.Namespace) -> bool:
-    """Whether an option is given that a verb does not have."""
-    given = (options.name, options.trace, options.nvtx, options.kernels, options.compare)
-    more = (options.flops, options.save, options.against, options.strict)
-    by_line = (options.lines, options.functions)
-    return any((*given, *more, *by_line)) or options.fail_above is not None
 
 
 def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | None) -> Any:
@@ -182,20 +177,18 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
-    options, statement = take_options(parser(), line)
-    if magics.quiet:
-        options.quiet = True
-    request = read_request(options, line, cell, statement)
+    parsed = parse_line(parser(), line, quiet=magics.quiet)
+    options, request = parsed.options, read_request(parsed, cell)
     source, silent = request.source, request.silent
     if request.task == "verb":
-        return run_verb(magics, request.verb, source, silent=silent, verbs=per_cell.VERBS)
+        return run_verb(magics, "cudatime", request.verb, source, silent=silent)
     if request.task == "compare":
         return named_results.show(magics, source, options, silent=silent)
     if request.task == "engines":
         from gpumagic.magics import engines
 
-        return engines.time(magics, parser(), options, cell, source)
-    check_name("%cudatime", request.word, per_cell.VERBS, magics.shell.user_ns, local_ns or {})
+        return engines.run(magics, "cudatime", parsed, cell, source)
+    check_name("cudatime", request.word, magics.shell.user_ns, local_ns or {})
     _wait_for_other_ranks(options)
     try:
         code = _compile(magics.shell, request, local_ns)

@@ -1,4 +1,4 @@
-"""Deliver a timing: to the screen, to a variable, to the named results, and to the caller."""
+"""Show a timing, store it in a variable and among the named results, and return it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpumagic.system import text
 
 
 class Delivery:
-    """Delivers the result of one ``%cudatime`` as its options say."""
+    """Shows and stores the result of one ``%cudatime`` as its options say."""
 
     def __init__(self, magics: Any, options: argparse.Namespace) -> None:
         self.magics = magics
@@ -48,7 +48,7 @@ class Delivery:
             print("%cudatime: stopped before the first repeat was complete")
 
     def _in_cells(self, compiled: Sequence[Compilation]) -> tuple[Compilation, ...]:
-        """Return what was compiled, with cells called ``In[5]``, not by their files."""
+        """Return what was compiled, with ``In[5]`` for the files of cells."""
         found = []
         for each in compiled:
             cell = None if each.file is None else cell_of(self.shell, each.file)
@@ -66,7 +66,7 @@ class Delivery:
 
 @contextmanager
 def print_failure(what: str = "the times") -> Iterator[None]:
-    """Print a failure of ours in one line: the code's value or exception must pass."""
+    """Print a failure of gpumagic in one line: the code's value or exception stays."""
     try:
         yield
     except Exception as failure:

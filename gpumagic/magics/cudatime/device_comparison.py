@@ -89,7 +89,7 @@ def _show(delivery: Delivery, devices: Sequence[str], timings: Mapping[str, Cuda
 
 
 def _missing(devices: Sequence[str], timings: Mapping[str, CudaTiming]) -> Iterator[str]:
-    """Say what is missing because the run was stopped."""
+    """Yield a note on each device whose runs are missing or incomplete."""
     for device in devices:
         timing = timings.get(device)
         if timing is None:

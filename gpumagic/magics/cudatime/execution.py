@@ -11,7 +11,7 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.magics.baseline import Baseline
 from gpumagic.magics.cudatime import lines, work
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
-from gpumagic.magics.cudatime.profiling import OnceMore, nvtx_range
+from gpumagic.magics.cudatime.profiling import ProfiledRun, nvtx_range
 from gpumagic.magics.progress import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
@@ -41,14 +41,14 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
-    once_more = OnceMore(delivery)
+    profiled = ProfiledRun(delivery)
     baseline = Baseline(delivery.options, CudaTiming, against)
     scope = _SingleRun(delivery, cell.compile_time, lines.profiler(delivery.options, cell))
 
     async def run() -> Any:
         __tracebackhide__ = True
         value = await cell.run(scope)
-        value = await once_more.run(cell.run, value)
+        value = await profiled.run(cell.run, value)
         value = await work.count_flops(delivery, cell.run, value)
         baseline.finish(delivery.shell, delivery.result)
         if not delivery.options.output:
@@ -64,7 +64,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 
 def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     __tracebackhide__ = True
-    once_more = OnceMore(delivery)
+    profiled = ProfiledRun(delivery)
     baseline = Baseline(delivery.options, CudaTiming, against)
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
     benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
@@ -82,7 +82,7 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 progress.close()
                 result = benchmark.result(loop.compile_time, partial=not complete)
                 delivery.deliver_repeats(result)
-        await once_more.run(lambda profiler: loop.run(1, profiler), None)
+        await profiled.run(lambda profiler: loop.run(1, profiler), None)
         await work.count_flops(delivery, lambda counter: loop.run(1, counter), None)
         await work.measure_energy(delivery, loop)
         baseline.finish(delivery.shell, delivery.result)
@@ -92,7 +92,7 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
 
 
 class _SingleRun(AbstractContextManager[None]):
-    """Times a block and delivers the result at its end, also after an exception."""
+    """Times a block and shows the result at its end, also after an exception."""
 
     def __init__(self, delivery: Delivery, compile_time: float, lines: LineProfiler | None) -> None:
         self._delivery = delivery
@@ -151,4 +151,4 @@ class _SingleRun(AbstractContextManager[None]):
                 self._lines.close(error)
             self._range.__exit__(None, None, None)
         if interrupt is not None:
-            raise interrupt.with_traceback(None)  # where we waited says nothing of the cell
+            raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

@@ -7,8 +7,7 @@ import argparse
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.line_sources import selected_sources
 from gpumagic.errors import SpecError
-from gpumagic.magics.cudatime import repeat_options
-from gpumagic.magics.parsing import Parser
+from gpumagic.magics.parsing import Parser, add_functions_option
 from gpumagic.timing.line_profiler import LineProfiler
 
 
@@ -21,17 +20,10 @@ def add_options(parser: Parser) -> None:
         help="GPU and host time of each line, the calls in which it waits for the GPU or for "
         "input, and what limits the cell",
     )
-    group.add_argument(
-        "-f",
-        dest="functions",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="with --lines, the lines of this function too; may be repeated",
-    )
+    add_functions_option(group)
 
 
-def check(options: argparse.Namespace) -> None:
+def check(options: argparse.Namespace, *, repeated: bool) -> None:
     """Check that the options go together.
 
     Raises:
@@ -46,7 +38,7 @@ def check(options: argparse.Namespace) -> None:
             "--lines measures this process, not engines; leave --cluster out, or write "
             "%%cudatime --lines in the engines' own code"
         )
-    if repeat_options.is_wanted(options):
+    if repeated:
         raise SpecError("--lines measures a single run; leave out the options of repeated runs")
 
 

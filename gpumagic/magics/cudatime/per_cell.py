@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import Any
 
 from gpumagic.magics.argument_types import duration_or_zero
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, show
+from gpumagic.magics.output import hand_over, show_below
 from gpumagic.magics.parsing import Parser, add_result_options
+from gpumagic.magics.verbs import VERBS
 from gpumagic.results import CellTiming
-from gpumagic.results.base import as_text, plain
+from gpumagic.results.base import plain
 from gpumagic.timing.per_cell import CellTimer
-
-#: The verbs of ``%cudatime``, as `gpumagic.magics.verbs` wants them.
-VERBS = dict.fromkeys(("on", "off", "log"), "cudatime.per_cell")
 
 #: Seconds from which a cell without GPU work gets a line by default.
 ABOVE = 0.5
 
-_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS)})\b[^\n]*\s*")
+_OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS['cudatime'])})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
 
@@ -72,13 +69,6 @@ def cell_timer(shell: Any) -> CellTimer:
 
 
 def _show(shell: Any, cell: CellTiming, source: str) -> None:
-    """Show one dim line below the cell, with its times in the output's metadata.
-
-    Nothing for a cell that has shown its times itself, nor where quiet is the default.
-    """
-    if _TIMED.match(source) or extension_of(shell).magics.quiet:
-        return
-    if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
-        show(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})
-        return
-    print(as_text(cell, color=True))
+    """Show the line of a cell that has not shown its times itself; the metadata has them too."""
+    if not _TIMED.match(source):
+        show_below(shell, cell, metadata={"gpumagic": {"cudatime": plain(cell)}})

@@ -34,7 +34,7 @@ def add_options(parser: Parser) -> None:
     )
 
 
-class OnceMore:
+class ProfiledRun:
     """Runs the code once more under the profiler, after it was timed, if the options ask for it.
 
     Raises:
@@ -72,7 +72,7 @@ class OnceMore:
                 show(self._delivery.shell, report)
 
     def _give_up(self, problem: str) -> None:
-        """Say why there is no profile, in the result too."""
+        """Print why there is no profile, and note it in the result."""
         result = self._delivery.result
         if result is not None:
             self._delivery.add(notes=(*result.notes, problem))

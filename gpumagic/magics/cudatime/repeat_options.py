@@ -9,19 +9,10 @@ from gpumagic.magics.parsing import Parser
 from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
 
 #: Each of these alone makes the run a repeated one.
-_REPEATING = (
-    "loops",
-    "repeat",
-    "warmup",
-    "precision",
-    "max_time",
-    "repeated",
-    "setup",
-    "queued",
-    "cold",
-    "on",
-    "energy",
-)
+REPEATING = {
+    *("-n", "-r", "-w", "--repeat", "-s", "--precision", "--max-time", "--queued", "--cold"),
+    *("--on", "--energy"),
+}
 
 
 def add_options(parser: Parser) -> None:
@@ -53,13 +44,6 @@ def add_options(parser: Parser) -> None:
         metavar="DEVICES",
         help="run with each as torch's default device, and compare: cpu,cuda:0,cuda:1",
     )
-
-
-def is_wanted(options: argparse.Namespace) -> bool:
-    """Whether an option asks for repeated runs."""
-    # Not `in (None, False)`: the 0 of -w 0 is a number, and equal to False.
-    given = (getattr(options, name) for name in _REPEATING)
-    return any(value is not None and value is not False for value in given)
 
 
 def setup_code(options: argparse.Namespace, above: str) -> str:

@@ -1,4 +1,4 @@
-"""``%%cudatime --flops`` and ``--energy``: what the timed code did, in runs of its own."""
+"""``%%cudatime --flops`` and ``--energy``: operations and energy, each measured in further runs."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from dataclasses import replace
 from typing import Any
 
 from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError, GpuMagicWarning, RestartError
+from gpumagic.errors import DeviceError, RestartError
+from gpumagic.magics import output
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, restarting, saved_choice
 from gpumagic.magics.output import LiveDisplay
@@ -52,15 +52,15 @@ def choose_for_kernel(
 
 
 def _with_state(chosen: Selection, options: argparse.Namespace) -> tuple[Selection, bool]:
-    """Add a note where CUDA is over; return also whether the process needs a restart apart from it.
+    """Add a note where CUDA has failed; return also whether the process needs a restart anyway.
 
-    With ``--restart`` the context is asked, elsewhere only what a failed cell has shown counts.
+    With ``--restart`` the context is checked; otherwise only the errors of cells are known.
     """
     dead = context_failure.check() if options.restart else context_failure.cause()
     if dead is not None:
         note = (
-            f"this process's CUDA is over ({dead}): %gpu {chosen.requested} --restart starts it "
-            "again"
+            f"CUDA has failed in this process ({dead}): %gpu {chosen.requested} --restart starts "
+            "it again"
         )
         chosen = replace(chosen, notes=(note, *chosen.notes))
     return chosen, dead is not None or options.blocking or launch_blocking.is_temporary()
@@ -76,7 +76,7 @@ def choose(
 ) -> Selection:
     """Choose devices by the variables, or by the gate for ``--soft``; an exception undoes it.
 
-    With ``restart`` this program is replaced where it is too late.
+    With ``restart`` this program is to be replaced where it is too late.
     """
     before = STATE.snapshot()
     try:
@@ -124,13 +124,6 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
 
 
 def warn(chosen: Selection) -> None:
-    """Warn of a choice that is too late, in a line: the result says why, and what helps."""
+    """Warn in a line if the choice is too late: the result has the reason and what helps."""
     if chosen.status == "too-late":
-        # Without a registry: shown every time, and nothing is left in the user's namespace.
-        warnings.warn_explicit(
-            str(chosen.problem or chosen.message),
-            GpuMagicWarning,
-            filename="%gpu",
-            lineno=1,
-            registry=None,
-        )
+        output.warn(str(chosen.problem or chosen.message))

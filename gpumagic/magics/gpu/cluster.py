@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpumagic.cluster import connection, process_group, rpc, selection
 from gpumagic.cluster.connection import Cluster
-from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.argument_types import count, duration
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import hand_over, warn
 from gpumagic.magics.parsing import Parser
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
@@ -178,7 +177,7 @@ def run(
     if verb == "cluster":
         result = selection.devices(cluster, engines, processes=options.processes, **limit)
     elif verb == "dist":
-        result = _dist(cluster, words, options)
+        result = _dist(cluster, engines, words, options.backend, **limit)
     else:
         spec = " ".join(options.spec)
         try:
@@ -215,13 +214,9 @@ def _warn(
     reason = harmless(reason)
     again = " ".join(_again(options, defaults))
     which = f"{noun(len(late), 'engine')} {spans(late)}"
-    warnings.warn_explicit(
+    warn(
         f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
-        "restart in place, and lose their variables)",
-        GpuMagicWarning,
-        filename="%gpu",
-        lineno=1,
-        registry=None,
+        "restart in place, and lose their variables)"
     )
 
 
@@ -236,13 +231,13 @@ def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterato
                 yield f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _dist(cluster: Cluster, words: Sequence[str], options: argparse.Namespace) -> ProcessGroup:
+def _dist(
+    cluster: Cluster, engines: Sequence[int], words: Sequence[str], backend: str, **limit: float
+) -> ProcessGroup:
     if len(words) > 1 or (words and words[0] not in ("init", "down")):
         raise SpecError(f"%gpu dist {' '.join(words)}: write %gpu dist init, or %gpu dist down")
-    engines = cluster.targets(options.targets)
-    limit = {} if options.timeout is None else {"timeout": options.timeout}
     if not words:
         return process_group.group(cluster, engines, **limit)
     if words[0] == "init":
-        return process_group.init_group(cluster, engines, backend=options.backend, **limit)
+        return process_group.init_group(cluster, engines, backend=backend, **limit)
     return process_group.end_group(cluster, engines, **limit)

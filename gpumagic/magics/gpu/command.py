@@ -8,15 +8,14 @@ from functools import cache
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
 from gpumagic.magics.gpu import (
     choosing,
     cluster,
     device_table,
     notebooks,
-    option_conflicts,
     single_cell,
 )
+from gpumagic.magics.gpu import options as gpu_options
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options, split, take_semicolon
 from gpumagic.results import Result
@@ -43,7 +42,7 @@ examples:
 
   %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
   %gpu off --restart --keep model optimizer
-  %gpu reset --restart --keep all --blocking   CUDA is over; and to find out why
+  %gpu reset --restart --keep all --blocking   CUDA has failed; and find out why
   %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
 
   %%gpu off                   one cell without a GPU; then what was there before
@@ -81,112 +80,16 @@ verbs:
 @cache
 def parser() -> Parser:
     """Return the parser of the options of ``%gpu``."""
-    options = Parser(
+    made = Parser(
         "%gpu",
         usage="%(prog)s [SPEC] [options]",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    options.add_argument(
-        "spec",
-        nargs="*",
-        metavar="SPEC",
-        help="GPUs to choose, or a verb: see above; without it, the table of devices",
-    )
-    options.add_argument("-p", "--processes", action="store_true", help="list processes")
-    options.add_argument(
-        "--arguments",
-        action="store_true",
-        help="with -p: the whole command lines of your own processes; the notebook keeps them",
-    )
-    options.add_argument(
-        "--mine", action="store_true", help="with ps: your own notebooks, with what each holds"
-    )
-    options.add_argument(
-        "--yes", action="store_true", help="with shutdown: do not ask whether you are sure"
-    )
-    options.add_argument(
-        "--soft",
-        action="store_true",
-        help="a gate inside the process, for when it is too late and the state must be kept: "
-        "device-agnostic code goes to the CPU, new CUDA tensors are refused; %%gpu on lifts it",
-    )
-    options.add_argument(
-        "--threads",
-        type=count(most=10**9 - 1, of="threads"),
-        metavar="N",
-        help="let torch compute with N CPU threads; %%gpu on and reset take that back",
-    )
-    restart = options.add_argument_group("restart")
-    restart.add_argument(
-        "--restart",
-        action="store_true",
-        help="if it is too late, or CUDA is over after an error, restart the kernel in place: "
-        "variables are lost, the next cells "
-        "run in the new state; must be the last line of its cell",
-    )
-    restart.add_argument(
-        "--keep",
-        nargs="+",
-        action="extend",
-        metavar="NAME",
-        help="bring these variables back after the restart, or all; with them the globals that "
-        "their functions use, imports, random states, and settings of IPython, Python, torch, "
-        "NumPy, pandas, matplotlib, warnings and logging, but no hooks and no handlers; "
-        "CUDA tensors come back on the same GPU if it is still visible and has the memory, else "
-        "on the CPU",
-    )
-    restart.add_argument(
-        "--blocking",
-        action="store_true",
-        help="restart with CUDA_LAUNCH_BLOCKING=1, so that the traceback of a kernel that fails "
-        "names its line; slow, and over with the next restart without --blocking",
-    )
-    restart.add_argument(
-        "--save",
-        action="store_true",
-        help="make this choice again when gpumagic loads after a restart of this kernel by its "
-        "front end; %%gpu reset --save ends that",
-    )
-    restart.add_argument(
-        "--force",
-        action="store_true",
-        help="restart although running threads, child processes, or variables that cannot be kept "
-        "would be lost",
-    )
-    auto = options.add_argument_group("auto")
-    auto.add_argument(
-        "--min-free", type=size, metavar="SIZE", help="at least this much free memory (20GiB)"
-    )
-    auto.add_argument(
-        "--max-util", type=percentage, metavar="PERCENT", help="at most this utilisation"
-    )
-    auto.add_argument("--idle", action="store_true", help="no other process, and not utilised")
-    auto.add_argument(
-        "--wait", type=duration_or_zero, metavar="SECONDS", default=0.0, help="wait for such GPUs"
-    )
-    auto.add_argument(
-        "--no-claim",
-        action="store_true",
-        help="do not claim what is chosen, and ignore the claims of others; with any choice",
-    )
-    watch = options.add_argument_group("watch")
-    watch.add_argument(
-        "--every",
-        type=duration_or_zero,
-        metavar="SECONDS",
-        help="between two updates (default: 1)",
-    )
-    watch.add_argument(
-        "--for",
-        dest="duration",
-        type=duration_or_zero,
-        metavar="SECONDS",
-        help="stop after this time",
-    )
-    cluster.add_options(options)
-    add_result_options(options)
-    return options
+    gpu_options.add_options(made)
+    cluster.add_options(made)
+    add_result_options(made)
+    return made
 
 
 def help_text() -> str:
@@ -210,13 +113,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     verb = _verb(options.spec)
     if cell is not None and verb is not None:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
-    option_conflicts.check(options, text, is_choice=verb is None, one_cell=cell is not None)
+    gpu_options.check(options, text, is_choice=verb is None, one_cell=cell is not None)
     result: Result
     if verb is not None:
         options.quiet = options.quiet or silent
         result = verb(magics.shell, options)
     else:
-        spec, wants = parse(text), option_conflicts.wants(options, magics, text)
+        spec, wants = parse(text), gpu_options.wants(options, magics, text)
         if cell is not None:
             return single_cell.run(magics.shell, spec, wants, options, cell, header)
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
@@ -224,8 +127,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
 
 
 def _on_engines(magics: Any, text: str, options: argparse.Namespace, *, silent: bool) -> Any:
-    """Do what the line asks of the engines of a cluster."""
-    wants = option_conflicts.wants(options, magics, text)
+    """Run the line on the engines of a cluster."""
+    wants = gpu_options.wants(options, magics, text)
     return cluster.run(magics, options, silent, parser().parse_words([]), wants)
 
 
@@ -263,7 +166,7 @@ def _verb(words: Sequence[str]) -> Callable[[Any, argparse.Namespace], Result] |
     return with_words or _VERBS.get(" ".join(words))
 
 
-#: What is not a choice of GPUs: the first words of a line, and the function for them.
+#: The lines that are no choice of GPUs, and the function of each.
 _VERBS: Mapping[str, Callable[[Any, argparse.Namespace], Result]] = {
     "": device_table.table,
     "ps": device_table.table_with_processes,

@@ -26,7 +26,7 @@ def table_with_processes(shell: Any, options: argparse.Namespace) -> DeviceTable
 
 
 def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
-    """Return the table; where CUDA may have failed, also whether it has, which can take seconds."""
+    """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
     file = connection_file(shell)
     found = devices(processes=processes, arguments=arguments, connection_file=file)
     if not found.cuda_failed and init_failure.has_failed(found):
@@ -36,7 +36,9 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
         found = replace(found, gate=closed.spec, allowed=closed.allowed)
     notes = []
     if dead is not None:
-        notes.append(f"This process's CUDA is over ({dead}): %gpu reset --restart starts it again.")
+        notes.append(
+            f"CUDA has failed in this process ({dead}): %gpu reset --restart starts it again."
+        )
     if launch_blocking.is_temporary():
         notes.append(launch_blocking.NOTE)
     notes += [parked] if (parked := _parked()) is not None else []
@@ -44,7 +46,7 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
 
 
 def _parked() -> str | None:
-    """Return what is parked in this process, as a line."""
+    """Return a line on the memory that is parked in this process."""
     if "gpumagic.memory.parking" not in sys.modules:
         return None
     from gpumagic.memory.parking import PARKING

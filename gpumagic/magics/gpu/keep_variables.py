@@ -83,7 +83,7 @@ def write(
 
 
 def _ends_context(error: str) -> bool:
-    """Return whether an error is CUDA's and the context is dead, which was not known."""
+    """Return whether an error shows that the context is dead, which was not known before."""
     known = context_failure.cause() is not None
     return not known and context_failure.is_cuda_error(error) and bool(context_failure.check())
 
@@ -170,11 +170,11 @@ class _Progress(LiveDisplay):
 
     def __init__(self, shell: Any, *, quiet: bool) -> None:
         super().__init__(shell, quiet=quiet)
-        self._told, self._last = time.monotonic() + PROGRESS_AFTER - _PACE, ""
+        self._shown_at, self._last = time.monotonic() + PROGRESS_AFTER - _INTERVAL, ""
 
     def _show(self, text: str) -> None:
-        if text != self._last and time.monotonic() - self._told >= _PACE:
-            self._told, self._last = time.monotonic(), text
+        if text != self._last and time.monotonic() - self._shown_at >= _INTERVAL:
+            self._shown_at, self._last = time.monotonic(), text
             self.text(text)
 
     def pickled(self, size: int) -> None:
@@ -194,7 +194,7 @@ class _Progress(LiveDisplay):
         self._show(f"restoring variables: {bytes_(size)}")
 
 
-_PACE = 0.2
+_INTERVAL = 0.2
 
 
 def restore(shell: Any, resumed: Resumed) -> list[str]:
@@ -264,7 +264,7 @@ def _left_behind(files: Sequence[IO[bytes]]) -> str:
 
 
 def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) -> None:
-    """Have IPython write to its own ``Out`` and ``_``, which get the kept values."""
+    """Put the kept values into IPython's own ``Out`` and ``_``."""
     namespace = shell.user_ns
     for name in _OUTPUTS:
         if name in names:
@@ -277,7 +277,7 @@ def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) 
 
 
 class _Devices:
-    """Where the old process's GPUs are now, and what was moved."""
+    """The new ordinals of the old process's GPUs, and what was moved."""
 
     def __init__(self, uuids: Sequence[str], shown: _Progress) -> None:
         self._uuids, self._shown = uuids, shown
@@ -319,7 +319,7 @@ class _Devices:
         return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
 
     def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
-        """Say what was moved, also devices that variables refer to, and what a GPU refused."""
+        """Return notes on what was moved: tensors, devices of variables, and to the CPU instead."""
         notes = [f"Tensors moved: {', '.join(sorted(self._moved))}."] if self._moved else []
         moved: dict[str, list[str]] = {}
         for name, ordinals in named.items():

@@ -1,4 +1,4 @@
-"""Publish the notebook's name and its idle time with the claim, where the user has said so."""
+"""Publish the notebook's name and its idle time with the claim, where it is configured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumagic.selection import claims, notebooks
 
 
 def update(extension: Extension) -> None:
-    """Publish from now on, or no longer, as the configuration says; nothing without a claim."""
+    """Begin or stop publishing, as the configuration says; nothing without a claim."""
     wanted = extension.magics.publish_notebook and bool(STATE.choice.claim)
     if wanted and extension.publishing is None:
         name = notebooks.this_notebook(connection_file(extension.shell)) or "a notebook"

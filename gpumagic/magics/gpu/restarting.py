@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any, NoReturn
 
+from gpumagic.cells import tracebacks
 from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing
@@ -101,13 +102,13 @@ def _target(shell: Any) -> str | None:
         source = kernel.get_parent("shell").get("content", {}).get("code", "")
     else:
         source = shell.history_manager.input_hist_raw[-1]
-    frames = _frames_of_user(shell)
+    lines = _lines_of_user(shell)
     try:
         statements = ast.parse(shell.transform_cell(source)).body
     except SyntaxError:  # top-level await in a way that only IPython compiles
         statements = []
     last = statements[-1] if statements else None
-    if len(frames) == 1 and last is not None and last.lineno <= frames[0] <= (last.end_lineno or 0):
+    if len(lines) == 1 and last is not None and last.lineno <= lines[0] <= (last.end_lineno or 0):
         value = getattr(last, "value", None)
         direct = isinstance(value, ast.Call) and ast.unparse(value.func).startswith(
             "get_ipython().run_line_magic"
@@ -124,15 +125,10 @@ def _target(shell: Any) -> str | None:
     )
 
 
-def _frames_of_user(shell: Any) -> list[int]:
+def _lines_of_user(shell: Any) -> list[int]:
     """Return the lines at which the user's code is running: one, if the magic stands in a cell."""
-    lines = []
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_globals is shell.user_ns:
-            lines.append(frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
-    return lines
+    stack = tracebacks.stack(sys._getframe())
+    return [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
 
 
 def resume(shell: Any, state: Mapping[str, Any]) -> None:
@@ -161,7 +157,7 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
     chosen = replace(chosen, notes=tuple(notes), lost=missing)
     chosen = cpu_threads.with_threads(chosen, spec, payload["threads"])
     options = argparse.Namespace(**payload["options"], quiet=payload["quiet"])
-    # What draws the report draws random numbers too: rich does when it is imported.
+    # Drawing the report uses random numbers: rich does when it is imported.
     numbers = random.getstate()
     value = hand_over(shell, chosen, options)
     random.setstate(numbers)
@@ -172,7 +168,7 @@ def _report(shell: Any, resumed: resuming.Resumed) -> Any:
 
 
 def _notes(shell: Any, resumed: resuming.Resumed, restoring: float) -> list[str]:
-    """Say how long the restart took, and what of the old process is lost."""
+    """Return notes on the time of the restart, and on what of the old process is lost."""
     took = f"{resumed.seconds - restoring:.1f} s"
     if resumed.files:
         keeping = resumed.payload["keeping"]

@@ -66,7 +66,7 @@ def put_back(shell: Any, before: tuple[str, saved_choice.Variables] | None) -> N
 
 
 def apply(shell: Any, *, claim: bool = True) -> None:
-    """Apply the choice that is saved for this kernel, if there is one; print what it led to."""
+    """Apply the choice that is saved for this kernel, if there is one; print the outcome."""
     path = connection_file(shell)
     found = saved_choice.load(path) if path else None
     if found is None:

@@ -22,7 +22,7 @@ from gpumagic.system import text
 _PLAIN = (bool, int, float, str, type(None))
 #: Settings of a shell apart from its configuration.
 _ATTRIBUTES = ("ast_node_interactivity", "call_pdb", "automagic", "Completer.use_jedi")
-#: Functions that Python calls, and the notebook may have replaced.
+#: Functions that Python calls and that the notebook may have replaced.
 _CALLED = (
     *("sys.excepthook", "sys.unraisablehook", "threading.excepthook"),
     *("warnings.showwarning", "warnings.formatwarning"),

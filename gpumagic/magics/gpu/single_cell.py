@@ -47,7 +47,7 @@ def _choice(
     options: argparse.Namespace,
     chosen_as: Callable[[Selection], None],
 ) -> Iterator[None]:
-    """Choose devices for the scope; what was there before is restored, also after an exception."""
+    """Choose devices for the block; restore the previous choice, also after an exception."""
     __tracebackhide__ = True
     before = STATE.snapshot()
     chosen = choosing.choose(shell, spec, wants, options)
@@ -67,14 +67,14 @@ def _choice(
         STATE.restore(before)
         if not options.quiet and not chosen.cuda_initialized:
             with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
-                _print_what_lasts(seconds, failed)
+                _print_what_stays(seconds, failed)
 
 
-def _print_what_lasts(seconds: float, failed: bool) -> None:
-    """Print whether CUDA was initialised by the cell, or failed to be, which no restore undoes.
+def _print_what_stays(seconds: float, failed: bool) -> None:
+    """Print whether the cell initialised CUDA, or failed to, which cannot be undone.
 
-    ``seconds`` are those of the cell, ``failed`` whether CUDA had failed before. Where finding out
-    may take long compared with the cell, the next `%gpu` does it.
+    ``seconds`` are the cell's, ``failed`` whether CUDA had failed before. Where the check may take
+    long compared with the cell, the next `%gpu` does it.
     """
     if driver.is_initialized():
         print(

@@ -14,29 +14,29 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_output import CellOutput, is_console
 from gpumagic.magics.gpu.watch_thread import Watch
-from gpumagic.magics.output import LiveDisplay
+from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
 from gpumagic.results import Result
 from gpumagic.results.watch import WatchHistory
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
 
-#: Seconds between two looks, and the least that a panel beside running cells may ask for.
+#: Seconds between two samples, and the least between those of a panel beside running cells.
 _EVERY, _LEAST = 1.0, 0.1
-_DOCK = (
+_NEW_VIEW = (
     "To keep it in view in JupyterLab: right-click here, 'Create New View for Output' puts it "
     "beside the notebook"
 )
 
 
 def watch(shell: Any, options: argparse.Namespace) -> Result:
-    """Watch the devices: in a notebook by a panel beside the cells, else until interrupted."""
+    """Watch the devices: in a notebook by a panel while cells run, else until interrupted."""
     if hasattr(shell, "kernel") and not is_console(shell):
         return _panel(shell, options)
     return _foreground(shell, options)
 
 
 def watch_off(shell: Any, options: argparse.Namespace) -> WatchHistory:
-    """End the panel and return what it saw.
+    """End the panel and return its history.
 
     Raises:
         SpecError: there is none.
@@ -49,45 +49,33 @@ def watch_off(shell: Any, options: argparse.Namespace) -> WatchHistory:
 
 
 def plot(shell: Any, options: argparse.Namespace, words: Sequence[str]) -> WatchHistory:
-    """Draw what was seen, into the notebook or into a file, and return it.
+    """Draw the history into the notebook or into a file, and return it.
 
     Raises:
-        SpecError: nothing was seen, or the file cannot be written.
+        SpecError: there are no samples, or the file cannot be written.
         DependencyError: matplotlib is not installed.
     """
     if len(words) > 1:
         raise SpecError(f"%gpu plot: one file, not {len(words)}; quote a name with blanks")
     history = of(shell).history()
     if not history.samples:
-        raise SpecError("there is nothing to draw yet; '%gpu watch' begins to look at the GPUs")
+        raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")
     path = output_path(words[0]) if words else None
     if path is None and options.quiet:
         return history
     picture = history.plot()
     if path is not None:
-        try:
-            picture.save(path)
-        except (OSError, ValueError) as error:  # no space left; no such format
-            raise SpecError(f"cannot write {path}: {error}") from None
+        write_picture(picture, path)
     if not options.quiet:
-        _show_picture(shell, history, picture, path)
+        show_picture(shell, picture, _title(history), path, "%gpu plot")
     options.quiet = True  # the picture is what is shown
     return history
 
 
-def _show_picture(shell: Any, history: WatchHistory, picture: Any, path: Any) -> None:
-    from IPython.display import display
-
+def _title(history: WatchHistory) -> str:
     drawn, known = len(history.busy_devices()), len(history.devices)
-    said = f"{plural(drawn, 'GPU')} over time, with the cells"
-    if drawn < known:
-        said += f"; {plural(known - drawn, 'idle GPU')} left out"
-    if path is not None:
-        print(f"{said}: written to {path}")
-        return
-    hint = "" if hasattr(shell, "kernel") else "; '%gpu plot FILE' writes it to a file"
-    bundle, size = picture.bundle(f"{said}{hint}")
-    display(bundle, raw=True, metadata=size)  # type: ignore[no-untyped-call]
+    title = f"{plural(drawn, 'GPU')} over time, with the cells"
+    return f"{title}; {plural(known - drawn, 'idle GPU')} left out" if drawn < known else title
 
 
 def of(shell: Any) -> Watch:
@@ -110,7 +98,7 @@ def ended_for_restart(shell: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(GpuMagicError):  # why there is no restart is what counts
+        with suppress(GpuMagicError):  # the reason for no restart is raised instead
             current.resume()
         raise
 
@@ -129,7 +117,7 @@ def _panel(shell: Any, options: argparse.Namespace) -> WatchHistory:
         raise SpecError(f"--every: at least {_LEAST:g} s beside running cells, not {every:g}")
     current = of(shell)
     show = None if options.quiet else CellOutput(shell).show
-    hint = "" if current.has_hinted or show is None else _DOCK
+    hint = "" if current.has_hinted or show is None else _NEW_VIEW
     current.begin(show, every, options.duration, hint)
     current.has_hinted = current.has_hinted or show is not None
     options.quiet = True  # the panel is what is shown
@@ -143,18 +131,18 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     current.end("moved to a later cell")
     current.forget()
 
-    def look() -> Result:
+    def sample() -> Result:
         found = device_table.table(shell, options)
         current.log.add(time.time(), found.devices)
         return found
 
-    table = look()
+    table = sample()
     with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
-        with suppress(KeyboardInterrupt):  # the way to stop it
+        with suppress(KeyboardInterrupt):  # ends it
             live.result(table)
             while ends is None or time.monotonic() < ends:
                 time.sleep(_EVERY if options.every is None else options.every)
-                table = look()
+                table = sample()
                 live.result(table)
         live.keep()
     options.quiet = True  # the last table is on the screen already

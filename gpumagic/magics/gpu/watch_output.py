@@ -1,4 +1,4 @@
-"""One output of a notebook's cell that any thread can replace, and what kind of client there is."""
+"""One output of a notebook's cell that any thread can update; whether the client is a console."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class CellOutput:
 def is_console(shell: Any) -> bool:
     """Return whether the current cell comes from a client in a terminal, as ``jupyter console``.
 
-    Such clients ignore updates of an output, and print text as it comes. They say nothing of
-    themselves: their requests are those of `jupyter_client`, with a person to answer questions,
-    and without the cell that notebooks name.
+    Such clients ignore updates of an output, and print text as it arrives. They do not identify
+    themselves: their requests are those of `jupyter_client`, allow questions on standard input, and
+    name no cell as those of notebooks do.
     """
     kernel = getattr(shell, "kernel", None)
     if kernel is None:

@@ -1,7 +1,7 @@
-"""The thread of ``%gpu watch``: it looks at the devices while cells run, and keeps what it saw.
+"""The thread of ``%gpu watch``: it samples the devices while cells run, and records the samples.
 
-It asks NVML alone, by a session of its own. What CUDA's driver says of this process is read between
-cells, in the main thread.
+It calls NVML alone, by a session of its own. The state of CUDA's driver in this process is read
+between cells, in the main thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import atexit
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cells.hooks import CellHook, CellHooks, first_line
+from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.records import CellRecords, first_line
 from gpumagic.cuda import driver
 from gpumagic.cuda.sample_log import RECENT, SampleLog, differ
 from gpumagic.cuda.sampler import Sampler
@@ -23,12 +23,12 @@ from gpumagic.results.watch import CellSpan, UtilizationSample, WatchHistory
 from gpumagic.results.watch_panel import WatchPanel
 from gpumagic.system import text
 
-#: At most so many cells are recorded; the oldest go first.
+#: The most cells that are recorded.
 _CELLS = 1000
-#: Seconds between two looks while nothing changes: while a cell runs, and between cells.
+#: Seconds between two samples while nothing changes: while a cell runs, and between cells.
 _SLOW, _SLOWEST = 3.0, 10.0
-#: Seconds that the end waits for the thread, which may be within a call of NVML.
-_PATIENCE = 2.0
+#: Seconds to wait for the thread to end, which may be within a call of NVML.
+_JOIN_TIMEOUT = 2.0
 #: A cell that another one runs.
 _INNER = "inner"
 
@@ -37,7 +37,7 @@ Show = Callable[[Mapping[str, str]], None]
 
 
 class Watch:
-    """What one shell watches: the samples, the cells, and the thread while there is one."""
+    """The samples and the cells of one shell, and the thread while it runs."""
 
     def __init__(self, shell: Any, hooks: CellHooks) -> None:
         self._shell = shell
@@ -45,24 +45,23 @@ class Watch:
         self._hook: CellHook[Any] = CellHook(after=self._after, before=self._before)
         #: Whether a panel has said where else it can be shown.
         self.has_hinted = False
-        self._thread: _LookingThread | None = None
+        self._thread: _SamplingThread | None = None
         self.forget()
 
     def forget(self) -> None:
         """Begin a new history."""
         self.log = SampleLog()
-        self._cells: deque[CellSpan] = deque(maxlen=_CELLS)
-        self._forgotten = 0
+        self._cells: CellRecords[CellSpan] = CellRecords(_CELLS)
 
     @property
     def running(self) -> bool:
-        """Whether the thread is looking."""
+        """Whether the thread runs."""
         return self._thread is not None and not self._thread.over
 
     def begin(
         self, show: Show | None, every: float, duration: float | None = None, hint: str = ""
     ) -> None:
-        """Look from now on, and ``show`` each look; one that is running goes on in this place.
+        """Begin to sample, and ``show`` each sample; a running panel moves here.
 
         Raises:
             DeviceError: NVML is missing or does not start.
@@ -72,13 +71,13 @@ class Watch:
             self.end("moved to a later cell")
         else:
             self.forget()
-        self._start(_LookingThread(self.log, sampler, show, every, duration, hint))
+        self._start(_SamplingThread(self.log, sampler, show, every, duration, hint))
 
-    def _start(self, thread: _LookingThread) -> None:
-        """Look once, in this cell whose output the panel is to be, and start the thread."""
+    def _start(self, thread: _SamplingThread) -> None:
+        """Take a sample in this cell, whose output the panel is, and start the thread."""
         thread.state = driver.state()
         try:
-            thread.look()
+            thread.sample()
         except BaseException:
             thread.close()
             raise
@@ -88,13 +87,13 @@ class Watch:
         thread.start()
 
     def end(self, reason: str) -> None:
-        """End the thread and say so in its panel. Nothing if there is none."""
+        """End the thread, with the reason in its panel. Nothing if there is none."""
         thread, self._thread = self._thread, None
         self._hooks.remove(self._hook)
         atexit.unregister(self._at_exit)
         if thread is not None and thread.pid == os.getpid():
             if thread.cell is not None:
-                self._record(replace(thread.cell, end=time.time()))
+                self._cells.add(replace(thread.cell, end=time.time()))
             thread.end(reason)
             self._ended = thread
 
@@ -107,14 +106,14 @@ class Watch:
         self._start(self._ended.again(Sampler()))
 
     def history(self) -> WatchHistory:
-        """Return what was seen until now."""
+        """Return the samples and cells until now."""
         cells = tuple(self._cells)
         current = None if self._thread is None else self._thread.cell
         if current is not None:
             cells = (*cells, current)
         log = self.log
         return WatchHistory(
-            log.devices, log.samples, cells, log.stride, self._forgotten, self.running
+            log.devices, log.samples, cells, log.stride, self._cells.dropped, self.running
         )
 
     def _at_exit(self) -> None:
@@ -141,29 +140,25 @@ class Watch:
         if begun is not None:
             number = begun.number if result.execution_count is None else result.execution_count
             end, failed = time.time(), not result.success
-            self._record(replace(begun, number=number, end=end, failed=failed))
+            self._cells.add(replace(begun, number=number, end=end, failed=failed))
         thread.end_cell(driver.state())
         if thread.over:
             self._leave()
 
-    def _record(self, cell: CellSpan) -> None:
-        self._forgotten += len(self._cells) == self._cells.maxlen
-        self._cells.append(cell)
-
     def _leave(self) -> None:
-        """Remove what is left of a thread that has ended by itself."""
+        """Remove the hooks of a thread that has ended by itself."""
         self._hooks.remove(self._hook)
         atexit.unregister(self._at_exit)
         self._thread = None
 
 
-class _LookingThread(threading.Thread):
-    """Looks at the devices, adds to the log and shows a panel, until `end`.
+class _SamplingThread(threading.Thread):
+    """Samples the devices, adds to the log and updates a panel, until `end`.
 
-    Where nothing has changed for a minute the looks are rarer and the panel stays as it is.
+    Where nothing has changed for a minute it samples less often and does not update the panel.
     """
 
-    #: For debuggers: not to be stopped, nor waited for.
+    #: Debuggers do not stop the thread, nor wait for it.
     pydev_do_not_trace = is_pydev_daemon_thread = True
 
     def __init__(
@@ -186,7 +181,7 @@ class _LookingThread(threading.Thread):
         self._hint = hint
         self._stop_now = threading.Event()
         self._wake = threading.Event()
-        #: What CUDA's driver says of this process, as of the end of the last cell.
+        #: The state of CUDA's driver in this process, at the end of the last cell.
         self.state = driver.DriverState(loaded=False, initialized=False)
         #: The cell that is running, and how many have begun.
         self.cell: CellSpan | None = None
@@ -197,30 +192,30 @@ class _LookingThread(threading.Thread):
         #: Whether the thread has ended by itself.
         self.over = False
 
-    def again(self, sampler: Sampler) -> _LookingThread:
+    def again(self, sampler: Sampler) -> _SamplingThread:
         """Return a thread that goes on with the same panel."""
         left = None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
-        return _LookingThread(self._log, sampler, self._show, self._every, left, self._hint)
+        return _SamplingThread(self._log, sampler, self._show, self._every, left, self._hint)
 
     # --- in the main thread ----------------------------------------------------------------------
 
     def begin_cell(self, cell: CellSpan) -> None:
-        """Look soon: what a cell does is of interest."""
+        """Sample soon: a cell may change something."""
         self._begun += 1
         self.cell = cell
         if self._asleep:
             self._wake.set()
 
     def end_cell(self, state: driver.DriverState) -> None:
-        """Note what CUDA's driver says of this process after a cell."""
+        """Store the state of CUDA's driver after a cell."""
         self.state = state
         self.cell = None
 
     def end(self, reason: str) -> None:
-        """Stop, and say why in the panel."""
+        """Stop the thread, and show the reason in the panel."""
         self._stop_now.set()
         self._wake.set()
-        self.join(_PATIENCE)
+        self.join(_JOIN_TIMEOUT)
         if not self.over:
             self._say_ended(reason)
 
@@ -231,7 +226,7 @@ class _LookingThread(threading.Thread):
     # --- in the thread ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Look until told to stop. Never raises: the panel says what went wrong."""
+        """Sample until `end`. Never raises: the panel shows an error."""
         try:
             while True:
                 self._pause()
@@ -240,7 +235,7 @@ class _LookingThread(threading.Thread):
                 if self._ends is not None and time.monotonic() >= self._ends:
                     self._end_by_itself(f"{self._duration:g} s are over")
                     return
-                self.look()
+                self.sample()
         except Exception as error:  # NVML's, or of a front end that has gone
             self._end_by_itself(text.reason(error))
         finally:
@@ -250,15 +245,15 @@ class _LookingThread(threading.Thread):
         self.over = True
         self._say_ended(reason)
 
-    def look(self) -> None:
-        """Look once, and show what has changed."""
+    def sample(self) -> None:
+        """Take a sample, and update the panel if it has changed."""
         begun = self._begun
         devices = self._sampler.read(self.state, lambda: self.cell is None and self._begun == begun)
         latest = self._log.recent[-1].time if self._log.recent else 0.0
-        sample = self._log.add(max(time.time(), latest), devices)
-        if self._reference is None or differ(self._reference, sample):
-            self._reference = sample
-        flat = sample.time - self._reference.time > RECENT
+        latest_sample = self._log.add(max(time.time(), latest), devices)
+        if self._reference is None or differ(self._reference, latest_sample):
+            self._reference = latest_sample
+        flat = latest_sample.time - self._reference.time > RECENT
         shown, self._asleep = self._asleep, flat
         if not (flat and shown) and not self._stop_now.is_set():
             self._show_panel(None)
@@ -278,7 +273,7 @@ class _LookingThread(threading.Thread):
     def _say_ended(self, reason: str) -> None:
         try:
             self._show_panel(reason)
-        except Exception:  # what has ended it may be that nothing can be shown
+        except Exception:  # the cause of the end may be that nothing can be shown
             self._show = None
 
     def _interval(self) -> float:
@@ -287,7 +282,7 @@ class _LookingThread(threading.Thread):
         return max(self._every, _SLOW if self.cell is not None else _SLOWEST)
 
     def _pause(self) -> None:
-        """Wait until the next look; a cell that begins shortens what is above the usual time."""
+        """Wait until the next sample; where that is late, a cell that begins ends the wait."""
         interval = self._interval()
         if self._ends is not None:
             interval = min(interval, max(self._ends - time.monotonic(), 0.0))

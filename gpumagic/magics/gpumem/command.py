@@ -12,8 +12,8 @@ from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, add_result_options, take_options, take_semicolon
-from gpumagic.magics.verbs import VERBS, check_name, run_verb, take_verb
+from gpumagic.magics.parsing import Parser, add_functions_option, add_result_options, parse_line
+from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.regression import against
@@ -89,14 +89,7 @@ def parser() -> Parser:
     made.add_argument(
         "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
     )
-    made.add_argument(
-        "-f",
-        dest="functions",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="with --lines, the lines of this function too; may be repeated",
-    )
+    add_functions_option(made)
     made.add_argument(
         "--fit",
         metavar="NAME=LOW:HIGH",
@@ -129,16 +122,13 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         SpecError: the line does not fit.
     """
     __tracebackhide__ = True
-    options, statement = take_options(parser(), line)
-    if magics.quiet:
-        options.quiet = True
-    written = line.strip().removesuffix(statement)
-    statement, silent = take_semicolon(statement)
-    verb = take_verb(written, statement) if cell is None else None
+    parsed = parse_line(parser(), line, quiet=magics.quiet)
+    options, statement, silent = parsed.options, parsed.statement, parsed.silent
+    verb = take_verb("gpumem", parsed) if cell is None else None
     if verb is not None:
-        return run_verb(magics, verb[0], f"{written} {verb[1]}", silent=silent)
-    if cell is None and "--" not in written.split() and not options.cluster:
-        check_name("%gpumem", statement, VERBS, magics.shell.user_ns, local_ns or {})
+        return run_verb(magics, "gpumem", *verb, silent=silent)
+    if cell is None and not parsed.is_code and not options.cluster:
+        check_name("gpumem", statement, magics.shell.user_ns, local_ns or {})
     _check(options, cell, statement)
     if cell is None and not statement:
         return _report(magics, options, silent)
@@ -146,7 +136,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     if options.cluster:
         from gpumagic.magics import engines
 
-        return engines.memory(magics, parser(), options, cell, source if cell is None else "")
+        return engines.run(magics, "gpumem", parsed, cell, source if cell is None else "")
     header = None if cell is None else f"%%gpumem {line}".rstrip()
     compiled = compile_cell(magics.shell, source, header=header, local_ns=local_ns)
     if options.fit is not None:

@@ -103,7 +103,7 @@ def _available() -> int:
             available.append(memory.free + cached)
     for ordinal in torch_cuda.contexts():
         limit = torch_cuda.memory_limit(ordinal)
-        allocated = torch_cuda.memory_stats(ordinal)["allocated_bytes"]["all"]["current"]
+        allocated, _ = torch_cuda.memory_held(ordinal)
         if limit is not None:
             available.append(limit - allocated)
     return max(min(available, default=0), 1)
@@ -137,7 +137,7 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
 
 
 def _forget(error: BaseException) -> None:
-    """Let go of the frames of an exception, which hold what the failed run had allocated."""
+    """Clear the frames of an exception, which hold what the failed run had allocated."""
     step = error.__traceback__
     while step is not None:
         with suppress(RuntimeError):  # it is still running

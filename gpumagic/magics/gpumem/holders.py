@@ -8,7 +8,7 @@ from typing import Any
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
 
-_SAYS = {
+_MESSAGES = {
     True: "A cell that runs out of GPU memory is explained below its traceback.",
     False: "Cells that run out of GPU memory are not explained; '%gpumem explain on' does again.",
 }
@@ -58,7 +58,7 @@ def _explain(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     if options.state is not None:
         magics.explain_oom = options.state == "on"
     if not (options.quiet or silent):
-        print(_SAYS[magics.explain_oom])
+        print(_MESSAGES[magics.explain_oom])
     if options.variable:
         magics.shell.user_ns[options.variable] = magics.explain_oom
     return magics.explain_oom if options.output else None

@@ -70,7 +70,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         result = PARKING.park(shell, progress=progress.update)
     except KeyboardInterrupt:
         raise DeviceError(f"interrupted; {_where()}") from None
-    except RuntimeError as error:  # CUDA is over
+    except RuntimeError as error:  # CUDA has failed
         if isinstance(error, DeviceError):
             raise
         raise DeviceError(f"nothing was parked: {text.reason(error)}") from None
@@ -206,7 +206,7 @@ class ShellParking:
         if source is None:
             source = self._shell.transform_cell(info.raw_cell)
         names: Mapping[str, Any] = self._shell.user_ns
-        return uses_no_gpu_memory(source, names, verbs=VERBS)
+        return uses_no_gpu_memory(source, names, verbs=VERBS["gpumem"])
 
     def _after(self, begun: Any, result: Any) -> None:
         if not PARKING.active:

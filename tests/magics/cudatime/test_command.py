@@ -8,7 +8,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.magics.cudatime.command import help_text, parser, read_request
-from gpumagic.magics.parsing import take_options
+from gpumagic.magics.parsing import parse_line
 from gpumagic.results import CudaTiming
 from gpumagic.timing.plan import Plan
 
@@ -191,6 +191,5 @@ def test_help_is_complete(run_cell: Any) -> None:
     ],
 )
 def test_a_request(line: str, cell: str | None, fields: dict[str, Any]) -> None:
-    options, statement = take_options(parser(), line)
-    request = read_request(options, line, cell, statement)
+    request = read_request(parse_line(parser(), line, quiet=False), cell)
     assert {name: getattr(request, name) for name in fields} == fields

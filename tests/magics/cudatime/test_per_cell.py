@@ -22,7 +22,7 @@ SLEEP = f"torch.cuda._sleep({int(0.5 * SLEEP_CYCLES_PER_SECOND)})"
 
 
 @pytest.fixture
-def on(gpu_work: Any, ip: Any, run_cell: Any) -> Any:
+def timed(gpu_work: Any, ip: Any, run_cell: Any) -> Any:
     """A shell with the automatic mode on, and contexts on cuda:0 and cuda:1."""
     ip.user_ns.update(gpu_work=gpu_work, torch=gpu_work.torch)
     run_cell("%cudatime on -q")
@@ -35,9 +35,9 @@ def last(run_cell: Any) -> CellTiming:
     return log[-1]
 
 
-def test_a_cell_that_used_the_gpu(on: Any) -> None:
-    ran = on("gpu_work.sleep(0.3)")
-    cell = last(on)
+def test_a_cell_that_used_the_gpu(timed: Any) -> None:
+    ran = timed("gpu_work.sleep(0.3)")
+    cell = last(timed)
     assert ran.text == str(cell)
     assert ran.text.startswith("GPU ")
     assert " ms · wall " in ran.text
@@ -52,10 +52,10 @@ def test_a_cell_that_used_the_gpu(on: Any) -> None:
     assert cell.source == "gpu_work.sleep(0.3)"
 
 
-def test_quiet_is_quiet(on: Any) -> None:
-    on("%config GpuMagic.quiet = True")
-    assert on("gpu_work.sleep(0.1)").displays == []
-    assert last(on).used_gpu
+def test_nothing_is_shown_with_quiet(timed: Any) -> None:
+    timed("%config GpuMagic.quiet = True")
+    assert timed("gpu_work.sleep(0.1)").displays == []
+    assert last(timed).used_gpu
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,19 @@ def test_quiet_is_quiet(on: Any) -> None:
         ("gpu_work.sleep(0.2)\ngpu_work.sleep(0.1, 1)", [0, 1]),
     ],
 )
-def test_every_device_and_stream(on: Any, code: str, devices: list[int]) -> None:
-    ran = on(code)
-    cell = last(on)
+def test_every_device_and_stream(timed: Any, code: str, devices: list[int]) -> None:
+    ran = timed(code)
+    cell = last(timed)
     assert list(cell.per_device) == devices
     assert cell.gpu is not None
     assert 0.196 <= cell.gpu <= cell.wall
     assert ("(cuda:0 " in ran.text) == (len(devices) > 1)
 
 
-def test_a_cell_that_waits_itself_has_an_upper_bound(on: Any) -> None:
+def test_a_cell_that_waits_itself_has_an_upper_bound(timed: Any) -> None:
     """Its allocation is the sign; how long the GPU idled in between is not known."""
-    ran = on("y = torch.ones(9, device='cuda')\ngpu_work.sleep(0.02)\ntorch.cuda.synchronize()")
-    cell = last(on)
+    ran = timed("y = torch.ones(9, device='cuda')\ngpu_work.sleep(0.02)\ntorch.cuda.synchronize()")
+    cell = last(timed)
     assert cell.gpu_at_most
     assert cell.gpu is not None
     assert 0.0196 <= cell.gpu <= cell.wall
@@ -87,28 +87,28 @@ def test_a_cell_that_waits_itself_has_an_upper_bound(on: Any) -> None:
     assert ran.text.startswith("GPU ≤ ")
 
 
-def test_a_cell_without_gpu_work_says_nothing(on: Any) -> None:
-    assert on("x = 1").text == ""
-    assert last(on).gpu is None
-    assert not last(on).used_gpu
-    assert last(on).per_device == {}
+def test_a_cell_without_gpu_work_says_nothing(timed: Any) -> None:
+    assert timed("x = 1").text == ""
+    assert last(timed).gpu is None
+    assert not last(timed).used_gpu
+    assert last(timed).per_device == {}
 
 
-def test_a_long_cell_says_so(on: Any) -> None:
-    on("%cudatime on --above 200ms -q")
-    assert on("import time\ntime.sleep(0.005)").text == ""
-    ran = on("time.sleep(0.25)")
-    assert ran.text == str(last(on))
+def test_a_long_cell_says_so(timed: Any) -> None:
+    timed("%cudatime on --above 200ms -q")
+    assert timed("import time\ntime.sleep(0.005)").text == ""
+    ran = timed("time.sleep(0.25)")
+    assert ran.text == str(last(timed))
     assert ran.text.startswith("wall ")
-    on("%cudatime on -q")  # half a second
-    assert on("time.sleep(0.25)").text == ""
+    timed("%cudatime on -q")  # half a second
+    assert timed("time.sleep(0.25)").text == ""
 
 
-def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, gpu_work: Any) -> None:
+def test_an_earlier_cells_work_is_not_counted_twice(timed: Any, ip: Any, gpu_work: Any) -> None:
     """The device is busy when the cell starts: nothing waits, the start event comes after that."""
     gpu_work.sleep(0.5)
-    on("gpu_work.sleep(0.02)")
-    cell = last(on)
+    timed("gpu_work.sleep(0.02)")
+    cell = last(timed)
     assert cell.gpu is not None
     # Queued while the device is still at work: nothing of the host's is in it.
     assert 0.98 * 0.02 <= cell.gpu <= 1.02 * 0.02
@@ -116,8 +116,8 @@ def test_an_earlier_cells_work_is_not_counted_twice(on: Any, ip: Any, gpu_work: 
     assert cell.wall > 0.3
     # and a cell that does nothing on a busy device has not used it
     gpu_work.sleep(0.05)
-    assert on("x = 1").text == ""
-    assert not last(on).used_gpu
+    assert timed("x = 1").text == ""
+    assert not last(timed).used_gpu
 
 
 def test_cuda_initialised_inside_has_no_false_time(kernel: Any) -> None:
@@ -169,16 +169,16 @@ def test_metadata_in_a_notebook(notebook: Any) -> None:
     assert [entry["cell"] for entry in log] == [2, 3]
 
 
-def test_off_and_the_log(on: Any, ip: Any) -> None:
-    on("gpu_work.sleep(0.1)")
-    on("x = 1")
-    on("1 / 0", raising=False)
-    text = on("%cudatime log").text
+def test_off_and_the_log(timed: Any, ip: Any) -> None:
+    timed("gpu_work.sleep(0.1)")
+    timed("x = 1")
+    timed("1 / 0", raising=False)
+    text = timed("%cudatime log").text
     assert text.startswith("3 cells, 1 with GPU work: wall ")
     assert "x = 1" in text
-    on("%cudatime off")
-    assert on("gpu_work.sleep(0.1)").text == ""
-    log = on("%cudatime log -o -q").value
+    timed("%cudatime off")
+    assert timed("gpu_work.sleep(0.1)").text == ""
+    log = timed("%cudatime log -o -q").value
     assert [cell.failed for cell in log] == [False, False, True]
     assert not log.watching
     assert log.wall == pytest.approx(sum(cell.wall for cell in log))
@@ -188,11 +188,11 @@ def test_off_and_the_log(on: Any, ip: Any) -> None:
     assert extension.cell_timing._hook not in extension.hooks
 
 
-def test_the_log_as_a_data_frame(on: Any) -> None:
+def test_the_log_as_a_data_frame(timed: Any) -> None:
     pandas = pytest.importorskip("pandas")
-    on("gpu_work.sleep(0.1)\ngpu_work.sleep(0.1, 1)")
-    on("x = 1")
-    frame = on("%cudatime log -o -q").value.to_pandas()
+    timed("gpu_work.sleep(0.1)\ngpu_work.sleep(0.1, 1)")
+    timed("x = 1")
+    frame = timed("%cudatime log -o -q").value.to_pandas()
     assert list(frame["source"]) == ["gpu_work.sleep(0.1)", "x = 1"]
     assert 0.098 <= frame["cuda:1"].iloc[0] <= frame["wall"].iloc[0]
     assert pandas.isna(frame["gpu"].iloc[1])
@@ -204,10 +204,10 @@ def test_an_empty_log(run_cell: Any) -> None:
     assert run_cell("%cudatime off").stdout == "It is off already.\n"
 
 
-def test_timed_cells_show_no_second_line(on: Any) -> None:
-    assert len(on("%%cudatime\ngpu_work.sleep(0.1)").displays) == 1
-    assert len(on("%cudatime torch.ones(9, device='cuda');").displays) == 1
-    assert last(on).used_gpu
+def test_timed_cells_show_no_second_line(timed: Any) -> None:
+    assert len(timed("%%cudatime\ngpu_work.sleep(0.1)").displays) == 1
+    assert len(timed("%cudatime torch.ones(9, device='cuda');").displays) == 1
+    assert last(timed).used_gpu
 
 
 def test_verbs_are_no_statements(ip: Any, run_cell: Any) -> None:
@@ -238,49 +238,51 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
     assert says in str(error)
 
 
-def test_a_cell_within_a_cell_is_part_of_it(on: Any, ip: Any) -> None:
-    on("get_ipython().run_cell('gpu_work.sleep(0.1)', store_history=False)")
-    log = on("%cudatime log -o -q").value
+def test_a_cell_within_a_cell_is_part_of_it(timed: Any, ip: Any) -> None:
+    timed("get_ipython().run_cell('gpu_work.sleep(0.1)', store_history=False)")
+    log = timed("%cudatime log -o -q").value
     assert len(log) == 1
     assert log[0].used_gpu
 
 
-def test_empty_and_broken_cells(on: Any) -> None:
-    on("")
-    on("a = (", raising=False)
-    on("x = 1")
-    assert [cell.source for cell in on("%cudatime log -o -q").value] == ["a = (", "x = 1"]
+def test_empty_and_broken_cells(timed: Any) -> None:
+    timed("")
+    timed("a = (", raising=False)
+    timed("x = 1")
+    assert [cell.source for cell in timed("%cudatime log -o -q").value] == ["a = (", "x = 1"]
 
 
-def test_during_a_graphs_capture_nothing_is_asked_of_the_gpu(on: Any) -> None:
-    on("graph = torch.cuda.CUDAGraph()\nstream = torch.cuda.Stream()\nx = torch.ones(9).cuda()")
-    on("scope = torch.cuda.stream(stream)\nscope.__enter__()\ngraph.capture_begin()")
-    on("y = x + x")
-    assert "graph is being captured" in str(last(on).note)
-    on("graph.capture_end()\nscope.__exit__(None, None, None)\ngraph.replay()")
-    on("graph.replay()")
-    assert last(on).used_gpu
+def test_during_a_graphs_capture_nothing_is_asked_of_the_gpu(timed: Any) -> None:
+    timed("graph = torch.cuda.CUDAGraph()\nstream = torch.cuda.Stream()\nx = torch.ones(9).cuda()")
+    timed("scope = torch.cuda.stream(stream)\nscope.__enter__()\ngraph.capture_begin()")
+    timed("y = x + x")
+    assert "graph is being captured" in str(last(timed).note)
+    timed("graph.capture_end()\nscope.__exit__(None, None, None)\ngraph.replay()")
+    timed("graph.replay()")
+    assert last(timed).used_gpu
 
 
-def test_a_gpu_that_fails_fails_no_cell(on: Any, virtual_gpu: Any) -> None:
+def test_a_gpu_that_fails_fails_no_cell(timed: Any, virtual_gpu: Any) -> None:
     virtual_gpu.fault("cudaStreamQuery", 700)
-    ran = on("x = 5\nx")
+    ran = timed("x = 5\nx")
     virtual_gpu.reset()
     assert ran.value == 5
-    assert "the GPU cannot be waited for" in str(last(on).note)
+    assert "the GPU cannot be waited for" in str(last(timed).note)
 
 
-def test_our_own_failure_steps_aside(on: Any, ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_gpumagic_is_one_line(
+    timed: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any) -> None:
         raise ValueError("oops")
 
     monkeypatch.setattr("gpumagic.timing.per_cell.first_line", fails)
-    ran = on("x = 5\nx")
+    ran = timed("x = 5\nx")
     assert ran.value == 5
     assert ran.stdout.endswith(
-        "%cudatime: cells are timed no longer (ValueError: oops); '%cudatime on' begins anew\n"
+        "%cudatime: cells are not timed any more (ValueError: oops); '%cudatime on' starts again\n"
     )
-    assert on("%cudatime log -o -q").value.watching is False
+    assert timed("%cudatime log -o -q").value.watching is False
 
 
 def test_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_lines_in_text() -> None:
     assert str(plain) == "wall 500 ms · CPU 300 ms"
 
 
-def test_the_dim_line_has_a_bundle(on: Any, ip: Any) -> None:
+def test_the_dim_line_has_a_bundle(timed: Any, ip: Any) -> None:
     with capture_output() as captured:
         ip.run_cell("gpu_work.sleep(0.1)", store_history=True)
     (output,) = captured.outputs

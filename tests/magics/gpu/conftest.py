@@ -10,5 +10,5 @@ from tests.support.kernels import Kernel
 
 
 @pytest.fixture
-def fresh(kernel: Callable[..., Kernel]) -> Kernel:
+def fresh_kernel(kernel: Callable[..., Kernel]) -> Kernel:
     return kernel()

@@ -12,22 +12,22 @@ from tests.support.kernels import Kernel
 from tests.virtual_gpu import GPU, Scenario
 
 
-def test_off_before_torch_is_imported(fresh: Kernel) -> None:
-    result = choose(fresh, "off", status="applied", cuda_initialized=False, devices=[])
+def test_off_before_torch_is_imported(fresh_kernel: Kernel) -> None:
+    result = choose(fresh_kernel, "off", status="applied", cuda_initialized=False, devices=[])
     assert result["environment"]["CUDA_VISIBLE_DEVICES"] == "-1"
     assert "applied: this kernel sees no GPU" in result["shown"]
     assert result["stderr"] == ""
-    fresh.run("import torch")
-    assert fresh.value(SEES) == (False, 0)
+    fresh_kernel.run("import torch")
+    assert fresh_kernel.value(SEES) == (False, 0)
 
 
-def test_a_number_means_nvidia_smis_device(fresh: Kernel) -> None:
-    result = choose(fresh, "2,0", status="applied")
+def test_a_number_means_nvidia_smis_device(fresh_kernel: Kernel) -> None:
+    result = choose(fresh_kernel, "2,0", status="applied")
     assert [(d["index"], d["ordinal"]) for d in result["devices"]] == [(2, 0), (0, 1)]
-    fresh.run(TENSOR)
-    uuids = fresh.value("[str(torch.cuda.get_device_properties(i).uuid) for i in (0, 1)]")
+    fresh_kernel.run(TENSOR)
+    uuids = fresh_kernel.value("[str(torch.cuda.get_device_properties(i).uuid) for i in (0, 1)]")
     assert [f"GPU-{uuid}" for uuid in uuids] == [d["uuid"] for d in result["devices"]]
-    table = fresh.value(
+    table = fresh_kernel.value(
         "[(d.index, d.ordinal, d.visible) for d in __import__('gpumagic').devices()]"
     )
     assert table == [(0, 1, True), (1, None, False), (2, 0, True), (3, None, False)]
@@ -51,20 +51,20 @@ def test_in_cudas_own_order_once_it_is_initialised(kernel: Callable[..., Kernel]
     assert mixed.value("[d.ordinal for d in __import__('gpumagic').devices()]") == [1, 0]
 
 
-def test_off_after_torch_is_imported_and_back_on(fresh: Kernel) -> None:
-    fresh.run("import torch")
-    choose(fresh, "off", status="applied")
-    assert fresh.value(SEES) == (False, 0)
-    choose(fresh, "on", status="applied", cuda_initialized=False)
-    fresh.run(TENSOR)
-    assert fresh.value(SEES) == (True, 4)
+def test_off_after_torch_is_imported_and_back_on(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("import torch")
+    choose(fresh_kernel, "off", status="applied")
+    assert fresh_kernel.value(SEES) == (False, 0)
+    choose(fresh_kernel, "on", status="applied", cuda_initialized=False)
+    fresh_kernel.run(TENSOR)
+    assert fresh_kernel.value(SEES) == (True, 4)
 
 
-def test_asking_torch_is_harmless_with_the_extension(fresh: Kernel) -> None:
-    fresh.run("import torch")
-    assert fresh.value(SEES) == (True, 4)
-    choose(fresh, "off", status="applied", cuda_initialized=False)
-    assert fresh.value(SEES) == (False, 0)
+def test_asking_torch_is_harmless_with_the_extension(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("import torch")
+    assert fresh_kernel.value(SEES) == (True, 4)
+    choose(fresh_kernel, "off", status="applied", cuda_initialized=False)
+    assert fresh_kernel.value(SEES) == (False, 0)
 
 
 def too_late(kernel: Kernel, because: str) -> dict[str, Any]:
@@ -92,29 +92,31 @@ def test_too_late_after_is_available_without_the_extension(kernel: Callable[...,
     too_late(late, "CUDA is already initialised, although torch.cuda.is_initialized() is False")
 
 
-def test_too_late_after_a_tensor(fresh: Kernel) -> None:
-    fresh.run(TENSOR)
-    too_late(fresh, "torch has initialised CUDA")
+def test_too_late_after_a_tensor(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run(TENSOR)
+    too_late(fresh_kernel, "torch has initialised CUDA")
 
 
-def test_too_late_after_a_backward_pass_on_the_cpu(fresh: Kernel) -> None:
-    fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()")
-    assert fresh.value("torch.cuda.is_initialized()") is False
-    too_late(fresh, "CUDA is already initialised, although")
+def test_too_late_after_a_backward_pass_on_the_cpu(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("import torch; torch.ones(2, requires_grad=True).sum().backward()")
+    assert fresh_kernel.value("torch.cuda.is_initialized()") is False
+    too_late(fresh_kernel, "CUDA is already initialised, although")
 
 
-def test_too_late_by_something_other_than_torch(fresh: Kernel) -> None:
-    fresh.run("import ctypes; driver = ctypes.CDLL('libcuda.so.1'); assert driver.cuInit(0) == 0")
-    reply = fresh.run("selection = %gpu off -o")
+def test_too_late_by_something_other_than_torch(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run(
+        "import ctypes; driver = ctypes.CDLL('libcuda.so.1'); assert driver.cuInit(0) == 0"
+    )
+    reply = fresh_kernel.run("selection = %gpu off -o")
     assert "a library other than torch has initialised CUDA" in reply.text
-    assert fresh.value("selection.status") == "too-late"
+    assert fresh_kernel.value("selection.status") == "too-late"
 
 
-def test_what_is_already_so_is_not_too_late(fresh: Kernel) -> None:
-    fresh.run(TENSOR)
-    choose(fresh, "on", status="unchanged")
-    choose(fresh, "0-3", status="applied", cuda_initialized=True)
-    choose(fresh, "3,2,1,0", status="too-late")
+def test_what_is_already_so_is_not_too_late(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run(TENSOR)
+    choose(fresh_kernel, "on", status="unchanged")
+    choose(fresh_kernel, "0-3", status="applied", cuda_initialized=True)
+    choose(fresh_kernel, "3,2,1,0", status="too-late")
 
 
 def test_off_then_on_after_cuda_failed_while_hidden(kernel: Callable[..., Kernel]) -> None:
@@ -129,14 +131,14 @@ def test_off_then_on_after_cuda_failed_while_hidden(kernel: Callable[..., Kernel
     choose(trapped, "2", status="too-late")
 
 
-def test_off_then_on_after_a_backward_pass_while_hidden(fresh: Kernel) -> None:
-    fresh.run("import torch")
-    choose(fresh, "off", status="applied")
-    fresh.run("torch.ones(2, requires_grad=True).sum().backward()")
-    result = choose(fresh, "on", status="too-late", devices=[])
+def test_off_then_on_after_a_backward_pass_while_hidden(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("import torch")
+    choose(fresh_kernel, "off", status="applied")
+    fresh_kernel.run("torch.ones(2, requires_grad=True).sum().backward()")
+    result = choose(fresh_kernel, "on", status="too-late", devices=[])
     assert "failed, and does not start again in this process" in result["stderr"]
     # NVML, which knows nothing of that, is not asked any more.
-    assert fresh.value("torch.cuda.is_available()") is False
+    assert fresh_kernel.value("torch.cuda.is_available()") is False
 
 
 @pytest.mark.parametrize(
@@ -166,20 +168,22 @@ def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., K
 
 
 @pytest.mark.parametrize("cell", ["%gpu 1", "%%gpu 1\nx = 1"])
-def test_a_choice_whose_verification_is_broken_off_is_not_made(fresh: Kernel, cell: str) -> None:
+def test_a_choice_whose_verification_is_broken_off_is_not_made(
+    fresh_kernel: Kernel, cell: str
+) -> None:
     """It may take long: a copy of the process is asked, or the driver in a child."""
-    fresh.run(
+    fresh_kernel.run(
         "from gpumagic.selection import apply\n"
         "def verify(*_): raise KeyboardInterrupt\n"
         "apply._verify = verify"
     )
-    reply = fresh.run(cell, raising=False)
+    reply = fresh_kernel.run(cell, raising=False)
     assert reply.status == "error"  # what is queued behind does not run
     if cell.startswith("%%"):
         assert reply.error["ename"] == "KeyboardInterrupt"
     else:
         assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
-    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+    assert fresh_kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
 def test_a_failure_while_all_was_hidden_is_in_the_table(kernel: Callable[..., Kernel]) -> None:
@@ -302,33 +306,33 @@ def test_what_does_not_fit_is_named_after_waiting(kernel: Callable[..., Kernel])
     )
 
 
-def test_what_can_never_fit_is_not_waited_for(fresh: Kernel) -> None:
-    reply = fresh.run("%gpu auto --min-free 1TiB --wait 100000", raising=False, timeout=300)
+def test_what_can_never_fit_is_not_waited_for(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%gpu auto --min-free 1TiB --wait 100000", raising=False, timeout=300)
     assert reply.stderr.startswith("UsageError: no GPU fits, 1 requested (")
 
 
-def test_an_environment_that_was_replaced(fresh: Kernel) -> None:
+def test_an_environment_that_was_replaced(fresh_kernel: Kernel) -> None:
     """What is written to a plain dictionary would reach neither CUDA nor children."""
-    fresh.run("import os, subprocess; os.environ = dict(os.environ)")
+    fresh_kernel.run("import os, subprocess; os.environ = dict(os.environ)")
     child = "subprocess.run('echo $CUDA_VISIBLE_DEVICES', shell=True, capture_output=True).stdout"
-    choose(fresh, "1", status="applied")
-    assert fresh.value(child).startswith(b"GPU-")
-    choose(fresh, "off", status="applied")
-    assert fresh.value(child) == b"-1\n"
-    choose(fresh, "on")
-    assert fresh.value(child) == b"\n"
-    choose(fresh, "2", status="applied")
-    fresh.run("import torch; torch.cuda.init()")
-    assert fresh.value("torch._C._cuda_getDeviceCount()") == 1
+    choose(fresh_kernel, "1", status="applied")
+    assert fresh_kernel.value(child).startswith(b"GPU-")
+    choose(fresh_kernel, "off", status="applied")
+    assert fresh_kernel.value(child) == b"-1\n"
+    choose(fresh_kernel, "on")
+    assert fresh_kernel.value(child) == b"\n"
+    choose(fresh_kernel, "2", status="applied")
+    fresh_kernel.run("import torch; torch.cuda.init()")
+    assert fresh_kernel.value("torch._C._cuda_getDeviceCount()") == 1
 
 
-def test_too_late_changes_no_figure(fresh: Kernel) -> None:
-    """torch 2.6 counts devices by the variable as it stands when it is first asked."""
-    fresh.run(TENSOR)
-    choose(fresh, "off", status="too-late")
-    assert fresh.value("torch.cuda.device_count()") == 4
-    fresh.run(
+def test_too_late_changes_no_figure(fresh_kernel: Kernel) -> None:
+    """torch 2.6 counts devices by the variable at its first count."""
+    fresh_kernel.run(TENSOR)
+    choose(fresh_kernel, "off", status="too-late")
+    assert fresh_kernel.value("torch.cuda.device_count()") == 4
+    fresh_kernel.run(
         "import gpumagic\nwith gpumagic.cudatime() as timed: y = torch.ones(5, device='cuda')"
     )
-    assert fresh.value("timed.gpu is not None")
-    assert fresh.value("gpumagic.gpumem().devices[0].allocated > 0")
+    assert fresh_kernel.value("timed.gpu is not None")
+    assert fresh_kernel.value("gpumagic.gpumem().devices[0].allocated > 0")

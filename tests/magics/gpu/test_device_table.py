@@ -54,7 +54,7 @@ def test_the_result_options(run_cell: Callable[..., Any], ip: Any) -> None:
     assert run_cell("%gpu").text == ""
 
 
-def test_with_o_the_table_stands_once(run_cell: Callable[..., Any]) -> None:
+def test_with_o_the_table_is_shown_once(run_cell: Callable[..., Any]) -> None:
     ran = run_cell("%gpu -o")
     assert ran.text.count("cuda:0") == 1
     assert repr(ran.value) == "<DeviceTable: 4 devices>"

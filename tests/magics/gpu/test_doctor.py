@@ -34,11 +34,11 @@ def test_a_misspelt_doctor(run_cell: Callable[..., Ran]) -> None:
 def test_variables_written_before_and_after_the_start_are_told_apart(
     kernel: Callable[..., Kernel],
 ) -> None:
-    fresh = kernel()
-    fresh.run("import os\nos.environ['CUDA_MODULE_LOADING'] = 'EAGER'")
-    fresh.run("import torch\ntorch.cuda.init()")
-    fresh.run("report = %gpu doctor -o -q")
+    fresh_kernel = kernel()
+    fresh_kernel.run("import os\nos.environ['CUDA_MODULE_LOADING'] = 'EAGER'")
+    fresh_kernel.run("import torch\ntorch.cuda.init()")
+    fresh_kernel.run("report = %gpu doctor -o -q")
     status = "report.about('CUDA_MODULE_LOADING').status"
-    assert fresh.value(status) == "ok"
-    fresh.run("os.environ['CUDA_MODULE_LOADING'] = 'LAZY'\nreport = %gpu doctor -o -q")
-    assert fresh.value(status) == "warn"
+    assert fresh_kernel.value(status) == "ok"
+    fresh_kernel.run("os.environ['CUDA_MODULE_LOADING'] = 'LAZY'\nreport = %gpu doctor -o -q")
+    assert fresh_kernel.value(status) == "warn"

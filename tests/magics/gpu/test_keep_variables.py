@@ -119,7 +119,7 @@ def test_much_is_kept_with_progress(kernel: Callable[..., Kernel], tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_said_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:
+def test_a_full_disk_is_reported_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(f"{FREEZE}\nimport shutil, numpy as np; array = np.ones(2**20)")
     k.run("old = shutil.disk_usage; shutil.disk_usage = lambda f: old(f)._replace(free=2**20)")
@@ -275,7 +275,7 @@ def told():
 """
 
 
-def test_what_the_session_was_told_is_told_again(
+def test_settings_of_the_session_are_restored(
     kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
     k = kernel()

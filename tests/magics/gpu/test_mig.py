@@ -23,7 +23,7 @@ uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda
 
 
 @pytest.fixture
-def job(kernel: Callable[..., Kernel]) -> Kernel:
+def mig_kernel(kernel: Callable[..., Kernel]) -> Kernel:
     """A kernel that was given the second instance of GPU 0."""
     return kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": SECOND})
 
@@ -32,47 +32,47 @@ def mask(kernel: Kernel) -> Any:
     return kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')")
 
 
-def test_auto_keeps_to_the_instance_that_was_given(job: Kernel) -> None:
-    job.run("%gpu off -q\nselection = %gpu auto -o")
-    assert mask(job) == SECOND
-    assert job.value(SEEN) == [(0, SECOND, 10 * GIB)]
-    job.run(UUIDS)
-    assert job.value("uuids") == [SECOND[4:]]
-    reply = job.run("%gpu auto 2", raising=False)
+def test_auto_keeps_to_the_instance_that_was_given(mig_kernel: Kernel) -> None:
+    mig_kernel.run("%gpu off -q\nselection = %gpu auto -o")
+    assert mask(mig_kernel) == SECOND
+    assert mig_kernel.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    mig_kernel.run(UUIDS)
+    assert mig_kernel.value("uuids") == [SECOND[4:]]
+    reply = mig_kernel.run("%gpu auto 2", raising=False)
     assert reply.stderr.startswith("UsageError: 2 GPUs are requested")
-    assert mask(job) == SECOND
+    assert mask(mig_kernel) == SECOND
 
 
 def test_auto_refuses_where_the_instance_is_not_known(kernel: Callable[..., Kernel]) -> None:
     older = f"MIG-{default_uuid(0)}/2/0"
-    job = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
-    reply = job.run("%gpu auto", raising=False)
+    mig_kernel = kernel(DIVIDED, env={"CUDA_VISIBLE_DEVICES": older})
+    reply = mig_kernel.run("%gpu auto", raising=False)
     assert "the MIG instance that this kernel was started with is not known" in reply.stderr
     assert reply.stderr.count("\n") == 1
-    assert mask(job) == older
+    assert mask(mig_kernel) == older
 
 
-def test_another_instance_of_the_same_gpu_is_too_late(job: Kernel) -> None:
-    job.run(UUIDS)
-    job.run("selection = %gpu 0 -o -q")  # would be the first instance
-    assert job.value("selection.status") == "too-late"
-    assert job.value(SEEN) == [(0, SECOND, 10 * GIB)]
-    job.run(f"selection = %gpu {SECOND} -o -q")
-    assert job.value("selection.status") == "applied"
-    job.run("from gpumagic.cuda import driver\nimport gpumagic.memory.oom as oom")
-    assert job.value("driver.state().uuids") == (SECOND,)
-    assert job.value("oom._listed(oom.devices.devices(), 0).memory_total") == 10 * GIB
+def test_another_instance_of_the_same_gpu_is_too_late(mig_kernel: Kernel) -> None:
+    mig_kernel.run(UUIDS)
+    mig_kernel.run("selection = %gpu 0 -o -q")  # would be the first instance
+    assert mig_kernel.value("selection.status") == "too-late"
+    assert mig_kernel.value(SEEN) == [(0, SECOND, 10 * GIB)]
+    mig_kernel.run(f"selection = %gpu {SECOND} -o -q")
+    assert mig_kernel.value("selection.status") == "applied"
+    mig_kernel.run("from gpumagic.cuda import driver\nimport gpumagic.memory.oom as oom")
+    assert mig_kernel.value("driver.state().uuids") == (SECOND,)
+    assert mig_kernel.value("oom._listed(oom.devices.devices(), 0).memory_total") == 10 * GIB
 
 
 def test_the_outcome_names_the_instances_own_memory(kernel: Callable[..., Kernel]) -> None:
-    fresh = kernel(DIVIDED)
-    shown = fresh.run("%gpu").text
+    fresh_kernel = kernel(DIVIDED)
+    shown = fresh_kernel.run("%gpu").text
     assert "This kernel sees 1 of 3 GPUs" in shown
     assert "CUDA shows a process one MIG instance, and no other GPU beside it." in shown
-    shown = fresh.run(f"%gpu {THIRD}").text
+    shown = fresh_kernel.run(f"%gpu {THIRD}").text
     assert "cuda:0 is GPU 1, NVIDIA H100 80GB HBM3 MIG 1g.10gb, 10.0 GiB free" in shown
-    fresh.run(UUIDS)
-    assert fresh.value("uuids") == [THIRD[4:]]
+    fresh_kernel.run(UUIDS)
+    assert fresh_kernel.value("uuids") == [THIRD[4:]]
 
 
 def test_a_dash_where_nvml_does_not_tell_it(kernel: Callable[..., Kernel]) -> None:
@@ -81,12 +81,12 @@ def test_a_dash_where_nvml_does_not_tell_it(kernel: Callable[..., Kernel]) -> No
     assert "MIG 1g.10gb, – free" in shown
 
 
-def test_the_report_on_memory_is_of_the_instance(job: Kernel) -> None:
+def test_the_report_on_memory_is_of_the_instance(mig_kernel: Kernel) -> None:
     first = "__import__('gpumagic').gpumem().devices[0]"
     row = f"(lambda d: (d.index, d.free, d.total, d.others))({first})"
-    assert job.value(row) == (0, 10 * GIB, 10 * GIB, None)
-    job.run(UUIDS)
-    index, free, total, others = job.value(row)
+    assert mig_kernel.value(row) == (0, 10 * GIB, 10 * GIB, None)
+    mig_kernel.run(UUIDS)
+    index, free, total, others = mig_kernel.value(row)
     assert (index, total, others) == (0, 10 * GIB, None)
     assert 9 * GIB < free < 10 * GIB
 

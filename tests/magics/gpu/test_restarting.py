@@ -279,7 +279,7 @@ def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Ke
     assert k.run("%load_ext gpumagic").stdout == ""
 
 
-def test_a_saved_choice_of_somebody_else_is_not_applied(kernel: Callable[..., Kernel]) -> None:
+def test_a_saved_choice_of_another_user_is_not_applied(kernel: Callable[..., Kernel]) -> None:
     k = kernel(load=False)
     connection = Path(k.manager.connection_file)
     kept = connection.with_name(f"gpumagic-{connection.name}.saved")

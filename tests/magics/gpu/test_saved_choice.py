@@ -50,7 +50,7 @@ def test_a_choice_is_saved_and_reset_ends_that(shell: Any) -> None:
 @pytest.mark.parametrize(
     "shell", [SimpleNamespace(), SimpleNamespace(kernel=SimpleNamespace(parent=None))]
 )
-def test_only_a_kernel_has_a_place_for_it(shell: Any) -> None:
+def test_only_a_kernel_can_save_a_choice(shell: Any) -> None:
     with pytest.raises(SpecError, match="--save is for Jupyter kernels"):
         saved_choice.saved(shell)
     saved_choice.apply(shell)  # nothing to apply

@@ -10,88 +10,88 @@ from tests.support.kernels import Kernel
 # --- one cell ------------------------------------------------------------------------------------
 
 
-def test_one_cell_under_a_choice(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu 1\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
+def test_one_cell_under_a_choice(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%%gpu 1\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'][:4]")
     assert reply.value == "'GPU-'"
     assert "applied: this kernel sees 1 GPU" in reply.text
-    assert fresh.value("'CUDA_VISIBLE_DEVICES' in os.environ") is False
+    assert fresh_kernel.value("'CUDA_VISIBLE_DEVICES' in os.environ") is False
 
 
-def test_the_choice_is_put_back_when_the_cell_raises(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu off\nimport os\n\n1 / 0", raising=False)
+def test_the_choice_is_put_back_when_the_cell_raises(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%%gpu off\nimport os\n\n1 / 0", raising=False)
     assert reply.error is not None
     assert reply.error["ename"] == "ZeroDivisionError"
     assert "line 4" in reply.shown
-    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
+    assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
-def test_one_cell_that_awaits(fresh: Kernel) -> None:
+def test_one_cell_that_awaits(fresh_kernel: Kernel) -> None:
     body = "import asyncio, os\nawait asyncio.sleep(0.01)\nos.environ['CUDA_VISIBLE_DEVICES']"
     cell = "%%gpu off\n" + body
-    assert fresh.run(cell).value == "'-1'"
-    assert fresh.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
+    assert fresh_kernel.run(cell).value == "'-1'"
+    assert fresh_kernel.value("os.environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
-def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
+def test_a_cell_that_initialises_cuda_makes_its_choice_permanent(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%%gpu 1\nimport torch\ntorch.empty(1, device='cuda');")
     assert reply.value is None
     assert "its choice of GPUs has become permanent" in reply.stdout
-    assert fresh.value("torch.cuda.device_count()") == 1
-    assert fresh.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
+    assert fresh_kernel.value("torch.cuda.device_count()") == 1
+    assert fresh_kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
-def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh: Kernel) -> None:
+def test_a_cell_in_which_cuda_fails_makes_that_permanent(fresh_kernel: Kernel) -> None:
     backward = "%%gpu off\nimport torch\ntorch.ones(2, requires_grad=True).sum().backward()"
-    reply = fresh.run(backward)
+    reply = fresh_kernel.run(backward)
     assert "start again in this process: this kernel sees no GPU any more" in reply.stdout
     assert "%gpu on --restart" in reply.stdout
-    assert "CUDA has failed in this process" in fresh.run("%gpu").text
+    assert "CUDA has failed in this process" in fresh_kernel.run("%gpu").text
     with pytest.raises(AssertionError, match="RuntimeError"):
-        fresh.run(TENSOR)
-    assert fresh.run(backward).stdout == ""  # said once
+        fresh_kernel.run(TENSOR)
+    assert fresh_kernel.run(backward).stdout == ""  # said once
 
 
-def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh: Kernel) -> None:
-    fresh.run(
+def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run(
         "import os, torch\n"
         "def no_fork(): raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
         "os.fork = no_fork"
     )
-    assert fresh.run("%%gpu off\n6 * 7").value == "42"
-    result = choose(fresh, "1", status="too-late")
+    assert fresh_kernel.run("%%gpu off\n6 * 7").value == "42"
+    result = choose(fresh_kernel, "1", status="too-late")
     assert "'1' not verified" in result["stderr"]
 
 
-def test_a_gate_for_one_cell_hides_nothing(fresh: Kernel) -> None:
-    fresh.run("import torch\n" + COUNTING)
-    fresh.run("%%gpu off --soft\nx = 1")
-    assert fresh.value("len(_asked)") == 0
-    choose(fresh, "1", status="applied")
+def test_a_gate_for_one_cell_hides_nothing(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("import torch\n" + COUNTING)
+    fresh_kernel.run("%%gpu off --soft\nx = 1")
+    assert fresh_kernel.value("len(_asked)") == 0
+    choose(fresh_kernel, "1", status="applied")
 
 
-def test_short_cells_do_not_wait_for_that_question(fresh: Kernel) -> None:
+def test_short_cells_do_not_wait_for_the_check(fresh_kernel: Kernel) -> None:
     """A copy of the process takes long to answer: once, and then not next to so short a cell."""
-    fresh.run(
+    fresh_kernel.run(
         "import torch\nfrom gpumagic.cuda import probe\nasked, in_fork = [], probe.in_fork\n"
         "probe.in_fork = lambda: asked.append(1) or in_fork()"
     )
     for _ in range(3):
-        fresh.run("%%gpu off\nx = 1")
-    assert fresh.value("len(asked)") == 1
-    fresh.run("%gpu")
-    assert fresh.value("len(asked)") == 2
-    fresh.run("%gpu")
-    assert fresh.value("len(asked)") == 2
+        fresh_kernel.run("%%gpu off\nx = 1")
+    assert fresh_kernel.value("len(asked)") == 1
+    fresh_kernel.run("%gpu")
+    assert fresh_kernel.value("len(asked)") == 2
+    fresh_kernel.run("%gpu")
+    assert fresh_kernel.value("len(asked)") == 2
 
 
-def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh: Kernel) -> None:
-    assert fresh.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
-    assert "sees all 4 GPUs" in fresh.run("%gpu").text
-    fresh.run(TENSOR)
+def test_a_cell_that_leaves_cuda_alone_makes_nothing_permanent(fresh_kernel: Kernel) -> None:
+    assert fresh_kernel.run("%%gpu off\nimport torch\ntorch.ones(2) + 1;").stdout == ""
+    assert "sees all 4 GPUs" in fresh_kernel.run("%gpu").text
+    fresh_kernel.run(TENSOR)
 
 
-def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:
-    reply = fresh.run("%%gpu off\n1 +", raising=False)
+def test_a_cell_that_does_not_parse_changes_nothing(fresh_kernel: Kernel) -> None:
+    reply = fresh_kernel.run("%%gpu off\n1 +", raising=False)
     assert reply.error is not None
     assert reply.error["ename"] == "SyntaxError"
     assert "applied" not in reply.shown
@@ -99,9 +99,9 @@ def test_a_cell_that_does_not_parse_changes_nothing(fresh: Kernel) -> None:
     assert "gpumagic" not in reply.shown  # as for any cell: the line, and no traceback
 
 
-def test_the_result_of_a_cells_choice(fresh: Kernel) -> None:
-    fresh.run("%%gpu off -v chosen -q\n41 + 1")
-    assert fresh.value("chosen.status") == "applied"
-    reply = fresh.run("%%gpu 0 -o\n41 + 1")
+def test_the_result_of_a_cells_choice(fresh_kernel: Kernel) -> None:
+    fresh_kernel.run("%%gpu off -v chosen -q\n41 + 1")
+    assert fresh_kernel.value("chosen.status") == "applied"
+    reply = fresh_kernel.run("%%gpu 0 -o\n41 + 1")
     assert "<Selection '0': applied, 1 visible>" in reply.shown
     assert "42" in reply.shown

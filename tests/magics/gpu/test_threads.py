@@ -38,11 +38,11 @@ def test_off_tells_the_threads(
 
 
 def test_threads_go_with_a_restart(kernel: Callable[..., Kernel]) -> None:
-    fresh = kernel()
-    fresh.run("import torch\ntorch.cuda.init()")
-    shown = fresh.run("%gpu off --restart --threads 3")
+    fresh_kernel = kernel()
+    fresh_kernel.run("import torch\ntorch.cuda.init()")
+    shown = fresh_kernel.run("%gpu off --restart --threads 3")
     assert "CPU: torch computes with 3 threads" in shown.text
-    assert fresh.value(
+    assert fresh_kernel.value(
         "(__import__('torch').get_num_threads(), __import__('torch').cuda.is_available())"
     ) == (
         3,

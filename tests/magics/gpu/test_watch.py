@@ -257,13 +257,13 @@ def test_in_a_terminal_it_runs_in_the_foreground(
     ("line", "says"),
     [
         ("%gpu watch off", "no panel is running; '%gpu watch' begins one"),
-        ("%gpu plot", "there is nothing to draw yet; '%gpu watch' begins to look at the GPUs"),
+        ("%gpu plot", "there is nothing to draw yet; '%gpu watch' begins to record the GPUs"),
         ("%gpu plot a b", "one file, not 2"),
         ("%gpu plot -p", "-p goes with the table"),
         ("%gpu watch off --every 3", "--every goes with watch"),
     ],
 )
-def test_mistakes(run_cell: Callable[..., Any], line: str, says: str) -> None:
+def test_invalid_lines(run_cell: Callable[..., Any], line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("?", "\\?")):
         run_cell(line)
 

@@ -16,7 +16,7 @@ from gpumagic.memory import freeing, oom
 from tests.support.allocator import MIB
 
 #: Objects that note every question which reaches their own code, in ``ran``.
-ZOO = """
+HOSTILE_OBJECTS = """
 import importlib.util, sys, types, torch
 ran = []
 
@@ -134,8 +134,8 @@ fail()
 
 
 @pytest.fixture
-def zoo(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[dict[str, Any]]:
-    run_cell(ZOO)
+def hostile_objects(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[dict[str, Any]]:
+    run_cell(HOSTILE_OBJECTS)
     run_cell(FILLED)
     yield ip.user_ns
     for name in ("hostile_module", "no_module", "nothing"):
@@ -143,11 +143,11 @@ def zoo(torch: ModuleType, ip: Any, run_cell: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("all_objects")
-def test_no_code_of_the_users_runs(zoo: dict[str, Any], run_cell: Any) -> None:
+def test_no_code_of_the_users_runs(hostile_objects: dict[str, Any], run_cell: Any) -> None:
     for verb in ("vars", "free --dry-run", "vars --gc"):
         ran = run_cell(f"%gpumem {verb} -o -q")
         assert ran.value.error is None
-        assert zoo["ran"] == [], verb
+        assert hostile_objects["ran"] == [], verb
     holders = run_cell("%gpumem vars -o -q").value.devices[0]
     held = {holder.name: holder.bytes for holder in holders.holders if holder.bytes}
     assert held.keys() == NAMES
@@ -155,39 +155,43 @@ def test_no_code_of_the_users_runs(zoo: dict[str, Any], run_cell: Any) -> None:
     assert holders.unattributed == 0
 
 
-def test_nor_where_a_cell_has_failed(zoo: dict[str, Any], ip: Any, run_cell: Any) -> None:
+def test_no_code_of_the_users_runs_after_a_failed_cell(
+    hostile_objects: dict[str, Any], ip: Any, run_cell: Any
+) -> None:
     """The traceback is IPython's, and asks; the explanation, `vars` and `free` do not."""
     error = run_cell(FAILING, raising=False).error
-    zoo["ran"].clear()
+    hostile_objects["ran"].clear()
     assert oom.find(error) is None
     del error
     result = run_cell("%gpumem vars -o -q").value.devices[0]
-    assert zoo["ran"] == []
+    assert hostile_objects["ran"] == []
     failed = {holder.name for holder in result.holders if holder.kind == "failed function"}
     assert any(name.startswith("local (") for name in failed)
     assert result.unattributed == 0
     freed = freeing.free(ip)
     assert freed.error is None
-    assert zoo["ran"] == []
+    assert hostile_objects["ran"] == []
     assert freed.allocated_before[0] - freed.allocated_after[0] == 3 * MIB
 
 
-def test_nor_to_explain_why_memory_ran_out(zoo: dict[str, Any], ip: Any, run_cell: Any) -> None:
+def test_no_code_of_the_users_runs_to_explain_why_memory_ran_out(
+    hostile_objects: dict[str, Any], ip: Any, run_cell: Any
+) -> None:
     run_cell("%gpumem explain off")
     source = "try:\n    torch.empty(2 ** 50, device='cuda')\nexcept Exception as e:\n    late = e\n"
     run_cell(source + "raise late from Failure()", raising=False)
-    zoo["ran"].clear()
-    found = oom.explain(zoo["late"], ip)
+    hostile_objects["ran"].clear()
+    found = oom.explain(hostile_objects["late"], ip)
     assert found is not None
     assert found.requested
-    assert zoo["ran"] == []
+    assert hostile_objects["ran"] == []
 
 
 def test_an_error_of_the_users_is_no_answer_of_the_allocators(
-    zoo: dict[str, Any], torch: ModuleType
+    hostile_objects: dict[str, Any], torch: ModuleType
 ) -> None:
-    assert gpumagic.holders({"hostile": zoo["hostile"]}).error is None
-    assert zoo["ran"] == []
+    assert gpumagic.holders({"hostile": hostile_objects["hostile"]}).error is None
+    assert hostile_objects["ran"] == []
 
 
 @pytest.mark.usefixtures("all_objects")

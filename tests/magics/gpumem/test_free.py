@@ -131,8 +131,8 @@ def _debug(ip: Any) -> None:
     ip.InteractiveTB.pdb = debugger
 
 
-def test_it_goes_without_the_garbage_collector(torch: ModuleType, cells: Any) -> None:
-    """Nothing of ours keeps what failed: the exception goes as soon as nobody pins it."""
+def test_freeing_does_not_need_the_garbage_collector(torch: ModuleType, cells: Any) -> None:
+    """gpumagic holds no reference to a failed cell: the exception ends with its last reference."""
     before = torch.cuda.memory_allocated()
     cells("%gpumem explain on")
     cells("outer()", raising=False)
@@ -180,7 +180,7 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_what_the_user_still_names_is_not_touched(torch: ModuleType, cells: Any, ip: Any) -> None:
+def test_what_the_users_variables_reference_stays(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("try:\n    outer()\nexcept RuntimeError as error:\n    mine = error")
     cells("x = new(2 ** 20)")
     cells("x.shape, Shy()")
@@ -324,7 +324,7 @@ def test_a_generator_goes_on(cells: Any, torch: ModuleType) -> None:
     cells("del loader, errors")
 
 
-def test_frames_that_a_name_leads_to_stay_as_they_are(cells: Any, torch: ModuleType) -> None:
+def test_frames_that_a_variable_references_are_not_cleared(cells: Any, torch: ModuleType) -> None:
     """By a linked exception, an inner traceback, or the frame itself; and as a dry run says."""
     cells(NAMED, raising=False)
     for let_go in ("1", "tracebacks.clear(); running.clear()"):
@@ -339,7 +339,7 @@ def test_frames_that_a_name_leads_to_stay_as_they_are(cells: Any, torch: ModuleT
 
 
 @pytest.mark.parametrize("way", ["saved[0].__traceback__.tb_next", "tracebacks[0]"])
-def test_and_what_is_in_them(cells: Any, torch: ModuleType, way: str) -> None:
+def test_variables_of_such_frames_stay(cells: Any, torch: ModuleType, way: str) -> None:
     cells(NAMED, raising=False)
     cells("%gpumem free -q")
     assert cells(f"{way}.tb_frame.f_locals['big'].numel()").value == 2**20

@@ -74,7 +74,7 @@ def test_a_backward_pass_has_no_stack_and_yet_a_cell(recorded: Any) -> None:
     }
 
 
-def test_the_cell_that_asks_is_among_them(recorded: Any, ip: Any) -> None:
+def test_the_running_cell_is_listed(recorded: Any, ip: Any) -> None:
     number = ip.execution_count
     recorded(f"x = {bytes_on(0, MIB)}\nfound = %gpumem cells -o -q")
     (own,) = recorded("found").value.devices[0]
@@ -82,7 +82,7 @@ def test_the_cell_that_asks_is_among_them(recorded: Any, ip: Any) -> None:
     assert own.bytes == MIB
 
 
-def test_what_was_there_before(
+def test_memory_from_before_the_recording(
     torch: ModuleType, with_stacks: None, ip: Any, run_cell: Any
 ) -> None:
     ip.user_ns["torch"] = torch

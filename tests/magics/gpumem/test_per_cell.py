@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.hooks import CellHooks, first_line
+from gpumagic.cells.hooks import CellHooks
 from gpumagic.magics.extension import of
-from gpumagic.memory.cell_log import MemoryLog
 from gpumagic.memory.peak_ledger import LEDGER
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
@@ -46,7 +45,7 @@ def test_a_line_after_a_cell_that_changed_something(watched: Any) -> None:
     assert ran.text == "GPU memory: cuda:0 −3.00 MiB, peak 0 B, now 0 B"
 
 
-def test_quiet_is_quiet(watched: Any) -> None:
+def test_nothing_is_shown_with_quiet(watched: Any) -> None:
     watched("%config GpuMagic.quiet = True")
     assert watched(f"x = {bytes_on(0, MIB)}").displays == []
     assert log(watched)[-1].devices[0].allocated == MIB
@@ -100,13 +99,13 @@ def test_an_error_of_ours_is_one_line_and_the_cell_goes_on(
         patch.setattr(LEDGER, "restart", broken)
         ran = watched("21 * 2")
     assert ran.value == 42
-    assert "%gpumem: cells are watched no longer (RuntimeError: no counters)" in ran.stdout
+    assert "%gpumem: cells are not measured any more (RuntimeError: no counters)" in ran.stdout
     assert "Traceback" not in ran.stdout
     assert watched(f"x = {bytes_on(0, MIB)}").displays == []
     assert len([*of(ip).hooks]) == len(hooks) - 1
 
 
-def test_off_takes_the_hooks_back(torch: ModuleType, run_cell: Any, ip: Any) -> None:
+def test_off_removes_the_hooks(torch: ModuleType, run_cell: Any, ip: Any) -> None:
     ip.user_ns["torch"] = torch
     own = functions(torch)
     before = {name: list(found) for name, found in ip.events.callbacks.items()}
@@ -126,7 +125,7 @@ def test_off_takes_the_hooks_back(torch: ModuleType, run_cell: Any, ip: Any) -> 
     ]
 
 
-def test_unloading_takes_the_hooks_back(watched: Any, ip: Any, torch: ModuleType) -> None:
+def test_unloading_removes_the_hooks(watched: Any, ip: Any, torch: ModuleType) -> None:
     watched(f"x = {bytes_on(0, MIB)}\ndel x")
     ip.extension_manager.reload_extension("gpumagic")
     assert watched(f"x = {bytes_on(0, MIB)}").displays == []
@@ -198,20 +197,9 @@ def test_the_log_as_a_frame(watched: Any) -> None:
     assert len(CellLog().to_pandas()) == 0
 
 
-def test_the_log_forgets_the_oldest() -> None:
-    log = MemoryLog(kept=2)
-    for number in range(5):
-        log.add(CellMemory(number, "x", 0.1))
-    found = log.result({}, watching=True)
-    assert [cell.number for cell in found] == [3, 4]
-    assert found.forgotten == 3
-    assert "3 older cells dropped from the log" in str(found)
-
-
-def test_first_lines() -> None:
-    assert first_line("\n\n   x = 1  \ny") == "x = 1"
-    assert first_line("") == ""
-    assert first_line("x" * 100) == "x" * 79 + "…"
+def test_the_log_says_how_many_were_dropped() -> None:
+    log = CellLog((CellMemory(4, "x", 0.1),), forgotten=3)
+    assert "3 older cells dropped from the log" in str(log)
 
 
 # --- the plot -----------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_an_import_that_fails_is_said(module: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 def test_kept_variables_are_loaded_from_a_folder_of_ones_own(tmp_path: Path) -> None:
-    """What lies there runs: somebody else may have made it again in /tmp."""
+    """Loading runs code: another user may have replaced the folder in /tmp."""
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
     (folder / "variables").write_bytes(b"")

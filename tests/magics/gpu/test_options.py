@@ -86,8 +86,8 @@ def test_a_mistake_is_named(shared_kernel: Kernel, line: str, says: str) -> None
 
 
 def test_an_option_goes_before_a_bad_default(kernel: Callable[..., Kernel]) -> None:
-    fresh = kernel()
-    fresh.run("%config GpuMagic.max_util = 'abc'")
-    reply = fresh.run("%gpu auto", raising=False)
+    fresh_kernel = kernel()
+    fresh_kernel.run("%config GpuMagic.max_util = 'abc'")
+    reply = fresh_kernel.run("%gpu auto", raising=False)
     assert "%config GpuMagic: 'abc' is not a percentage" in reply.stderr
-    fresh.run("%gpu auto --max-util 10 -q")
+    fresh_kernel.run("%gpu auto --max-util 10 -q")
