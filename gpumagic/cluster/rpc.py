@@ -13,7 +13,7 @@ from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.engine import FUNCTIONS
 from gpumagic.render.units import bytes_
 from gpumagic.results.deserialize import from_json
-from gpumagic.system import text as one_line
+from gpumagic.system import text
 
 #: Seconds for an engine to reply, unless the caller gives another number.
 TIMEOUT = 5.0
@@ -117,7 +117,7 @@ def decode(engine: int, expected: Any, outcome: Any) -> Reply:
         except ValueError as error:
             return Reply(engine, error=f"{_NOT_UNDERSTOOD}: {error}")
     if kind == "version" and type(content) is str:
-        other = one_line.reason(content)
+        other = text.reason(content)
         return Reply(
             engine,
             error=f"has gpumagic {other}, this kernel {__version__}: install the same there",
@@ -125,26 +125,26 @@ def decode(engine: int, expected: Any, outcome: Any) -> Reply:
     if kind == "large" and type(content) is int and 0 <= content < 2**63:
         return Reply(engine, error=f"its result is too large to fetch ({bytes_(content)})")
     if kind == "error" and isinstance(content, str):
-        return Reply(engine, error=one_line.harmless(content))
+        return Reply(engine, error=text.harmless(content))
     return Reply(engine, error=_NOT_UNDERSTOOD)
 
 
 def _reason(error: Any) -> str:
     """Return why there is no value, by the exception that came instead."""
-    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
-    if name == "ModuleNotFoundError" and "'gpumagic'" in str(text):
+    name, message = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
+    if name == "ModuleNotFoundError" and "'gpumagic'" in str(message):
         return "gpumagic is not installed there: pip install gpumagic"
-    if name == "ModuleNotFoundError" and "gpumagic." in str(text):
+    if name == "ModuleNotFoundError" and "gpumagic." in str(message):
         return f"has a gpumagic that knows no clusters: install {__version__} there"
     return described(error)
 
 
 def described(error: Any) -> str:
     """Return an exception, perhaps an engine's (ipyparallel's ``RemoteError``), in one line."""
-    name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
+    name, message = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     if name == "EngineError":
         return "the engine died"
-    return f"{one_line.reason(name)}: {one_line.reason(text) if str(text) else ''}"
+    return f"{text.reason(name)}: {text.reason(message) if str(message) else ''}"
 
 
 def no_reply(client: Any, engine: int, timeout: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gpumagic.render import sparkline
+from gpumagic.render import sparkline, units
 from gpumagic.render.blocks import (
     USES,
     Block,
@@ -23,7 +23,6 @@ from gpumagic.render.blocks import (
     Use,
     bounded,
 )
-from gpumagic.render.units import share as percentage
 from gpumagic.system.text import harmless
 
 #: The colours of states, and the percentage of the front end's text colour that is mixed into them
@@ -183,8 +182,8 @@ def _bar(cell: Cell) -> str:
 def _stack(stack: Mapping[Use, float]) -> str:
     shares = {use: share for use, share in stack.items() if share > 0}
     free = max(1 - sum(shares.values()), 0.0)
-    label = ", ".join(f"{USES[use]} {percentage(part)}" for use, part in shares.items())
-    label = f"{label}, free {percentage(free)}".removeprefix(", ")
+    label = ", ".join(f"{USES[use]} {units.share(part)}" for use, part in shares.items())
+    label = f"{label}, free {units.share(free)}".removeprefix(", ")
     parts = "".join(
         f'<span style="flex:{share:.4f} 0 0;min-width:2px;background:{USE_COLORS[use]}"></span>'
         for use, share in shares.items()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
-from gpumagic.render.units import bytes_
-from gpumagic.render.units import share as percentage
+from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.cell_memory import cell_number, first_line
 from gpumagic.system.text import plural
@@ -81,13 +80,13 @@ class CellHoldings(Result):
 
 
 def _row(device: str, held: CellHolding, total: int) -> list[Cell]:
-    share = held.bytes / total
+    part = held.bytes / total
     known = held.number is not None
     return [
         Cell(device, "strong"),
         Cell(cell_number(held.number) if known else "", "dim"),
         Cell(first_line(held.source), "" if known else "dim"),
         Cell(bytes_(held.bytes)),
-        Cell(percentage(share), "dim", bar=share),
+        Cell(share(part), "dim", bar=part),
         Cell(str(held.blocks), "dim"),
     ]

@@ -19,7 +19,7 @@ from gpumagic.render.blocks import (
     Style,
     short_uuids,
 )
-from gpumagic.render.units import bytes_, percent, spans
+from gpumagic.render.units import bytes_, percent, rounded, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.claims import Claim
 from gpumagic.results.processes import Process, most_memory, own_first, short_command
@@ -222,7 +222,7 @@ def _row(device: Device, *, gated: bool) -> list[Cell]:
         Cell(percent(device.utilization), hidden),
         _bytes(device.memory_own),
         _bytes(device.memory_others),
-        Cell(DASH if device.temperature is None else f"{device.temperature} °C", hidden),
+        Cell(rounded(device.temperature, "°C"), hidden),
         Cell(_power(device), hidden),
     ]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line
-from gpumagic.render.units import bytes_, percent, seconds
+from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.devices import Device
 from gpumagic.system.text import plural
@@ -140,8 +140,8 @@ class WatchHistory(Result):
             Cell(percent(_highest(each.utilization for each in known))),
             Cell(bytes_(_highest(each.memory_own for each in known))),
             Cell(bytes_(_highest(each.memory_others for each in known))),
-            Cell(_unit(_highest(each.power for each in known), "W")),
-            Cell(_unit(_highest(each.temperature for each in known), "°C")),
+            Cell(rounded(_highest(each.power for each in known), "W")),
+            Cell(rounded(_highest(each.temperature for each in known), "°C")),
         ]
 
     def _mean(self, index: int) -> float | None:
@@ -257,7 +257,3 @@ def _title(device: WatchedDevice) -> str:
 
 def _highest(values: Iterable[Any]) -> Any:
     return max((value for value in values if value is not None), default=None)
-
-
-def _unit(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{value:.0f} {unit}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
-from gpumagic.render.units import bytes_, percent
+from gpumagic.render.units import bytes_, percent, rounded
 from gpumagic.results.base import Result
 from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice
 
@@ -16,6 +17,7 @@ from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevic
 _SECONDS = 60.0
 #: The temperatures at the bottom and top of a curve: idle, and about where clocks are reduced.
 _COLD, _HOT = 20, 95
+_watts, _celsius = partial(rounded, unit="W"), partial(rounded, unit="°C")
 _COLUMNS = (
     Column("GPU", "right"),
     Column("CUDA"),
@@ -128,11 +130,3 @@ def _figure(
         label += f", of {unit(top)}"
     dim = bool(style) or field == "memory_others"
     return Cell(unit(value), style, spark=Sparkline(points, _SECONDS, label, dim))
-
-
-def _watts(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0f} W"
-
-
-def _celsius(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0f} °C"

@@ -144,7 +144,7 @@ def test_a_task_that_ignores_its_cancellation_is_left(
 def test_no_traceback_is_shown_meanwhile(
     loop: asyncio.AbstractEventLoop, of_instance: bool
 ) -> None:
-    """IPython's own cell shows a traceback when it is cancelled; the shell's method is put back."""
+    """IPython's own cell shows a traceback when it is cancelled; the shell's method is restored."""
     shown: list[str] = []
 
     class Shell:

@@ -1,4 +1,4 @@
-"""A context that an error has destroyed: told apart from errors that leave it intact."""
+"""A context that an error has destroyed, distinguished from errors that leave it intact."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
         (999, "the device does not respond: it may be lost"),
     ],
 )
-def test_a_dead_context_is_known_by_its_answer(
+def test_a_dead_context_is_known_by_its_error(
     virtual_gpu: Any, held: Any, code: int, cause: str
 ) -> None:
     assert context_failure.check() is None
     virtual_gpu.end_context(code)
-    assert context_failure.cause() is None  # not asked yet
+    assert context_failure.cause() is None  # not queried yet
     assert context_failure.check() == context_failure.cause() == cause
     virtual_gpu.reset()
     assert context_failure.check() == cause  # for as long as the process lasts
@@ -67,12 +67,12 @@ def test_a_lost_device_is_one(virtual_gpu: Any, held: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [2, 900], ids=["out of memory", "a capture under way"])
-def test_other_answers_leave_it_intact(virtual_gpu: Any, held: Any, code: int) -> None:
+def test_other_errors_leave_it_intact(virtual_gpu: Any, held: Any, code: int) -> None:
     virtual_gpu.fault("cudaMemGetInfo", code)
     assert context_failure.check() is None
 
 
-def test_without_a_context_nothing_is_asked(
+def test_without_a_context_nothing_is_queried(
     virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context_failure.torch_cuda, "contexts", lambda: ())

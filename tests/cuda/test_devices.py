@@ -98,7 +98,7 @@ def test_memory_of_this_process_and_of_others(
 
 
 @pytest.mark.parametrize(("used", "others"), [(2**20, 0), (2**30, None), (None, None)])
-def test_an_empty_list_is_believed_where_nothing_is_in_use(
+def test_an_empty_list_is_complete_where_no_memory_is_in_use(
     used: int | None, others: int | None
 ) -> None:
     fields = readings(())
@@ -121,14 +121,14 @@ def test_uuids_that_nvml_refuses_come_from_the_driver(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("table", "expected"),
     [
         (DeviceTable(error="no NVML"), "the GPUs cannot be listed: no NVML"),
         (DeviceTable(cuda_missing=True), f"no GPU can be used: {driver.MISSING}"),
     ],
 )
-def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, says: str) -> None:
+def test_a_table_from_which_nothing_can_be_chosen(table: DeviceTable, expected: str) -> None:
     devices.check(DeviceTable())
     with pytest.raises(DeviceError) as caught:
         devices.check(table)
-    assert str(caught.value) == says
+    assert str(caught.value) == expected

@@ -21,7 +21,7 @@ HANDLE = 0x7FFE_1234_0000
 
 
 class GetModuleHandle:
-    """As ctypes calls it: the answer is cut to an int unless ``restype`` says otherwise."""
+    """As ctypes calls it: the result is cut to an int unless ``restype`` is set."""
 
     restype: Any = ctypes.c_int
     argtypes: Any = None
@@ -30,7 +30,7 @@ class GetModuleHandle:
         return HANDLE if self.restype is ctypes.c_void_p else ctypes.c_int(HANDLE).value
 
 
-def test_the_drivers_handle_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_handle_keeps_its_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel32 = SimpleNamespace(GetModuleHandleW=GetModuleHandle())
     opened = []
 
@@ -72,23 +72,23 @@ def test_the_devices_of_another_machine_are_listed(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "says"),
+    ("scenario", "expected"),
     [
         (Scenario(devices=2, faults={"cuInit": 999}), "no CUDA driver: cuInit returned 999"),
         (Scenario(devices=2, driver=False), "no CUDA driver: libcuda.so.1"),
     ],
 )
 def test_a_driver_that_does_not_start_is_one_line(
-    child_environment: Callable[..., dict[str, str]], scenario: Scenario, says: str
+    child_environment: Callable[..., dict[str, str]], scenario: Scenario, expected: str
 ) -> None:
     with pytest.raises(DeviceError) as caught:
         driver.list_in_child(child_environment(scenario), timeout=120)
-    assert str(caught.value).startswith(says)
+    assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("output", "errors", "says"),
+    ("output", "errors", "expected"),
     [
         ("", "Traceback\nMemoryError: too large", "no CUDA driver: MemoryError: too large"),
         ("", "", "no CUDA driver: no reason given"),
@@ -96,11 +96,11 @@ def test_a_driver_that_does_not_start_is_one_line(
     ],
 )
 def test_a_child_that_ends_early(
-    monkeypatch: pytest.MonkeyPatch, output: str, errors: str, says: str
+    monkeypatch: pytest.MonkeyPatch, output: str, errors: str, expected: str
 ) -> None:
     done: Any = subprocess.CompletedProcess([], 1, output, errors)
     monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
-    with pytest.raises(DeviceError, match=says):
+    with pytest.raises(DeviceError, match=expected):
         driver.list_in_child()
 
 

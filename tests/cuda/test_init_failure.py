@@ -1,4 +1,4 @@
-"""Whether an initialisation of CUDA has failed: asked where there is a reason, and once."""
+"""Whether an initialisation of CUDA has failed: queried once, and only if that is likely."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ INITIALIZED = DeviceTable((Device(0, uuid="GPU-aa", visible=True),), cuda_initia
 
 
 class Copy:
-    """A forked copy of the process, which answers what a test says."""
+    """A forked copy of the process, which returns the ``answer`` of a test."""
 
     def __init__(self) -> None:
-        self.answer, self.asked = probe.Start(count=1), 0
+        self.answer, self.queries = probe.Start(count=1), 0
 
     def __call__(self) -> probe.Start:
-        self.asked += 1
+        self.queries += 1
         return self.answer
 
 
 @pytest.fixture
 def copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Copy]:
-    """The copy that is asked, in a process in which nothing was found out yet."""
+    """The copy that is queried, in a process in which nothing is known yet."""
     import torch  # noqa: F401 - only where it is loaded can CUDA have failed
 
     monkeypatch.setattr(STATE, "init_failure", InitFailure())
@@ -40,17 +40,17 @@ def copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Copy]:
     return fake
 
 
-def test_nothing_is_asked_without_a_reason(copy: Copy) -> None:
+def test_nothing_is_queried_without_a_suspicion(copy: Copy) -> None:
     assert not init_failure.suspected()
     assert not init_failure.has_failed(VISIBLE)
-    assert copy.asked == 0
+    assert copy.queries == 0
 
 
 @pytest.mark.parametrize("table", [HIDDEN, INITIALIZED], ids=["hidden", "initialised"])
-def test_nothing_is_asked_where_a_failure_could_not_show(copy: Copy, table: DeviceTable) -> None:
+def test_nothing_is_queried_where_a_failure_could_not_show(copy: Copy, table: DeviceTable) -> None:
     init_failure.suspect(hidden=True)
     assert not init_failure.has_failed(table)
-    assert copy.asked == 0
+    assert copy.queries == 0
     assert init_failure.suspected()
 
 
@@ -61,7 +61,7 @@ def test_a_failure_is_found_once_and_final(copy: Copy, monkeypatch: pytest.Monke
     init_failure.suspect(hidden=True)
     for _ in range(2):
         assert init_failure.has_failed(VISIBLE)
-    assert copy.asked == 1
+    assert copy.queries == 1
     assert nvml_check.VARIABLE not in os.environ  # NVML would say that there is a GPU
     assert driver.state().failed is (driver.state().initialized is False)
 
@@ -70,24 +70,24 @@ def test_a_suspicion_that_is_wrong_is_dropped(copy: Copy) -> None:
     init_failure.suspect(hidden=False)
     for _ in range(2):
         assert not init_failure.has_failed(VISIBLE)
-    assert copy.asked == 1
+    assert copy.queries == 1
     assert not init_failure.suspected()
 
 
-def test_no_answer_is_asked_for_again_under_other_variables(
+def test_a_copy_that_returned_nothing_is_queried_again_with_other_variables(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy.answer = probe.Start(message="a copy of this process returned nothing")
     init_failure.suspect(hidden=True)
-    for mask, asked in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
+    for mask, queries in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
         if mask is not None:
             monkeypatch.setenv(MASK, mask)
         assert not init_failure.has_failed(VISIBLE)
-        assert copy.asked == asked
+        assert copy.queries == queries
     assert init_failure.suspected()
     init_failure.suspect(hidden=True)  # a new reason
     init_failure.has_failed(VISIBLE)
-    assert copy.asked == 4
+    assert copy.queries == 4
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> 
 @pytest.mark.parametrize(
     ("mask", "suspected"), [(None, False), ("0", False), ("-1", True), ("", True)]
 )
-def test_hiding_is_a_reason(copy: Copy, mask: str | None, suspected: bool) -> None:
+def test_hiding_all_devices_is_a_suspicion(copy: Copy, mask: str | None, suspected: bool) -> None:
     init_failure.note_hiding({MASK: mask}, VISIBLE)
     assert init_failure.suspected() is suspected
 
@@ -122,7 +122,7 @@ def test_only_a_torch_with_cuda_can_have_failed(
     assert not init_failure.suspected()
 
 
-def test_what_is_quick_depends_on_the_last_question(copy: Copy) -> None:
+def test_what_is_quick_depends_on_the_last_query(copy: Copy) -> None:
     assert init_failure.is_quick(0.0)
     STATE.init_failure.seconds = 2.0
     assert not init_failure.is_quick(1.0)

@@ -21,12 +21,12 @@ from tests.support.shells import Ran, registered
 
 
 def location(kernel: Kernel) -> str:
-    """Return what ``%gpu off`` says where it is too late: also where CUDA was initialised."""
+    """Return the text of ``%gpu off`` where it is too late: also where CUDA was initialised."""
     return kernel.run("%gpu off").shown
 
 
 @pytest.mark.parametrize(
-    ("cell", "says"),
+    ("cell", "expected"),
     [
         (
             "import torch\n\nx = torch.empty(1, device='cuda')\ny = 1",
@@ -44,11 +44,11 @@ def location(kernel: Kernel) -> str:
     ],
     ids=["tensor", "backward", "await"],
 )
-def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, says: str) -> None:
+def test_the_statement_is_named(kernel: Callable[..., Kernel], cell: str, expected: str) -> None:
     fresh = kernel()
     fresh.run("1 + 1")
     number = fresh.run(cell).execution_count
-    assert says.format(n=number) in location(fresh)
+    assert expected.format(n=number) in location(fresh)
 
 
 def test_the_package_is_named(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
@@ -59,11 +59,13 @@ def test_the_package_is_named(kernel: Callable[..., Kernel], tmp_path: Path) -> 
     (tmp_path / "innocent.py").write_text("import greedy\n")
     fresh.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     number = fresh.run("import innocent").execution_count
-    said = location(fresh)
-    assert f"while cell [{number}] ran `import innocent` (line 1), by the import of greedy" in said
+    output = location(fresh)
+    assert (
+        f"while cell [{number}] ran `import innocent` (line 1), by the import of greedy" in output
+    )
 
 
-def test_before_the_extension_was_loaded_is_said_so(kernel: Callable[..., Kernel]) -> None:
+def test_initialised_before_the_extension_was_loaded(kernel: Callable[..., Kernel]) -> None:
     late = kernel(load=False)
     late.run("import torch; torch.cuda.init()")
     late.run("%load_ext gpumagic")
@@ -79,7 +81,7 @@ HOOKS = (
 )
 
 
-def test_the_hooks_go_once_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
+def test_the_hooks_are_removed_once_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
     fresh = kernel(load=False)
     assert fresh.value(HOOKS) == (False, False, False)
     fresh.run("%load_ext gpumagic")
@@ -93,7 +95,7 @@ BOOTSTRAP: Any = importlib.import_module("importlib._bootstrap")
 
 
 class FakeDriver:
-    """Stands in for `cuda.driver`: initialised when a test says so, whatever others did."""
+    """A replacement of `cuda.driver` that a test initialises."""
 
     def __init__(self) -> None:
         self.up = False
@@ -133,7 +135,7 @@ def trace(
 
 
 @pytest.mark.parametrize(
-    ("cell", "says"),
+    ("cell", "expected"),
     [
         (
             "def f():\n    init()\n    import innocent\nf()\n1 + 1",
@@ -162,11 +164,11 @@ def trace(
     ],
 )
 def test_the_exact_location(
-    trace: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, says: str
+    trace: init_trace.InitTrace, run_cell: Callable[..., Ran], cell: str, expected: str
 ) -> None:
     run_cell("1 + 1")
     run_cell(cell, raising=False)
-    assert str(trace.location).endswith(says) or f"{says} (line" in str(trace.location)
+    assert str(trace.location).endswith(expected) or f"{expected} (line" in str(trace.location)
 
 
 def test_between_two_cells(trace: init_trace.InitTrace, run_cell: Callable[..., Ran]) -> None:
@@ -177,7 +179,7 @@ def test_between_two_cells(trace: init_trace.InitTrace, run_cell: Callable[..., 
     assert str(trace.location).endswith("between two cells, after cell [1] had ended")
 
 
-def test_the_question_within_the_statement_itself(
+def test_a_query_within_the_statement_itself(
     trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def ask() -> None:
@@ -189,24 +191,24 @@ def test_the_question_within_the_statement_itself(
     assert str(trace.location).endswith("ran `ask()` (line 2)")
 
 
-def test_nothing_of_the_users_is_kept(
+def test_no_object_of_the_user_is_referenced(
     trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     """A silent request ends without a word: its result, and the objects in it, go all the same."""
     result = ip.run_cell("object()", silent=True, store_history=False)
-    gone = weakref.ref(result)
+    reference = weakref.ref(result)
     del result
     ip.last_execution_result = None
     ip.displayhook.exec_result = None
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-def test_a_defect_of_ours_costs_only_the_answer(
+def test_an_error_of_the_trace_ends_only_the_trace(
     trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
     def broken() -> bool:
-        raise OSError("no answer")
+        raise OSError("no driver")
 
     trace._driver.is_initialized = broken
     assert run_cell("40 + 2").value == 42

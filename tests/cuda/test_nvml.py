@@ -70,7 +70,7 @@ def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "expected"),
     [
         (9, nvml.NOT_LOADED),
         (12, "NVML is not installed: there is no NVIDIA driver on this machine"),
@@ -78,9 +78,9 @@ def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str,
         (999, "NVML reports: Unknown Error (error 999)"),
     ],
 )
-def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, says: str) -> None:
+def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, expected: str) -> None:
     virtual_gpu.fault("nvmlInitWithFlags", code)
     with pytest.raises(DeviceError) as caught:
         nvml.session()
-    assert str(caught.value).startswith(says)
+    assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)

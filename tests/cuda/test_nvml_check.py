@@ -12,7 +12,7 @@ VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 @pytest.mark.parametrize("users", [None, "1", "0"])
-def test_the_variable_goes_when_it_protects_nothing(
+def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
     monkeypatch: pytest.MonkeyPatch, users: str | None
 ) -> None:
     """And a user's own stays, whatever we know."""

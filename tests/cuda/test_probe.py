@@ -1,4 +1,4 @@
-"""torch's build and its CUDA runtime, as a child, a fork or this process tells them."""
+"""torch's build and its CUDA runtime, in a child, a fork or this process."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_the_build_of_this_process() -> None:
     assert all(each.startswith(("sm_", "compute_")) for each in build.architectures)
 
 
-def test_a_fork_tells_without_a_change_here() -> None:
+def test_a_fork_starts_cuda_without_a_change_here() -> None:
     initialized = torch.cuda.is_initialized()
     start = probe.in_fork()
     assert start.count is not None or start.message is not None
     assert torch.cuda.is_initialized() is initialized
 
 
-def test_without_torch_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
     assert probe.build_here() is None
     assert probe.in_fork() == probe.here() == probe.Start()
@@ -92,5 +92,5 @@ def test_the_program_says_why_torch_cannot_be_imported(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     probe_program.main()
-    (answer,) = map(json.loads, capsys.readouterr().out.split("\n\n"))
-    assert "torch" in answer["error"]
+    (printed,) = map(json.loads, capsys.readouterr().out.split("\n\n"))
+    assert "torch" in printed["error"]

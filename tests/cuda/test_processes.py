@@ -30,10 +30,10 @@ def found(pid: int, **options: Any) -> Process:
     return one
 
 
-def test_arguments_are_not_told(
+def test_arguments_are_not_shown(
     virtual_gpu: Any, run_cell: Callable[..., Any], capsys: Any
 ) -> None:
-    """Nor shown, nor in the data; one's own only where they are asked for."""
+    """Nor shown, nor in the data; the user's own only on request."""
     with running(virtual_gpu, SECRET) as pid:
         one = found(pid)
         assert one.command is not None
@@ -42,8 +42,8 @@ def test_arguments_are_not_told(
         assert SECRET in str(found(pid, arguments=True).command)
         shown = run_cell("%gpu -p -o")
         assert SECRET not in shown.text + shown.html + shown.value.to_json()
-        asked = run_cell("%gpu -p --arguments -o")
-        assert SECRET in asked.value.to_json()
+        requested = run_cell("%gpu -p --arguments -o")
+        assert SECRET in requested.value.to_json()
         assert cli.main(["table", "--json"]) == 0
         assert SECRET not in capsys.readouterr().out
         assert cli.main(["table", "--json", "--arguments"]) == 0
@@ -51,9 +51,11 @@ def test_arguments_are_not_told(
 
 
 @needs_root
-def test_others_arguments_are_never_told(virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_arguments_are_never_shown(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(virtual_gpu, SECRET) as pid:
-        # Another user's, as seen by whoever is not root: that would take a Python they can start.
+        # Not as a second user, who may not be able to start this Python.
         monkeypatch.setattr(os, "getuid", lambda: UID)
         one = found(pid, arguments=True)
     assert one.mine is False
@@ -61,7 +63,7 @@ def test_others_arguments_are_never_told(virtual_gpu: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "told"),
+    ("words", "name", "expected"),
     [
         (
             ["/usr/bin/python3", "/home/ann/secret project/train.py", SECRET],
@@ -121,8 +123,8 @@ def test_others_arguments_are_never_told(virtual_gpu: Any, monkeypatch: pytest.M
         (["y" * 10**6], "x", "y" * 64),
     ],
 )
-def test_the_name_of_a_command(words: list[str], name: str, told: str) -> None:
-    assert command_name(words, name) == told
+def test_the_name_of_a_command(words: list[str], name: str, expected: str) -> None:
+    assert command_name(words, name) == expected
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041é 漢"
@@ -131,7 +133,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\nline\r\x9b31m\u202egnp\u2066\u200b\U000e0041
 SEEN = "�[2J�]0;owned��line��31m�gnp���é 漢"
 
 
-def test_a_name_does_not_steer_the_terminal(virtual_gpu: Any) -> None:
+def test_a_name_has_no_control_characters(virtual_gpu: Any) -> None:
     with running(virtual_gpu, HOSTILE) as pid:
         table = DeviceTable(
             (Device(0, processes=(found(pid, arguments=True),)),), show_processes=True
@@ -141,8 +143,8 @@ def test_a_name_does_not_steer_the_terminal(virtual_gpu: Any) -> None:
 
 
 def test_only_some_of_many_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    looked_up: list[int] = []
     many = [Process(pid, pid, own=False) for pid in range(1000, 11_000)]
-    found = look_up(many, lambda pid: bool(asked.append(pid)))
+    found = look_up(many, lambda pid: bool(looked_up.append(pid)))
     assert len(found) == 10_000
-    assert sorted(asked) == list(range(10_800, 11_000))
+    assert sorted(looked_up) == list(range(10_800, 11_000))

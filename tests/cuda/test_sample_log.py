@@ -39,7 +39,7 @@ def test_the_last_minute_is_whole() -> None:
     assert [sample.time for sample in slow.recent] == [1300, 1400]
 
 
-def test_what_a_lost_device_was_is_known() -> None:
+def test_a_lost_device_keeps_its_properties() -> None:
     log = SampleLog()
     log.add(1, [Device(0, ordinal=0, name="H100", memory_total=80)])
     log.add(2, [Device(0, error="GPU is lost")])

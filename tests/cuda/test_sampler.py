@@ -19,7 +19,7 @@ GIB = 2**30
 BEFORE = DriverState(loaded=True, initialized=False)
 
 
-def test_it_reads_beside_another_session(virtual_gpu: Any) -> None:
+def test_it_reads_with_a_session_of_its_own(virtual_gpu: Any) -> None:
     virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
     virtual_gpu.add_process(0, 4242, 3 * GIB, "someone")
     sampler = Sampler()

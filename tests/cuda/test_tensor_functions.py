@@ -30,7 +30,7 @@ class RefusingMode(TorchFunctionMode):
         raise AssertionError(f"{function} was called")
 
 
-def test_neither_a_subclass_nor_a_mode_is_asked() -> None:
+def test_neither_a_subclass_nor_a_mode_is_called() -> None:
     tensor = torch.zeros(6).as_subclass(Refusing)
     with pytest.raises(AssertionError, match="was called"):
         tensor.sum()

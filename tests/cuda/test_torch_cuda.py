@@ -1,4 +1,4 @@
-"""What torch tells of its devices, asked without initialising CUDA."""
+"""What torch reports of its devices, without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_context_is_seen_and_none_is_made(virtual_gpu: Any) -> None:
     assert {*torch_cuda.contexts()} == {*before, 0}
 
 
-def test_streams_are_all_of_torchs_and_their_turn_stays(virtual_gpu: Any) -> None:
+def test_streams_are_all_of_torchs_and_the_next_one_is_unchanged(virtual_gpu: Any) -> None:
     torch.empty(1, device="cuda:0")
     found = {stream.cuda_stream for stream in torch_cuda.streams(0)}
     assert torch_cuda.streams(0) is torch_cuda.streams(0)
@@ -65,7 +65,7 @@ def test_streams_are_all_of_torchs_and_their_turn_stays(virtual_gpu: Any) -> Non
     assert torch_cuda.busy_streams(0) == []
 
 
-def test_an_initialisation_that_is_waited_for_can_be_forgotten() -> None:
+def test_a_call_at_initialisation_can_be_cancelled() -> None:
     calls: list[str] = []
 
     def call() -> None:

@@ -98,7 +98,7 @@ def test_what_a_mask_shows(mask: str | None, indexes: tuple[int, ...]) -> None:
     assert hides_all(environment, FOUR) == (mask is not None and not indexes)
 
 
-def test_numbers_mean_nothing_sure_where_cudas_order_is_not_known() -> None:
+def test_numbers_are_ambiguous_where_cudas_order_is_not_known() -> None:
     mask = {"CUDA_VISIBLE_DEVICES": "0"}
     assert view(mask, UNEQUAL).visible is None
     assert view(mask | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, UNEQUAL).indexes == (0,)

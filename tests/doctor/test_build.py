@@ -47,7 +47,7 @@ def test_the_remedy_for_a_gpu_depends_on_its_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("built", "supported", "status", "says"),
+    ("built", "supported", "status", "expected"),
     [
         ("12.8", (12, 8), "ok", "compatible"),
         ("12.8", (13, 0), "ok", "compatible"),
@@ -56,14 +56,16 @@ def test_the_remedy_for_a_gpu_depends_on_its_age() -> None:
         ("12.1", (11, 8), "bad", "525 or newer"),
     ],
 )
-def test_driver_and_build(built: str, supported: tuple[int, int], status: str, says: str) -> None:
+def test_driver_and_build(
+    built: str, supported: tuple[int, int], status: str, expected: str
+) -> None:
     found = fit(Build("x", True, built), supported)
     assert found is not None
     assert found.status == status
-    assert says in f"{found.evidence} {found.remedy}"
+    assert expected in f"{found.evidence} {found.remedy}"
 
 
-def test_a_driver_that_starts_all_the_same_is_not_called_too_old() -> None:
+def test_a_driver_that_starts_anyway_is_not_called_too_old() -> None:
     found = fit(Build("x", True, "13.0"), (12, 8), starts=True)
     assert found is not None
     assert found.status == "ok"

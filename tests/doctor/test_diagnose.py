@@ -50,7 +50,7 @@ def diagnosed(child_environment: Callable[..., dict[str, str]], tmp_path: Path) 
     return run
 
 
-def test_without_torch_loaded_a_child_is_asked(diagnosed: Diagnosed) -> None:
+def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
     report = diagnosed(scenario=Scenario(devices=2))
     findings = report["findings"]
     assert report["verdict"] == "torch can use 2 GPUs here."
@@ -71,7 +71,7 @@ def test_no_driver(diagnosed: Diagnosed) -> None:
     assert report["findings"]["driver"]["status"] == "bad"
 
 
-#: torch as a build for the CPU has it: without the function by which torch itself tells.
+#: torch as in a build for the CPU: without the function by which torch itself detects CUDA.
 CPU_ONLY = """
 import importlib.abc, sys
 class Strip(importlib.abc.MetaPathFinder):

@@ -13,7 +13,7 @@ UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "says"),
+    ("changes", "status", "expected"),
     [
         ({"state": UP}, "unknown", "before or after this change"),
         ({}, "ok", "in time: it is read when CUDA is initialised"),
@@ -27,15 +27,15 @@ UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
     ],
 )
 def test_a_variable_set_in_time_or_too_late(
-    changes: dict[str, Any], status: str, says: str
+    changes: dict[str, Any], status: str, expected: str
 ) -> None:
     found = finding("CUDA_MODULE_LOADING", environment={"CUDA_MODULE_LOADING": "LAZY"}, **changes)
     assert found.status == status
-    assert says in found.evidence
+    assert expected in found.evidence
     assert (found.remedy is not None) == (status == "warn")
 
 
-def test_the_allocator_says_what_it_read() -> None:
+def test_the_allocator_reports_what_it_read() -> None:
     name, value = "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"
     late = finding(name, environment={name: value}, allocator_settings="")
     assert late.status == "warn"
@@ -62,7 +62,7 @@ def test_a_mask_that_came_too_late() -> None:
     assert finding(name, environment={name: "1"}).status == "ok"
 
 
-def test_variables_that_cost_something() -> None:
+def test_variables_that_make_it_slow() -> None:
     start = {"CUDA_LAUNCH_BLOCKING": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     result = judged(environment=start, environment_at_start=start)
     for name in start:

@@ -17,7 +17,7 @@ from tests.virtual_gpu import GPU, Scenario, World
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("CUDA error: device-side assert triggered", "restart the kernel"),
         ("CUDA error: an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
@@ -30,19 +30,19 @@ from tests.virtual_gpu import GPU, Scenario, World
     ],
 )
 def test_a_failure_is_explained_in_one_line(
-    run_cell: Callable[..., Ran], text: str, says: str
+    run_cell: Callable[..., Ran], text: str, expected: str
 ) -> None:
     ran = run_cell(f"raise RuntimeError({text!r})", raising=False)
     assert isinstance(ran.error, RuntimeError)
     assert ran.text.startswith("gpumagic: ")
-    assert says in ran.text
+    assert expected in ran.text
     assert "\n" not in ran.text
     assert "opacity" in ran.html
     assert ran.stderr == ""
 
 
 def test_a_driver_that_is_not_loaded_is_not_called_too_old(kernel: Callable[..., Kernel]) -> None:
-    """Whatever torch's runtime says of it: 35 if it is built for CUDA 13, else 100."""
+    """torch's runtime returns 35 for it if it is built for CUDA 13, else 100."""
     machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
     failed = kernel(machine).run("import torch; torch.cuda.init()", raising=False)
     assert failed.error is not None
@@ -117,11 +117,11 @@ def test_no_reference_to_the_exception_is_kept(run_cell: Callable[..., Ran]) -> 
         pass
 
     error = MineError("CUDA error: something")
-    gone = weakref.ref(error)
+    reference = weakref.ref(error)
     assert isinstance(explanation.explain(error), Explanation)
     del error
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_an_explainer_that_fails_is_one_line(

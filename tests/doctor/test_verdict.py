@@ -148,7 +148,7 @@ def test_a_healthy_machine_has_nothing_to_look_at() -> None:
     ],
 )
 def test_the_verdict_names_the_cause(changes: dict[str, Any], verdict: str, subject: str) -> None:
-    """And the finding that it rests on says what to do."""
+    """And the finding on which it is based has the remedy."""
     result = judged(**changes)
     assert result.verdict == verdict
     assert result.usable == 0

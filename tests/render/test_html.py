@@ -112,7 +112,7 @@ def test_coloured_text_is_legible(theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab", "JupyterLab, dark"])
-def test_the_parts_of_a_bar_are_told_apart_from_the_background(theme: str) -> None:
+def test_the_parts_of_a_bar_have_contrast_with_the_background(theme: str) -> None:
     for color in (*COLORS.values(), USE_COLORS["allocated"], "#4a86c5"):
         rgb = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
         assert _contrast(rgb, 1.0, THEMES[theme][2]) >= 3

@@ -38,7 +38,7 @@ def test_a_plot_without_pyplot(matplotlib: ModuleType, tmp_path: Path) -> None:
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 
-def test_pictures_have_no_background_and_ink_that_is_seen_on_white_and_on_black(
+def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
     matplotlib: ModuleType,
 ) -> None:
     from matplotlib.image import imread

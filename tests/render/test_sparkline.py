@@ -46,7 +46,7 @@ def test_it_is_xml_with_a_label() -> None:
     assert root.attrib["aria-label"] == root.findtext("title") == "<mine> & \ufffdothers'"
 
 
-def test_in_a_table_it_stands_before_the_figure() -> None:
+def test_in_a_table_it_is_before_the_figure() -> None:
     curve = Sparkline(((0, 0.5),), 60, "used")
     drawn = html.render([Grid((Column("x"),), [[Cell("5 %", spark=curve)]])])
     assert drawn.index("<svg") < drawn.index("5 %")

@@ -137,7 +137,7 @@ def test_a_long_line_is_broken_between_words_where_that_is_wanted() -> None:
     )
 
 
-def test_text_does_not_steer_the_terminal() -> None:
+def test_text_has_no_control_characters() -> None:
     grid = Grid((Column("\x1b[2J"),), ((Cell("a\x07\nb"),),))
     shown = render([grid, Line.of("\u202ex")], width=80)
     assert "\x1b" not in shown

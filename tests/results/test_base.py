@@ -58,7 +58,7 @@ def test_as_data() -> None:
     assert plain(Example) is Example
 
 
-def test_every_result_says_what_shows_it() -> None:
+def test_every_result_defines_its_blocks() -> None:
     for kind in map(results.__dict__.get, results.__all__):
         if isinstance(kind, type) and issubclass(kind, Result) and kind is not Result:
             assert kind._blocks is not Result._blocks, kind

@@ -20,5 +20,5 @@ GPU = ("GPU-aaaa",)
         (Claim(GPU, 7, "ann", parked=True), "process 7 of ann, parked"),
     ],
 )
-def test_what_is_known_is_said(claim: Claim, text: str) -> None:
+def test_the_text_has_what_is_known(claim: Claim, text: str) -> None:
     assert str(claim) == text

@@ -69,7 +69,7 @@ def test_drawing() -> None:
     )
 
 
-def test_what_the_kernel_sees_is_said_below() -> None:
+def test_what_the_kernel_sees_is_below_the_table() -> None:
     text = as_text(FULL, width=140)
     assert (
         "What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised"
@@ -150,7 +150,7 @@ def test_processes_are_escaped_in_html() -> None:
     assert "(this kernel)" in html
 
 
-def test_no_device_is_said_with_its_reason() -> None:
+def test_an_empty_table_has_its_reason() -> None:
     table = DeviceTable(error="NVML is not installed", cuda_initialized=False)
     assert as_text(table).startswith("No GPU to show: NVML is not installed.")
     assert len(table) == 0

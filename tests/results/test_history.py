@@ -40,7 +40,7 @@ def test_drawing_of_the_state(state: HistoryState, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "told", "last"),
+    ("events", "expected", "last"),
     [
         (
             0,
@@ -51,12 +51,12 @@ def test_drawing_of_the_state(state: HistoryState, text: str) -> None:
         (1200, "1,200 events", None),
     ],
 )
-def test_drawing_of_a_snapshot(events: int, told: str, last: str | None) -> None:
+def test_drawing_of_a_snapshot(events: int, expected: str, last: str | None) -> None:
     viewer = (
         "To view it, drop the file on https://docs.pytorch.org/memory_viz; "
         "it stays on your machine."
     )
-    lines = [f"Written to a.pickle (2.00 KiB): {told}.", viewer, *([last] if last else [])]
+    lines = [f"Written to a.pickle (2.00 KiB): {expected}.", viewer, *([last] if last else [])]
     check_drawing(SnapshotFile("a.pickle", 2048, events), "\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""What was parked and brought back, as it is shown."""
+"""The text of parked and restored memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel at one time: figures, curves of the last minute, and what it says of itself."""
+"""The panel at one time: figures, curves of the last minute, and its status line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GPU  CUDA    Utilisation  Mine      Others    Power  Temperature
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "expected"),
     [
         ({}, "● running · last look 03:04:05 · every 1 s · '%gpu watch off' ends it"),
         (
@@ -56,9 +56,9 @@ GPU  CUDA    Utilisation  Mine      Others    Power  Temperature
         ),
     ],
 )
-def test_the_text(fields: dict[str, object], says: str) -> None:
+def test_the_text(fields: dict[str, object], expected: str) -> None:
     panel = WatchPanel(**{"devices": DEVICES, "samples": SAMPLES, "every": 1.0, **fields})  # type: ignore[arg-type]
-    assert as_text(panel, 200) == TEXT + says
+    assert as_text(panel, 200) == TEXT + expected
 
 
 def test_each_figure_has_a_curve_of_the_last_minute() -> None:

@@ -501,7 +501,7 @@ def test_a_file_without_its_lock_is_no_claim(folder: Path) -> None:
 
 
 def test_a_lock_that_another_process_holds_is_no_claim(folder: Path) -> None:
-    """``/proc/locks`` says whose it is."""
+    """``/proc/locks`` has the pid of the process that holds it."""
     with planted(folder) as path:
         pass
     hold = (
@@ -556,7 +556,7 @@ def test_a_second_user_sees_the_claim_and_whose_it_is(folder: Path) -> None:
         assert not theirs.mine
 
 
-def test_a_flood_of_files_is_bounded(folder: Path) -> None:
+def test_the_number_of_files_read_is_bounded(folder: Path) -> None:
     for number in range(1100):
         (folder / f"gpumagic-{number}-7-7.json").write_bytes(b"x")
     with open_folder() as opened:
@@ -587,7 +587,7 @@ def test_a_folder_that_is_replaced_is_noticed(folder: Path) -> None:
 
 
 def test_a_claim_without_memory_expires(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the system's time of the file, not by what its owner says."""
+    """By the file system's time of the file, not by a field of its owner."""
     monkeypatch.setattr(claims.devices, "in_first_pid_namespace", lambda: True)
     with planted(folder), open_folder() as opened:
         (found,) = opened.read()

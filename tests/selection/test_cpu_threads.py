@@ -1,4 +1,4 @@
-"""CPU threads: set, undone, and told beside the cores that this process may use."""
+"""CPU threads: set, undone, and reported with the cores that this process may use."""
 
 from __future__ import annotations
 

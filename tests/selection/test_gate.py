@@ -97,7 +97,7 @@ def test_auto_takes_what_is_wanted(kernel: Callable[..., Kernel]) -> None:
     assert "no GPU fits, 1 requested (GPU 0: 90 % utilised; GPU 1: not enough" in reply.stderr
 
 
-def test_on_lifts_it_and_puts_everything_back(gated: Kernel) -> None:
+def test_on_lifts_it_and_restores_every_object(gated: Kernel) -> None:
     lifted = gated.run("%gpu on").text
     assert lifted.startswith("applied: this kernel sees"), lifted
     assert "the gate is lifted" in lifted
@@ -114,7 +114,7 @@ def test_unloading_lifts_it(gated: Kernel) -> None:
     assert gated.value("torch.cuda.is_available()") is True
 
 
-def test_existing_tensors_live_on_and_are_named(kernel: Callable[..., Kernel]) -> None:
+def test_existing_tensors_remain_usable_and_are_named(kernel: Callable[..., Kernel]) -> None:
     late = kernel()
     late.run("import torch; old = torch.ones(1000, device='cuda')")
     reply = late.run("%gpu off --soft")
@@ -134,9 +134,9 @@ def test_one_device_of_several(kernel: Callable[..., Kernel]) -> None:
     assert late.value("str(torch.empty(1, device='cuda').device)") == "cuda:1"
     refused(late, "torch.empty(1, device='cuda:0')")
     refused(late, "torch.ones(1).cuda(2)")
-    said = refused(late, "torch.cuda.set_device(0)")
-    assert "cuda:0 is refused" in said
-    assert "(cuda:1 is allowed)" in said
+    output = refused(late, "torch.cuda.set_device(0)")
+    assert "cuda:0 is refused" in output
+    assert "(cuda:1 is allowed)" in output
     refused(late, "torch.accelerator.set_device_index(0)")
     late.run("torch.accelerator.set_device_index(1); torch.cuda.set_device(-1)")
     late.run("%gpu on")
@@ -175,7 +175,7 @@ def test_the_users_own_modes_stay(kernel: Callable[..., Kernel]) -> None:
     assert late.value("str(torch.get_default_device())") == "cpu"
 
 
-def test_a_hidden_device_cannot_be_let_through(kernel: Callable[..., Kernel]) -> None:
+def test_a_hidden_device_cannot_be_allowed(kernel: Callable[..., Kernel]) -> None:
     late = kernel(env={"CUDA_VISIBLE_DEVICES": "0"})
     late.run("import torch; torch.ones(1, device='cuda')")
     reply = late.run("%gpu 1 --soft", raising=False)

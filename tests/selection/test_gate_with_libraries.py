@@ -99,7 +99,7 @@ def test_accelerate_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
     assert gated.value("[*memory]") == ["cpu"]
     gated.run("placed = accelerate.infer_auto_device_map(torch.nn.Linear(2, 2), memory)")
     assert gated.value("[str(device) for device in placed.values()]") == ["cpu"]
-    # accelerate remembers its first decision until it is told to forget it
+    # accelerate keeps its first decision until its state is reset
     gated.run("%gpu on -q")
     gated.run("accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)")
     assert gated.value("str(accelerate.Accelerator().device)") == "cuda"
@@ -117,7 +117,7 @@ def test_what_accelerate_decided_before_is_refused(kernel: Callable[..., Kernel]
 
 @accelerate
 @WHEN
-def test_accelerate_takes_the_device_that_is_let_through(library: Callable[..., Kernel]) -> None:
+def test_accelerate_uses_the_allowed_device(library: Callable[..., Kernel]) -> None:
     gated = library(ACCELERATE + "import accelerate\n", "%gpu 1 --soft -q")
     assert gated.value("train(accelerate.Accelerator())", timeout=120) == {"cuda:1"}
 
@@ -141,11 +141,11 @@ def test_lightning_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
 
 @lightning
 @WHEN
-def test_lightning_takes_only_the_device_that_is_let_through(
+def test_lightning_uses_only_the_allowed_device(
     library: Callable[..., Kernel],
 ) -> None:
     """It numbers devices from 0 on, whatever is current: the refusal names the one to ask for."""
     gated = library(LIGHTNING, "%gpu 1 --soft -q")
     assert gated.value("fit(devices=[1])", timeout=120) == (2, {"cuda:1"})
-    assert "cuda:0 is refused" in (said := refused(gated, "fit(devices=1)"))
-    assert "cuda:1 is allowed" in said
+    assert "cuda:0 is refused" in (output := refused(gated, "fit(devices=1)"))
+    assert "cuda:1 is allowed" in output

@@ -69,7 +69,7 @@ def test_this_kernel_is_known_by_its_connection_file(server: FakeServer) -> None
     assert notebooks.this_notebook(None) is None
 
 
-def test_without_a_server_the_start_of_the_kernel_tells(
+def test_without_a_server_the_name_is_that_of_the_kernels_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Callable[..., int]
 ) -> None:
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
@@ -88,7 +88,7 @@ def test_without_a_server_the_start_of_the_kernel_tells(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "sessions",
     [
         {"message": "Forbidden"},
         [None, 3, {}, {"id": 1, "kernel": {"id": "a"}}, {"id": "x", "kernel": []}],
@@ -96,13 +96,13 @@ def test_without_a_server_the_start_of_the_kernel_tells(
     ],
     ids=["no list", "no sessions", "too long"],
 )
-def test_an_answer_that_is_none_names_nothing(server: FakeServer, answer: Any) -> None:
-    server.sessions = answer
+def test_an_invalid_response_names_nothing(server: FakeServer, sessions: Any) -> None:
+    server.sessions = sessions
     assert notebooks.all_sessions() == []
     assert len(server.requests) == 1
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(
+def test_a_server_that_does_not_respond_is_not_waited_for(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has accepted the connection, and is silent."""
@@ -170,7 +170,7 @@ def test_a_linked_file_is_not_used(server: FakeServer, tmp_path: Path) -> None:
     assert jupyter_servers.running() == []
 
 
-def test_a_server_that_has_ended_gets_nothing(server: FakeServer) -> None:
+def test_a_server_that_has_ended_is_sent_nothing(server: FakeServer) -> None:
     (found,) = jupyter_servers.running()
     server.http.socket.close()
     assert found.sessions() == []

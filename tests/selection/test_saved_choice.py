@@ -53,14 +53,14 @@ def test_what_is_not_a_saved_choice_is_none(connection: str, content: str) -> No
     assert saved_choice.load(connection) is None
 
 
-def test_saving_removes_choices_of_kernels_that_are_gone(connection: str) -> None:
+def test_saving_removes_choices_of_kernels_without_a_connection_file(connection: str) -> None:
     other = Path(connection).with_name("kernel-2.json")
-    for alive in (True, False):
-        if alive:
+    for exists in (True, False):
+        if exists:
             other.touch()
         saved_choice.save(str(other), "off", {})
         saved_choice.save(connection, "on", {})
-        assert (saved_choice.load(str(other)) is not None) is alive
+        assert (saved_choice.load(str(other)) is not None) is exists
         other.unlink(missing_ok=True)
         other_file = saved_choice.file_of(str(other))
         other_file.write_text(json.dumps({"spec": "off", "variables": {}}))
@@ -160,8 +160,8 @@ def test_a_file_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
     folder = shared_folder(tmp_path)
     other = str(folder / "kernel-1.json")
     saved_choice.save(other, "0", {})
-    said = run_as_other_user(
+    output = run_as_other_user(
         f"try: saved.forget({other!r})\nexcept saved.DeviceError as error: print(error)",
         imports="gpumagic.selection.saved_choice as saved",
     )
-    assert said.startswith("the saved choice cannot be removed: ")
+    assert output.startswith("the saved choice cannot be removed: ")

@@ -54,7 +54,7 @@ def test_devices(text: str, uuids: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("9", "there is no GPU 9; this machine has GPUs 0, 1, 2 and 3"),
         ("0,9", "there is no GPU 9"),
@@ -83,10 +83,10 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("-1,0", "-1 is no GPU"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, says: str) -> None:
+def test_an_invalid_spec_is_one_clear_line(text: str, expected: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(parse(text), FOUR)
-    assert says in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -181,17 +181,17 @@ def test_auto_says_what_does_not_fit() -> None:
 
 
 def test_waiting_is_advised_where_it_can_help() -> None:
-    def says(devices: tuple[Device, ...], wants: Wants, can_wait: bool = True) -> str:
+    def expected(devices: tuple[Device, ...], wants: Wants, can_wait: bool = True) -> str:
         with pytest.raises(DeviceError) as caught:
             pick(devices, 1, wants, can_wait=can_wait)
         return str(caught.value)
 
     small = (Device(0, uuid="GPU-a", memory_total=8 * GIB, memory_free=1 * GIB),)
-    assert "--wait" in says(small, Wants(min_free=2 * GIB))
-    assert "--wait" not in says(small, Wants(min_free=2 * GIB), can_wait=False)  # it has waited
-    assert "--wait" not in says(small, Wants(min_free=9 * GIB))
-    assert "--wait" not in says(small, Wants(max_util=10))  # not known
-    assert "--wait" not in says((replace(small[0], error="the GPU is lost"),), Wants())
+    assert "--wait" in expected(small, Wants(min_free=2 * GIB))
+    assert "--wait" not in expected(small, Wants(min_free=2 * GIB), can_wait=False)  # it has waited
+    assert "--wait" not in expected(small, Wants(min_free=9 * GIB))
+    assert "--wait" not in expected(small, Wants(max_util=10))  # not known
+    assert "--wait" not in expected((replace(small[0], error="the GPU is lost"),), Wants())
 
 
 def test_own_memory_does_not_make_a_device_busy() -> None:

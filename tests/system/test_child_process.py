@@ -24,8 +24,8 @@ def test_a_childs_traceback_has_no_colours(monkeypatch: pytest.MonkeyPatch) -> N
     for folder in (None, str(Path.cwd())):
         command = [sys.executable, "-c", "1 / 0"]
         with child_process.start(command, os.environ, folder, stderr=child_process.PIPE) as started:
-            _, said = started.communicate()
-        assert said.splitlines()[-1] == "ZeroDivisionError: division by zero"
+            _, output = started.communicate()
+        assert output.splitlines()[-1] == "ZeroDivisionError: division by zero"
     coloured = "Traceback:\n\x1b[1;35mKeyError\x1b[0m: \x1b[35m'a'\x1b[0m\n"
     assert child_process.last_error(coloured) == "KeyError: 'a'"
 

@@ -13,11 +13,9 @@ from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import bytes_
-from gpumagic.restart import state_file
-from gpumagic.restart import variables as keep
+from gpumagic.restart import shutdown, state_file, variables
 from gpumagic.restart.resuming import Resumed
-from gpumagic.restart.shutdown import variables
-from gpumagic.system import text as one_line
+from gpumagic.system import text
 
 #: Seconds after which progress is shown.
 PROGRESS_AFTER = 2.0
@@ -41,13 +39,13 @@ def write(
     """
     PARKING.bring_back()
     began = time.monotonic()
-    present = variables(shell)
+    present = shutdown.variables(shell)
     names = _names(shell, options.keep, present)
     sources = shell.history_manager.input_hist_parsed
     with _Progress(shell, quiet=payload["quiet"]) as shown:
 
-        def plan() -> keep.Plan:
-            return keep.plan(
+        def plan() -> variables.Plan:
+            return variables.plan(
                 shell.user_ns,
                 names,
                 present,
@@ -89,7 +87,7 @@ def _ends_context(error: str) -> bool:
 
 
 def _files(
-    chosen: keep.Plan,
+    chosen: variables.Plan,
     options: argparse.Namespace,
     environment: Mapping[str, str],
     shown: _Progress,
@@ -106,13 +104,13 @@ def _files(
             return files
         reason = failures.pop("", None)
         if reason is not None and not options.force:
-            keep.close(files)
+            variables.close(files)
             raise RestartError(f"{reason}; add --force to restart without having tried")
         for name, why in failures.items():
             chosen.drop(name, why)
         if not failures:
             return files
-        keep.close(files)
+        variables.close(files)
         _refuse(failures, options)
 
 
@@ -141,23 +139,23 @@ def _refuse(failures: Mapping[str, str], options: argparse.Namespace) -> None:
 
 
 def _written(
-    chosen: keep.Plan, environment: Mapping[str, str], shown: _Progress
+    chosen: variables.Plan, environment: Mapping[str, str], shown: _Progress
 ) -> tuple[list[IO[bytes]], dict[str, str]]:
     """Write the files; return them, and what a fresh process could not load of them."""
-    trials: list[keep.Trial] = []
+    trials: list[variables.Trial] = []
 
     def begin(file: IO[bytes]) -> None:
         if not {*chosen.names, *chosen.needed} <= chosen.trusted:
-            trials.append(keep.Trial(file, environment))
+            trials.append(variables.Trial(file, environment))
 
     try:
-        files = keep.write(chosen, state_file.create, shown.written, begin)
+        files = variables.write(chosen, state_file.create, shown.written, begin)
         failures: dict[str, str] = {}
         try:
             for trial in trials:
                 failures.update(trial.failures(shown.trying))
         except BaseException:
-            keep.close(files)
+            variables.close(files)
             raise
         return files, failures
     finally:
@@ -207,7 +205,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     with _Progress(shell, quiet=payload["quiet"]) as shown:
         devices = _Devices(payload["uuids"], shown)
         try:
-            restored = keep.restore(
+            restored = variables.restore(
                 shell.user_ns,
                 resumed.files,
                 existing=existing,
@@ -216,7 +214,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
             )
         except Exception as error:
             return [
-                f"The kept variables could not be restored: {one_line.named(error)}. "
+                f"The kept variables could not be restored: {text.named(error)}. "
                 + _left_behind(resumed.files),
                 *session.restore(shell, payload["session"]),
             ]
@@ -232,7 +230,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     unreadable = payload["lost_with_context"]
     if unreadable:
         missing = {name for name in resumed.variables if name not in shell.user_ns}
-        which = "all" if missing == {*unreadable} else one_line.listed(unreadable)
+        which = "all" if missing == {*unreadable} else text.listed(unreadable)
         notes.append(f"Lost since the GPU could not be read any more: {which}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
@@ -256,7 +254,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
 
 
 def _left_behind(files: Sequence[IO[bytes]]) -> str:
-    folder = keep.preserve(files)
+    folder = variables.preserve(files)
     return (
         f"All that was kept lies in {folder} until you delete it; once the cause is removed: "
         f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."

@@ -72,8 +72,8 @@ def apply(shell: Any, *, claim: bool = True) -> None:
     if found is None:
         return
     from gpumagic.cuda.process_state import STATE
-    from gpumagic.selection import apply as selection
     from gpumagic.selection import environment
+    from gpumagic.selection.apply import apply_saved
     from gpumagic.selection.spec import parse
     from gpumagic.system import text
 
@@ -83,7 +83,7 @@ def apply(shell: Any, *, claim: bool = True) -> None:
         return
     before = STATE.snapshot()
     try:
-        chosen = selection.apply_saved(parse(spec), variables, claim=claim)
+        chosen = apply_saved(parse(spec), variables, claim=claim)
     except GpuMagicError as error:
         print(f"%gpu {spec} --save: not applied: {text.reason(error)}")
         return

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumagic.cuda import context_failure
 from gpumagic.restart.variables import library_settings, shared_memory
-from gpumagic.restart.variables import names as naming
+from gpumagic.restart.variables.names import Import, data_of_modules, imports, is_users_data
 from gpumagic.restart.variables.pickler import LostWithContextError, VariablePickler
 from gpumagic.restart.variables.tables import PickleNotes, Tables
 from gpumagic.system import text
@@ -36,7 +36,7 @@ class Plan:
     #: Names that were not requested, but that functions among ``names`` use.
     needed: list[str] = field(default_factory=list)
     #: Names that are imported again.
-    imports: dict[str, naming.Import] = field(default_factory=dict)
+    imports: dict[str, Import] = field(default_factory=dict)
     #: What cannot be kept, and why.
     failures: dict[str, str] = field(default_factory=dict)
     #: What cannot be kept since the GPU that it is on can no longer be read.
@@ -82,9 +82,9 @@ class Plan:
     def drop(self, name: str, reason: str) -> None:
         """Do not keep ``name``."""
         self.failures[name] = reason
-        for names in (self.names, self.needed):
-            if name in names:
-                names.remove(name)
+        for listed in (self.names, self.needed):
+            if name in listed:
+                listed.remove(name)
 
 
 def plan(
@@ -102,8 +102,8 @@ def plan(
     process has anyway.
     """
     numbered = {identity: str(number) for number, identity in enumerate(existing)}
-    found = Plan(namespace, numbered, imports=naming.imports(variables, sources))
-    found.module_data = naming.data_of_modules()
+    found = Plan(namespace, numbered, imports=imports(variables, sources))
+    found.module_data = data_of_modules()
     waiting = list(dict.fromkeys(asked))
     user_of: dict[str, str] = dict.fromkeys(waiting, "")
     while waiting:
@@ -111,7 +111,7 @@ def plan(
         value, user = namespace[name], user_of[name]
         place = found.imports.get(name)
         # Data of a user's module may have changed: it is kept.
-        if place is not None and not naming.is_users_data(value, place):
+        if place is not None and not is_users_data(value, place):
             continue
         if isinstance(value, ModuleType) and value.__name__ == "__main__":
             found.imports[name] = ("__main__", None)
