@@ -17,7 +17,7 @@ from tests.virtual_gpu import Scenario
 
 @pytest.fixture(params=["python -m gpumagic", "gpumagic"])
 def command(request: pytest.FixtureRequest) -> list[str]:
-    """The command line's two beginnings: the module, and the script that installing made."""
+    """The two ways to start it: the module, and the installed script."""
     if request.param != "gpumagic":
         return [sys.executable, "-m", "gpumagic"]
     try:

@@ -1,4 +1,4 @@
-"""A kernelspec with the choice made: what is written, and what a kernel of it sees."""
+"""A kernelspec with a choice of GPUs: its files, and the GPUs that its kernel sees."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written(
 def test_a_name_that_is_no_folder_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """What is installed replaces its folder: that is never the one of all kernelspecs, or above."""
+    """Installing replaces a folder, which is never that of all kernelspecs or one above it."""
     kernels = tmp_path / "share" / "jupyter" / "kernels"
     (kernels / "other").mkdir(parents=True)
     words = ["kernel", "install", "--gpu", "off", "--prefix", str(tmp_path), "--name", name]

@@ -50,15 +50,13 @@ def devices(*, processes: bool = True, arguments: bool = False) -> DeviceTable:
         listed = _read_by_driver()
         if not listed:
             return DeviceTable(error=str(error), **common)
-        return DeviceTable(
-            compose(listed, environment, state, False, False), notes=(str(error),), **common
-        )
+        return DeviceTable(compose(listed, environment, state), notes=(str(error),), **common)
     missing = bool(readings) and not state.loaded and not driver.installed()
     if missing:  # has the effect of hiding all devices
         environment = {**environment, visible_devices.MASK: visible_devices.HIDE_ALL}
         common["notes"] = (f"{driver.MISSING}.",)
     return DeviceTable(
-        compose(readings, environment, state, processes, arguments),
+        compose(readings, environment, state, commands=processes, arguments=arguments),
         cuda_missing=missing,
         driver_version=session.driver_version,
         cuda_version=session.cuda_version,
@@ -115,10 +113,14 @@ def compose(
     readings: Sequence[dict[str, Any]],
     environment: Mapping[str, str],
     state: driver.DriverState,
-    with_commands: bool,
-    arguments: bool,
+    *,
+    commands: bool = False,
+    arguments: bool = False,
 ) -> tuple[Device, ...]:
-    """Return the readings as devices, with what this process sees and uses of them."""
+    """Return the readings as devices, with visibility and memory of this process.
+
+    ``commands`` also looks up the processes' users and commands; ``arguments``: see `devices`.
+    """
     ordinals, visible, instances = _seen(readings, environment, state)
     with_context = {index for index, ordinal in ordinals.items() if ordinal in state.contexts}
     pid = os.getpid()
@@ -133,7 +135,7 @@ def compose(
         if listed:
             marked = own or not state.initialized
             listed = tuple(replace(p, own=own and p.pid == pid if marked else None) for p in listed)
-            if with_commands:
+            if commands:
                 listed = look_up(listed, _is_here, arguments=arguments)
             fields["processes"] = listed
         fields["memory_own"] = _own_memory(listed, index in with_context, own, state.initialized)

@@ -113,7 +113,7 @@ class InitTrace:
             del self._shell.run_code
         self._hooks.remove(self._hook)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Query the driver; if it is initialised, note the statement that ran since the last query.
 
         Stops tracing then.
@@ -148,7 +148,7 @@ class InitTrace:
     # --- what is traced ------------------------------------------------------------------------
 
     def _statement_begins(self, code: CodeType, result: Any) -> None:
-        self.look()  # the previous statement may have initialised CUDA
+        self.check()  # the previous statement may have initialised CUDA
         if self._traced_run is None:
             return
         if not self._imports.attached:
@@ -162,13 +162,13 @@ class InitTrace:
     def _cell_ended(self, _: None, result: Any) -> None:
         if self._driver is None:
             return  # the cell has only loaded the extension
-        self.look()
+        self.check()
         self._forget(result)
         self._last_cell = getattr(result, "execution_count", None) or self._last_cell
 
     def _cancelled(self) -> None:
         if self._driver is not None:
-            self.look()
+            self.check()
         self._running.clear()
 
     def _failed(self, error: Exception) -> None:
@@ -216,7 +216,7 @@ def location() -> InitLocation | None:
     trace: InitTrace | None = STATE.init_trace
     if trace is None:
         return None
-    trace.look()
+    trace.check()
     return trace.location
 
 

@@ -7,6 +7,7 @@ every device that the container mounts, in PCI order, and may refuse any field o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.errors import DeviceError
@@ -40,14 +41,12 @@ class _LostError(Exception):
     """The device was lost while it was read, or it needs a reset."""
 
 
-class _Identity:
+@dataclass
+class _Properties:
     """The properties of a device that do not change."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.error: str | None = None
-        self.fixed: dict[str, Any] = {}
-        self.may_have_mig = True
+    fields: dict[str, Any] = field(default_factory=dict)
+    may_have_mig: bool = True
 
 
 class Session:
@@ -76,7 +75,7 @@ class Session:
         self.driver_version: str | None = self._ask(nvml.nvmlSystemGetDriverVersion)
         cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
         self.cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-        self._handles: dict[int, tuple[Any, _Identity]] = {}
+        self._handles: dict[int, tuple[Any, _Properties]] = {}
 
     def close(self) -> None:
         """Shut NVML down."""
@@ -119,7 +118,10 @@ class Session:
 
     def identities(self) -> list[tuple[int, str | None]]:
         """Return index and UUID of the devices that were read; calls no function of NVML."""
-        return [(index, about.fixed.get("uuid")) for index, (_, about) in self._handles.items()]
+        return [
+            (index, properties.fields.get("uuid"))
+            for index, (_, properties) in self._handles.items()
+        ]
 
     def sm_clock(self, uuid: str) -> int | None:
         """Return a device's current SM clock in MHz; None where NVML does not report it."""
@@ -157,9 +159,9 @@ class Session:
         try:
             if known is None:
                 known = self._open(index)
-            handle, about = known
-            fields.update(about.fixed)
-            self._measure(handle, about, fields)
+            handle, properties = known
+            fields.update(properties.fields)
+            self._measure(handle, properties, fields)
         except _LostError as error:
             # Values read before the loss may be stale, except for the identity.
             identity = ("index", "uuid", "name", "compute_capability")
@@ -169,8 +171,8 @@ class Session:
             fields["error"] = _reason(error)
         return fields
 
-    def _open(self, index: int) -> tuple[Any, _Identity]:
-        nvml, about = self._nvml, _Identity(index)
+    def _open(self, index: int) -> tuple[Any, _Properties]:
+        nvml, properties = self._nvml, _Properties()
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
@@ -178,16 +180,16 @@ class Session:
                 raise _LostError(_LOST[error.value]) from error
             raise
         capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability, handle)
-        about.fixed = {
+        properties.fields = {
             "uuid": self._ask(nvml.nvmlDeviceGetUUID, handle),
             "name": self._ask(nvml.nvmlDeviceGetName, handle),
             "compute_capability": None if capability is None else tuple(capability),
         }
-        if None not in about.fixed.values():
-            self._handles[index] = handle, about
-        return handle, about
+        if None not in properties.fields.values():
+            self._handles[index] = handle, properties
+        return handle, properties
 
-    def _measure(self, handle: Any, about: _Identity, fields: dict[str, Any]) -> None:
+    def _measure(self, handle: Any, properties: _Properties, fields: dict[str, Any]) -> None:
         nvml, ask = self._nvml, self._ask
         memory = self._memory(handle)
         if memory is not None:
@@ -203,8 +205,8 @@ class Session:
         fields["power"] = None if power is None else power / 1000
         fields["power_limit"] = None if limit is None else limit / 1000
         fields["processes"] = self._processes(handle)
-        if about.may_have_mig:
-            fields["mig"] = self._mig(handle, about)
+        if properties.may_have_mig:
+            fields["mig"] = self._mig(handle, properties)
 
     def _memory(self, handle: Any) -> Any:
         """Return the figures by version 2, which excludes the driver's reserve; else by version 1.
@@ -235,11 +237,11 @@ class Session:
                 found[process.pid] = Process(process.pid, memory, both)
         return tuple(found.values())
 
-    def _mig(self, handle: Any, about: _Identity) -> tuple[MigInstance, ...]:
+    def _mig(self, handle: Any, properties: _Properties) -> tuple[MigInstance, ...]:
         nvml, ask = self._nvml, self._ask
         mode = ask(nvml.nvmlDeviceGetMigMode, handle)
         if mode is None:
-            about.may_have_mig = False
+            properties.may_have_mig = False
         if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return ()
         found = []

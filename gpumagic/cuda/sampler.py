@@ -35,7 +35,7 @@ class Sampler:
             DeviceError: NVML does not report the number of devices.
         """
         variables = visible_devices.variables(os.environ)
-        found = devices.compose(self._session.read(), variables, state, False, False)
+        found = devices.compose(self._session.read(), variables, state)
         return found if is_current() else tuple(map(_certain, found))
 
     def close(self) -> None:

@@ -1,11 +1,10 @@
-"""The base classes of results: display, conversion to plain data, and saving to a file."""
+"""The base classes of results: display, and conversion to plain data."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -42,20 +41,6 @@ class Result:
     def to_json(self, **options: Any) -> str:
         """Return the result as JSON; ``options`` go to `json.dumps`."""
         return json.dumps(self.to_dict(), **options)
-
-
-class Storable(Result):
-    """A result that can be written to a file."""
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result to a file as JSON, for `gpumagic.load` and ``--against``.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
-        from gpumagic.results.json_file import save
-
-        return save(self, path)
 
 
 class Series(Result, Sequence[_Item]):

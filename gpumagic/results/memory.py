@@ -19,8 +19,9 @@ from gpumagic.render.blocks import (
     use_of,
 )
 from gpumagic.render.units import bytes_
-from gpumagic.results.base import Result, Storable
+from gpumagic.results.base import Result
 from gpumagic.results.conditions import Conditions
+from gpumagic.results.json_file import StorableResult
 from gpumagic.system.text import plural
 
 #: From this part of a device's memory in use, the free memory is coloured.
@@ -113,7 +114,7 @@ class DeviceMemoryDelta:
 
 
 @dataclass(frozen=True)
-class MemoryDelta(Storable):
+class MemoryDelta(StorableResult):
     """The change of GPU memory by a cell: one `DeviceMemoryDelta` for each CUDA ordinal in use."""
 
     devices: Mapping[int, DeviceMemoryDelta] = field(default_factory=dict)

@@ -20,7 +20,7 @@ _KINDS: dict[str, Any] = {"CudaTiming": CudaTiming, "MemoryDelta": MemoryDelta}
 
 
 def load(path: str | Path) -> CudaTiming | MemoryDelta:
-    """Read a result that `save` has written to a file.
+    """Read a result that ``.save(path)`` has written to a file.
 
     Nothing in the file is executed, and data that is no result is refused.
 

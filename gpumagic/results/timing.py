@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds, share
-from gpumagic.results.base import Storable, data_frame
+from gpumagic.results.base import data_frame
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.conditions import Conditions
+from gpumagic.results.json_file import StorableResult
 from gpumagic.results.kernels import KernelReport
 from gpumagic.results.line_timing import LineTimings
 from gpumagic.results.quality import Quality
@@ -33,7 +34,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True)
-class CudaTiming(Storable):
+class CudaTiming(StorableResult):
     """The times of a cell in seconds: GPU time by CUDA events, wall time, CPU time."""
 
     #: From the start of the cell until the last device had finished, by CUDA events; None where

@@ -158,15 +158,15 @@ class WatchHistory(Result):
 
     def _summary(self) -> str:
         took = seconds(self.samples[-1].time - self.samples[0].time)
-        parts = [f"{plural(len(self.samples), 'look')} in {took}"]
+        parts = [f"{plural(len(self.samples), 'sample')} in {took}"]
         if self.stride > 1:
-            parts.append(f"one of {self.stride} looks kept")
+            parts.append(f"one of {self.stride} kept")
         parts.append(plural(len(self.cells) + self.forgotten, "cell"))
         return " · ".join(parts)
 
     def __repr__(self) -> str:
-        looks, devices = plural(len(self.samples), "look"), plural(len(self.devices), "device")
-        return f"<WatchHistory: {looks} at {devices}>"
+        samples, devices = plural(len(self.samples), "sample"), plural(len(self.devices), "device")
+        return f"<WatchHistory: {samples} of {devices}>"
 
     def cell_at(self, time: float) -> CellSpan | None:
         """Return the cell that ran at ``time``; None between cells."""
@@ -177,7 +177,7 @@ class WatchHistory(Result):
         return cell if cell.end is None or time < cell.end else None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for each look and device (needs pandas).
+        """Return a DataFrame with a row for each sample and device (needs pandas).
 
         ``time`` is in UTC, ``cell`` the number of the cell that ran then. Bytes, percent, °C, W.
         """

@@ -61,17 +61,17 @@ class WatchPanel(Result):
         return blocks
 
     def _status(self) -> Line:
-        looked = "no look yet"
+        last = "no sample yet"
         if self.samples:
             at = time.localtime(self.samples[-1].time)
-            looked = f"last look {time.strftime('%H:%M:%S', at)}"
+            last = f"last sample {time.strftime('%H:%M:%S', at)}"
         if self.ended is not None:
-            text = f" · {looked} · '%gpu plot' draws what was seen"
+            text = f" · {last} · '%gpu plot' draws the samples"
             return Line([Cell(f"■ ended: {self.ended}", "strong"), Cell(text, "dim")])
         pace = f"every {self.every:g} s"
         if self.asleep:
-            pace = f"no change for a minute: looks {pace}, and when a cell runs"
-        text = f" · {looked} · {pace} · '%gpu watch off' ends it"
+            pace = f"no change for a minute: samples {pace}, and when a cell runs"
+        text = f" · {last} · {pace} · '%gpu watch off' ends it"
         return Line([Cell("● running", "good"), Cell(text, "dim")])
 
     def _row(self, device: WatchedDevice) -> list[Cell]:

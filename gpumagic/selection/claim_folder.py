@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -74,8 +74,6 @@ class Folder:
     path: str
     descriptor: int
     me: Identity
-    #: Whether the limits were reached, so that there may be more claims than were read.
-    truncated: bool = field(default=False, init=False)
 
     @cached_property
     def _lock_owners(self) -> dict[int, set[int]]:
@@ -105,17 +103,15 @@ class Folder:
     # --- reading ---
 
     def read(self) -> list[Found]:
-        """Return the valid claims of running processes, this one's too."""
+        """Return the valid claims of running processes, this one's too, as far as limits allow."""
         self.__dict__.pop("_lock_owners", None)
         found: list[Found] = []
         files: dict[int, int] = {}
         limit = time.thread_time() + _SECONDS
-        self.truncated = False
         for name in self._names():
             uid = _uid_of(name, self.descriptor)
             files[uid] = files.get(uid, 0) + 1
             if sum(files.values()) > _FILES or time.thread_time() > limit:
-                self.truncated = True
                 break
             if files[uid] > PER_USER:
                 continue

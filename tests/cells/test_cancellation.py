@@ -76,7 +76,7 @@ def test_a_task_of_the_users_continues(
 def test_a_task_whose_loop_runs_continues(
     loop: asyncio.AbstractEventLoop, shell: SimpleNamespace
 ) -> None:
-    """A cell that another cell has run: the other one's task is not over."""
+    """A cell that another, still running cell has run."""
     cell = Cell(loop)
 
     async def inner() -> None:

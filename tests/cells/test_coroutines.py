@@ -50,7 +50,7 @@ def test_what_awaits_cannot_run_without_an_event_loop() -> None:
 def test_an_exception_passes_untouched(
     error: BaseException, ip: Any, run_cell: Callable[..., Any]
 ) -> None:
-    """Out of a cell's code, through all the coroutines around it."""
+    """From a cell's code, through all the coroutines around it."""
 
     def fails() -> None:
         raise error

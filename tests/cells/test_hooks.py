@@ -1,4 +1,4 @@
-"""Hooks around cells: their order, cells within cells, failures, and what is left behind."""
+"""Hooks around cells: their order, cells within cells, failures, and their removal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bare() -> Iterator[Any]:
 
 
 def _noting(calls: list[str], name: str = "", **options: Any) -> CellHook[Any]:
-    """A hook that notes each call; for a cell it begins with the source and that of the outer."""
+    """A hook that notes each call; it returns the sources of a cell and of the cells around it."""
 
     def before(info: Any, outer: str | None) -> str:
         calls.append(f"{name}before {info.raw_cell} in {outer}")

@@ -1,4 +1,4 @@
-"""Code is traced line by line: the counter is called where one line gives way to the next."""
+"""Code is traced line by line: the counter is called where one line ends and the next begins."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def kept(function: Any) -> Any:
 def test_called_first(
     decorator: Any, torch: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With or without brackets."""
+    """With or without parentheses."""
     for made in (decorator(plain), decorator()(plain), decorator()(staticmethod(plain)).__func__):
         assert made(1) == 2
         assert kept(made) is not None
@@ -50,7 +50,7 @@ def test_called_first(
 def test_a_function_that_torch_compiles(
     decorator: Decorator, torch: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It becomes one graph, without a word of what measures it; outside it is measured."""
+    """It becomes one graph without the measurement; an uncompiled call is measured."""
     nodes: list[str] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -76,7 +76,7 @@ def test_a_function_that_torch_compiles(
 
 
 class Called:
-    """Is called like a function, as a module of torch is."""
+    """A callable object, as a module of torch is."""
 
     def __init__(self) -> None:
         self.parameters = [1]

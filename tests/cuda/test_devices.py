@@ -1,4 +1,4 @@
-"""What the table adds to NVML's readings: what this process sees and holds; None for unknown."""
+"""The fields that the table adds to NVML's readings: visibility and memory of this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_this_process_sees(
     ordinals: list[int | None],
     visible: list[bool | None],
 ) -> None:
-    found = devices.compose(readings((), ()), environment, state, False, False)
+    found = devices.compose(readings((), ()), environment, state)
     assert [device.ordinal for device in found] == ordinals
     assert [device.visible for device in found] == visible
 
@@ -65,7 +65,7 @@ def test_what_this_process_sees(
 def test_a_divided_device_shows_the_instance_that_the_driver_lists() -> None:
     divided = readings(())
     divided[0]["mig"] = (MigInstance("MIG-1a"), MigInstance("MIG-2b"))
-    (found,) = devices.compose(divided, {}, initialized("MIG-2b"), False, False)
+    (found,) = devices.compose(divided, {}, initialized("MIG-2b"))
     assert (found.ordinal, found.visible, found.instance) == (0, True, "MIG-2b")
 
 
@@ -93,7 +93,7 @@ def test_memory_of_this_process_and_of_others(
     others: int | None,
 ) -> None:
     monkeypatch.setattr(devices, "in_first_pid_namespace", lambda: first)
-    (found,) = devices.compose(readings(listed), {}, state, False, False)
+    (found,) = devices.compose(readings(listed), {}, state)
     assert (found.memory_own, found.memory_others) == (own, others)
 
 
@@ -103,7 +103,7 @@ def test_an_empty_list_is_complete_where_no_memory_is_in_use(
 ) -> None:
     fields = readings(())
     fields[0]["memory_used"] = used
-    (found,) = devices.compose(fields, {}, BEFORE, False, False)
+    (found,) = devices.compose(fields, {}, BEFORE)
     assert found.memory_others == others
 
 

@@ -1,4 +1,4 @@
-"""A CUDA graph that the user is capturing meanwhile is left whole by the timers."""
+"""Timers do not end the capture of a CUDA graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpumagic.timing.passive_timer import PassiveTimer
 
 @contextmanager
 def capture_elsewhere(torch: Any) -> Iterator[Any]:
-    """A graph that another thread is capturing meanwhile; afterwards it is whole."""
+    """A graph that another thread is capturing; at the end the capture must have succeeded."""
     graph, begun, enough = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
     errors: list[BaseException] = []
 

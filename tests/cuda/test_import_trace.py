@@ -1,4 +1,4 @@
-"""Which imports begin and end is noted by this Python's own import system, and left as it was."""
+"""Imports are traced in this Python's own import system, which is restored afterwards."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_a_query_within_the_statement_itself(
 ) -> None:
     def ask() -> None:
         trace._driver.init()
-        trace.look()
+        trace.check()
 
     ip.user_ns["ask"] = ask
     run_cell("1 + 1\nask()")
@@ -194,7 +194,7 @@ def test_a_query_within_the_statement_itself(
 def test_no_object_of_the_user_is_referenced(
     trace: init_trace.InitTrace, ip: Any, run_cell: Callable[..., Ran]
 ) -> None:
-    """A silent request ends without a word: its result, and the objects in it, go all the same."""
+    """Also after a silent request, which has no event at its end."""
     result = ip.run_cell("object()", silent=True, store_history=False)
     reference = weakref.ref(result)
     del result

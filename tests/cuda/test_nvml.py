@@ -1,4 +1,4 @@
-"""NVML's fields of a device; what it refuses is left out. Every call's faults: test_faults.py."""
+"""NVML's fields of a device. Fields that it refuses: tests/magics/gpu/test_faults.py."""
 
 from __future__ import annotations
 

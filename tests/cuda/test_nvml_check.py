@@ -1,4 +1,4 @@
-"""The variable that makes torch ask NVML: set on loading, unset once it is useless."""
+"""The variable that makes torch query NVML: set on loading, unset once it has no use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 def test_the_variable_is_unset_where_nvml_cannot_be_initialised(
     monkeypatch: pytest.MonkeyPatch, users: str | None
 ) -> None:
-    """And a user's own stays, whatever we know."""
+    """A value that the user has set is kept."""
     monkeypatch.delenv(VARIABLE, raising=False)
     if users is not None:
         monkeypatch.setenv(VARIABLE, users)

@@ -59,7 +59,7 @@ def test_a_fork_starts_cuda_without_a_change_here() -> None:
 def test_without_torch_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
     assert probe.build_here() is None
-    assert probe.in_fork() == probe.here() == probe.Start()
+    assert probe.in_fork() == probe.start_here() == probe.Start()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_without_torch_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_child_printed(
     monkeypatch: pytest.MonkeyPatch, output: str, error: str | None, message: str | None
 ) -> None:
-    """A child may end at any point: by then it has printed a part."""
+    """A child may end at any point, after a part of its output."""
     done: Any = subprocess.CompletedProcess([], 3, output, "")
     monkeypatch.setattr(child_process, "python", lambda *arguments, **options: done)
     build, start = probe.in_child({})

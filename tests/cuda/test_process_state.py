@@ -1,4 +1,4 @@
-"""What a snapshot restores: every field of a choice, with its effect; and no fact."""
+"""A snapshot restores every field of a choice, with its effect, and no fact."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_gate_that_was_closed_is_closed_again() -> None:
 
 
 def test_the_environment_of_the_start_is_that_of_the_process() -> None:
-    """Whatever was set since; Linux keeps it."""
+    """Also after changes; Linux keeps it."""
     os.environ["GPUMAGIC_TEST_LATER"] = "1"
     try:
         assert "GPUMAGIC_TEST_LATER" not in ProcessState().started_with

@@ -1,4 +1,4 @@
-"""The processes on a GPU: what is shown of others' arguments, and their names."""
+"""The processes on a GPU: their commands, without the arguments of other users' processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of samples: all of the last minute, and an even selection of the whole time."""
+"""The samples that are kept: all of the last minute, and an even selection of the whole time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread's readings: by an NVML session of its own, without a call of CUDA's."""
+"""Readings in a thread: by an NVML session of its own, without a call of CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's own functions of tensors, whatever a subclass or a mode overrides."""
+"""torch's own functions of tensors, also where a subclass or a mode overrides them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpumagic.cuda.tensor_functions import plain_functions, storage_address, ten
 
 
 class Refusing(torch.Tensor):
-    """A subclass that lets none of torch's functions through."""
+    """A subclass whose overrides raise."""
 
     @classmethod
     def __torch_function__(

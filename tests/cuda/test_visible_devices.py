@@ -1,4 +1,4 @@
-"""What ``CUDA_VISIBLE_DEVICES`` shows: the grammar of the CUDA driver, as tables; no GPU."""
+"""The devices that ``CUDA_VISIBLE_DEVICES`` shows, by the grammar of the CUDA driver."""
 
 from __future__ import annotations
 

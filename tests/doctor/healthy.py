@@ -1,4 +1,4 @@
-"""The facts of a healthy machine, and what the doctor concludes from changes of them."""
+"""The facts of a healthy machine, and the doctor's findings on changes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's build against the driver, the toolkit and each GPU."""
+"""torch's build compared with the driver, the toolkit and each GPU."""
 
 from __future__ import annotations
 

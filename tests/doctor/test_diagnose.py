@@ -1,4 +1,4 @@
-"""The doctor on complete machines: each a process of its own on a virtual GPU."""
+"""The doctor in fresh processes, on virtual machines."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_nvml_and_driver_do_not_match(diagnosed: Diagnosed) -> None:
 
 
 def test_the_driver_is_not_loaded(diagnosed: Diagnosed) -> None:
-    """A driver, no GPU; and too old for a torch for CUDA 13, which is not what is wrong."""
+    """A driver without a GPU; also too old for a torch for CUDA 13, which is not the cause."""
     machine = Scenario(devices=0, faults={"nvmlInit*": 9}, cuda_version=12020)
     report = diagnosed("import torch", machine)
     because = "torch cannot use a GPU here, because "
@@ -171,7 +171,7 @@ def test_hidden(diagnosed: Diagnosed) -> None:
 
 
 def test_the_runtime_that_has_failed_is_found(diagnosed: Diagnosed) -> None:
-    """Asked for CUDA while all was hidden: nothing of it shows in the driver."""
+    """CUDA was used while all GPUs were hidden, which the driver does not report."""
     report = diagnosed(
         "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n"
         "import torch; assert not torch.cuda.is_available()\n"

@@ -82,7 +82,7 @@ def test_a_real_missing_kernel_image(run_cell: Callable[..., Ran], virtual_gpu: 
 
 
 def test_an_exceptions_own_code_does_not_run() -> None:
-    """Its text is that which it was made with, also where the text is a class of the user's."""
+    """Only its arguments are read, also where these are of a class of the user."""
     ran: list[str] = []
 
     class Text(str):
@@ -198,7 +198,7 @@ def test_a_missing_driver_is_named_as_the_cause(kernel: Callable[..., Kernel]) -
 
 
 def test_what_stands_at_the_end_of_a_long_text_is_read() -> None:
-    """As in what a DataLoader's worker leaves: its error is below its traceback."""
+    """As in the error of a DataLoader's worker, which is below its traceback."""
     error = RuntimeError("x\n" * 100_000 + "CUDA error: device-side assert triggered\n")
     assert "index out of range" in str(explanation.explain(error))
 

@@ -1,4 +1,4 @@
-"""The packages that bring the module ``pynvml``."""
+"""The packages that provide the module ``pynvml``."""
 
 from __future__ import annotations
 

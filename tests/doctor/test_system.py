@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda import devices
+from gpumagic.cuda.machine import kernel_module
 from gpumagic.doctor import system
 from gpumagic.system import system_files
 from tests.doctor.healthy import finding
@@ -43,13 +44,13 @@ def test_device_files_are_looked_at(machine: Callable[..., None]) -> None:
     assert (no_uvm.status, no_uvm.remedy) == ("warn", "as root: nvidia-modprobe -u -c=0")
 
 
-def test_what_the_system_says_of_itself_is_read(
+def test_the_systems_files_are_read(
     machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CUDA_HOME", "CUDA_PATH", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     machine(driver_version="550.54.14")
-    assert system.kernel_module() == "550.54.14"
+    assert kernel_module() == "550.54.14"
     assert (system.container(), system.wsl(), system.toolkit()) == ((), False, None)
     nvcc = "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89"
     machine(
@@ -62,7 +63,7 @@ def test_what_the_system_says_of_itself_is_read(
             "/proc/version": "Linux version 5.15.0-microsoft-standard-WSL2\n",
         },
     )
-    assert system.kernel_module() is None
+    assert kernel_module() is None
     assert system.container() == (
         "/.dockerenv",
         "control group of process 1: docker",

@@ -1,4 +1,4 @@
-"""What is shown, apart from how."""
+"""Blocks: lines, tables, and the limit of their number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_shortened() -> None:
 
 
 def test_bounded() -> None:
-    """At most so many blocks, and rows of each table; then how many more there are."""
+    """The number of blocks and of rows is limited; a line has the number of omitted ones."""
 
     def grid(rows: int) -> Grid:
         return Grid((Column("A"),), [(Cell(str(i)),) for i in range(rows)])

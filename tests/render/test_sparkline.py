@@ -1,4 +1,4 @@
-"""Small curves: steps from left to right over the time that they show."""
+"""Small curves as SVG: steps from left to right over time."""
 
 from __future__ import annotations
 

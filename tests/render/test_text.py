@@ -117,7 +117,7 @@ def test_bars_end_at_their_ends() -> None:
     ],
 )
 def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
-    """Whatever is above 0 is seen, what is free too."""
+    """Each part above 0 is visible, free memory too."""
     lines = render([Grid((Column("H"),), [(Cell("x", stack=stack),)])], width=80).splitlines()
     assert lines[2] == f"{bar:<16} x"
 

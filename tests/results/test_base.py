@@ -1,4 +1,4 @@
-"""What all results have in common."""
+"""The base classes of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the cells of a session took."""
+"""The times of the cells of a session."""
 
 from __future__ import annotations
 

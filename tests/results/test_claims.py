@@ -1,4 +1,4 @@
-"""Who claims a GPU, in words."""
+"""The text of a claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the results of several engines have in common."""
+"""The rows and lines that results of several engines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a cell took on the engines of a cluster."""
+"""The times of a cell on the engines of a cluster."""
 
 from __future__ import annotations
 

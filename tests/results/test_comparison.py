@@ -1,4 +1,4 @@
-"""Timings side by side: the table, the picture, the data."""
+"""Several timings compared: the table, the picture, the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown where an error has destroyed the context."""
+"""The line where an error has destroyed the CUDA context."""
 
 from __future__ import annotations
 

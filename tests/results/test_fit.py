@@ -1,4 +1,4 @@
-"""The result of a search for the largest value, as it is shown."""
+"""The result of a search for the largest value that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `%gpumem free` gave back."""
+"""The memory that `%gpumem free` has freed."""
 
 from __future__ import annotations
 

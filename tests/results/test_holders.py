@@ -1,4 +1,4 @@
-"""Which variables hold GPU memory."""
+"""The variables that hold GPU memory."""
 
 from __future__ import annotations
 

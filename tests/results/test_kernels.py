@@ -1,4 +1,4 @@
-"""Where the GPU time of a cell went, kernel by kernel."""
+"""The GPU time of a cell, by kernel and by kind of copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit as it is shown."""
+"""The text of a limit."""
 
 from __future__ import annotations
 

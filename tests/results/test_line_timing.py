@@ -1,4 +1,4 @@
-"""How the lines' times are shown."""
+"""The table of the lines' times."""
 
 from __future__ import annotations
 

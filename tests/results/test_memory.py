@@ -131,7 +131,7 @@ def test_noise_has_no_line() -> None:
 
 
 def test_a_device_that_others_have_filled_is_not_empty() -> None:
-    """What is in use, and by whom is not known, is neither free nor another process's."""
+    """Memory of unknown use is neither free nor counted to other processes."""
     full = DeviceMemory(free=2 * GIB, total=80 * GIB, others=78 * GIB, name="A")
     unknown = replace(full, others=None, name="B")
     lines = str(MemoryReport({0: full, 1: unknown})).splitlines()

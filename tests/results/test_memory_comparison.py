@@ -1,4 +1,4 @@
-"""Peaks beside stored ones, as a table."""
+"""The table of peaks compared with stored ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One's notebooks on the machine, as they are shown."""
+"""The table of the user's notebooks on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an allocation failed."""
+"""The report on an allocation that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results in files: what is written is read back, and nothing else is taken for a result."""
+"""Results in files: a saved result is loaded unchanged, and other content is refused."""
 
 from __future__ import annotations
 

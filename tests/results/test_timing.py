@@ -1,4 +1,4 @@
-"""How long a cell took."""
+"""The times of a cell."""
 
 from __future__ import annotations
 

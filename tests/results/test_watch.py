@@ -1,4 +1,4 @@
-"""What a watch has seen: figures of the whole time, a DataFrame, a picture."""
+"""The samples of a watch: figures of the whole time, a DataFrame, a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sample(time: float, *utilizations: int | None) -> UtilizationSample:
 
 HISTORY = WatchHistory(
     DEVICES,
-    # The second look holds for eight seconds, the third for one.
+    # The second sample holds for eight seconds, the third for one.
     (sample(0, 0, None, 0), sample(1, 100, None, 0), sample(9, 50, None, 0), sample(10, 0, 7, 0)),
     (
         CellSpan(3, "train()", 0.5, 4),
@@ -42,12 +42,12 @@ GPU  CUDA    Utilisation, mean  highest  Mine, highest  Others, highest  Power, 
   0  cuda:0               85 %    100 %       1.00 GiB              0 B           100 W          40 °C
   1  cuda:1                  –      7 %            0 B         2.00 GiB           102 W          40 °C
   2                        0 %      0 %            0 B              0 B           102 W          40 °C
-4 looks in 10.0 s · one of 2 looks kept · 4 cells"""  # noqa: E501
+4 samples in 10.0 s · one of 2 kept · 4 cells"""  # noqa: E501
 
 
 def test_the_figures_of_the_whole_time() -> None:
     check_drawing(HISTORY, TEXT)
-    assert repr(HISTORY) == "<WatchHistory: 4 looks at 3 devices>"
+    assert repr(HISTORY) == "<WatchHistory: 4 samples of 3 devices>"
     check_drawing(WatchHistory(), "Nothing was watched.")
 
 
@@ -97,7 +97,7 @@ def test_a_picture_of_the_busy_devices() -> None:
     assert figure.patch.get_alpha() == first.patch.get_alpha() == 0
 
 
-def test_a_picture_of_a_single_look_of_idle_devices() -> None:
+def test_a_picture_of_a_single_sample_of_idle_devices() -> None:
     history = WatchHistory(DEVICES, (UtilizationSample(5, (DeviceSample(0, 0, 0, 0, 0),)),))
     assert len(history.plot().figure.axes) == 3
 

@@ -40,19 +40,19 @@ GPU  CUDA    Utilisation  Mine      Others    Power  Temperature
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, "● running · last look 03:04:05 · every 1 s · '%gpu watch off' ends it"),
+        ({}, "● running · last sample 03:04:05 · every 1 s · '%gpu watch off' ends it"),
         (
             {"asleep": True, "every": 10.0},
-            "● running · last look 03:04:05 · no change for a minute: looks every 10 s, and when a "
+            "● running · last sample 03:04:05 · no change for a minute: samples every 10 s, and when a "
             "cell runs · '%gpu watch off' ends it",
         ),
         (
             {"ended": "5 s are over"},
-            "■ ended: 5 s are over · last look 03:04:05 · '%gpu plot' draws what was seen",
+            "■ ended: 5 s are over · last sample 03:04:05 · '%gpu plot' draws the samples",
         ),
         (
             {"hint": "Dock it."},
-            "● running · last look 03:04:05 · every 1 s · '%gpu watch off' ends it\nDock it.",
+            "● running · last sample 03:04:05 · every 1 s · '%gpu watch off' ends it\nDock it.",
         ),
     ],
 )
@@ -92,4 +92,4 @@ def test_what_is_not_known() -> None:
 
 
 def test_no_device() -> None:
-    assert as_text(WatchPanel((), (), 1.0), 200).startswith("● running · no look yet")
+    assert as_text(WatchPanel((), (), 1.0), 200).startswith("● running · no sample yet")

@@ -1,4 +1,4 @@
-"""Parts of applying a choice that need no process of their own; the rest: tests/magics/gpu."""
+"""Parts of applying a choice that need no fresh process; the others: tests/magics/gpu."""
 
 from __future__ import annotations
 

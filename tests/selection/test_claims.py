@@ -177,7 +177,7 @@ def test_a_hundred_processes_that_choose_at_once_are_spread_over_eight_gpus(fold
 
 @needs_root
 def test_a_common_lock_that_cannot_be_had_delays_but_does_not_double(folder: Path) -> None:
-    """Another user holds the lock for ever; eight that choose at once have eight GPUs."""
+    """Another user never releases the lock; eight processes that choose at once get eight GPUs."""
     hold = (
         f"become({UID})\n"
         "import fcntl\n"
@@ -232,7 +232,7 @@ def test_auto_takes_a_claimed_gpu_only_if_nothing_else_fits(folder: Path) -> Non
 
 
 def test_a_fork_does_not_keep_its_parents_claim(folder: Path) -> None:
-    """The lock is shared with a forked process: it must end with the parent."""
+    """A forked process inherits the lock, which must end with the parent."""
     fork = (
         "claims.claim(('GPU-3',))\n"
         "if os.fork():\n    os._exit(0)\n"
@@ -295,7 +295,7 @@ def test_what_is_published_is_no_more_than_is_said(folder: Path) -> None:
 
 
 def _refused() -> str:
-    """Choose and claim, where no claim can be made: the choice goes on; the one line."""
+    """Choose where no claim can be made: the choice is made; return the one line on the claim."""
     chosen, others, error = claims.choose(auto)
     assert chosen == ("GPU-0",)
     assert others == {}
@@ -372,7 +372,7 @@ def test_a_folder_that_may_only_be_read(folder: Path) -> None:
 
 
 def test_a_disk_that_is_full(folder: Path) -> None:
-    """A write that fails for want of space: here by the limit of a file's size."""
+    """A write that fails for lack of space: here by the limit of a file's size."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
     with chooser(limit + _TRIES) as other:
         line = other.line()
@@ -382,7 +382,7 @@ def test_a_disk_that_is_full(folder: Path) -> None:
 
 @needs_root
 def test_a_name_that_another_user_has_taken(folder: Path) -> None:
-    """The sticky bit keeps the other user's file: there is no claim, and the choice goes on."""
+    """The sticky bit protects the other user's file: no claim is made, but the choice is."""
     with chooser(
         "from gpumagic.selection import claim_entry\n"
         f"become({UID - 1})\n"
@@ -556,12 +556,16 @@ def test_a_second_user_sees_the_claim_and_whose_it_is(folder: Path) -> None:
         assert not theirs.mine
 
 
-def test_the_number_of_files_read_is_bounded(folder: Path) -> None:
-    for number in range(1100):
-        (folder / f"gpumagic-{number}-7-7.json").write_bytes(b"x")
-    with open_folder() as opened:
-        opened.read()
-        assert opened.truncated
+def test_the_number_of_files_read_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"gpumagic-{number}-7-7.json" for number in range(1100)]
+    for name in names:
+        (folder / name).write_bytes(b"x")
+    read: list[str] = []
+    with monkeypatch.context() as patch, open_folder() as opened:
+        patch.setattr(claim_folder, "PER_USER", len(names))  # all are this user's
+        patch.setattr(claim_folder.Folder, "_read", lambda _, name: read.append(name))
+        assert opened.read() == []
+    assert 0 < len(read) <= 1024
     assert claims.choose(auto)[0] == ("GPU-0",)
 
 
@@ -609,7 +613,7 @@ def test_the_signal_that_ends_a_kernel_ends_its_claim(folder: Path) -> None:
 
 
 def test_a_program_that_replaces_this_one_inherits_the_claim(folder: Path) -> None:
-    """There is no moment without the lock; the new program's own claim takes its place."""
+    """The lock is never released meanwhile; the new program's own claim replaces it."""
     new = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "print('replaced', flush=True)\ninput()\n"

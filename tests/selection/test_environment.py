@@ -1,4 +1,4 @@
-"""The variables that choose devices: written, and undone but for what the user wrote since."""
+"""The variables that choose devices: written, and undone except for the user's later changes."""
 
 from __future__ import annotations
 

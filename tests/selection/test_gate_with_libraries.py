@@ -1,4 +1,4 @@
-"""What libraries that choose a device themselves decide behind the gate: accelerate, lightning.
+"""Libraries that choose a device themselves, with a closed gate: accelerate, lightning.
 
 They are only asked in kernels, never imported here. Early: nothing is imported and CUDA is not in
 use when the gate closes; late: both are, which is what the gate is for.
@@ -144,7 +144,7 @@ def test_lightning_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
 def test_lightning_uses_only_the_allowed_device(
     library: Callable[..., Kernel],
 ) -> None:
-    """It numbers devices from 0 on, whatever is current: the refusal names the one to ask for."""
+    """It numbers devices from 0 on, whichever is current: the error names the allowed one."""
     gated = library(LIGHTNING, "%gpu 1 --soft -q")
     assert gated.value("fit(devices=[1])", timeout=120) == (2, {"cuda:1"})
     assert "cuda:0 is refused" in (output := refused(gated, "fit(devices=1)"))

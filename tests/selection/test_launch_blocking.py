@@ -1,4 +1,4 @@
-"""CUDA_LAUNCH_BLOCKING for one process, taken back by the restart after it."""
+"""CUDA_LAUNCH_BLOCKING for one process, restored by the next restart."""
 
 from __future__ import annotations
 

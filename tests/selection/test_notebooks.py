@@ -1,4 +1,4 @@
-"""Whose notebook a process is: by a small Jupyter server on loopback, by environment, by claims."""
+"""The notebooks of processes: by a small Jupyter server on loopback, by environment, by claims."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_invalid_response_names_nothing(server: FakeServer, sessions: Any) ->
 def test_a_server_that_does_not_respond_is_not_waited_for(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has accepted the connection, and is silent."""
+    """One that has accepted the connection, and sends nothing."""
     monkeypatch.setattr(jupyter_servers, "_TIMEOUT", 0.01)
     release = threading.Event()
 
@@ -141,7 +141,7 @@ def test_a_redirect_is_not_followed(server: FakeServer) -> None:
     ids=str,
 )
 def test_the_token_goes_to_no_other_address(server: FakeServer, changes: dict[str, Any]) -> None:
-    """Only to one on which the process that the file names listens, which is this user's."""
+    """Only to one on which the process named in the file listens, which must be this user's."""
     server.describe(**changes)
     assert notebooks.all_sessions() == []
     assert server.requests == []

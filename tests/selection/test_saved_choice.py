@@ -1,4 +1,4 @@
-"""A choice saved beside a connection file, which only this user can have written."""
+"""A choice saved in the folder of the connection file, in a file of this user alone."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
 
 @needs_root
 def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> None:
-    """Seen as an ordinary user, who may not remove what is another's in a sticky folder."""
+    """As an ordinary user, who may not remove another user's file in a sticky folder."""
     folder = shared_folder(tmp_path)
     orphan = saved_choice.file_of(str(folder / "kernel-gone.json"))
     orphan.touch()
@@ -136,7 +136,7 @@ def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> N
 
 
 def test_a_file_without_a_kernels_name_does_not_hinder_saving(tmp_path: Path) -> None:
-    """What is left of it without what we put around a name is no name."""
+    """Without prefix and suffix its name is empty."""
     for name in ("", "."):
         saved_choice.file_of(str(tmp_path / "kernel-1.json")).with_name(
             f"gpumagic-{name}.saved"

@@ -1,4 +1,4 @@
-"""The grammar of a choice of GPUs, and what ``auto`` chooses: pure, no GPU."""
+"""The grammar of a spec, and the choice of ``auto``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_invalid_spec_is_one_clear_line(text: str, expected: str) -> None:
 
 def test_a_device_without_a_uuid_cannot_be_written() -> None:
     lost = (Device(0, error="the GPU is lost"),)
-    with pytest.raises(DeviceError, match=r"GPU 0 has no UUID .*the GPU is lost"):
+    with pytest.raises(DeviceError, match=r"the UUID of GPU 0, .* is not known .*the GPU is lost"):
         resolve(parse("0"), lost)
     start = "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES=1"
     for choose in (lambda d: resolve(parse("1"), d), lambda d: pick(d, 1, Wants())):
@@ -101,7 +101,7 @@ def test_a_device_without_a_uuid_cannot_be_written() -> None:
 
 
 def test_a_lost_device_cannot_be_chosen() -> None:
-    """By whatever name it is called; the others can."""
+    """By none of its names; the others can."""
     one_lost = (FOUR[0], replace(FOUR[1], error="the GPU is lost"), *FOUR[2:])
     for spec in ("1", "0-1", "GPU-aa22"):
         with pytest.raises(DeviceError, match="GPU 1 cannot be chosen: the GPU is lost; leave it"):

@@ -67,7 +67,7 @@ def test_imports_are_restricted_to_them(notebook: Path, tmp_path: Path) -> None:
         assert importlib.import_module("other").value == "planted"
 
 
-def test_the_finder_is_put_back_after_an_error() -> None:
+def test_the_finder_is_restored_after_an_error() -> None:
     before = list(sys.meta_path)
     with pytest.raises(KeyError), import_path.restricted_to({}):
         raise KeyError

@@ -24,7 +24,7 @@ def _no_foreign_code_runs() -> Iterator[None]:
 
 
 def hostile_type() -> Any:
-    """A class that records every use of it; in a function, where pytest does not look at it."""
+    """A class that records every use of it; in a function, so that pytest does not inspect it."""
 
     class Meta(type):
         def __getattribute__(cls, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Paths that are none, or that would keep their reader or writer waiting: one line, at once."""
+"""Invalid paths, and pipes, which would block their reader or writer: one line at once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
 def test_nothing_is_written_into_a_pipe(
     run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which would wait for a reader, for ever."""
+    """Opening it for writing would wait for a reader."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(history, "pickle", None)  # not even the snapshot is made

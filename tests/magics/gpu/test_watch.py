@@ -122,7 +122,7 @@ def test_it_sleeps_while_nothing_changes_and_wakes_with_a_cell(
     monkeypatch.setattr(watch_thread, "_SLOW", 1000.0)
     monkeypatch.setattr(watch_thread, "_SLOWEST", 1000.0)
     current, panel = begin()
-    panel.until("no change for a minute: looks every 1000 s")
+    panel.until("no change for a minute: samples every 1000 s")
     shown, looked = len(panel.shown), current.log.recent[-1].time
     run_cell("x = 1")
     until(lambda: current.log.recent[-1].time > looked)
@@ -333,7 +333,7 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     again = k.run("%gpu watch -o")
     assert "Create New View" not in again.text
     assert again.value is not None
-    assert "looks in" in k.run("%gpu watch off").text
+    assert "samples in" in k.run("%gpu watch off").text
     # A recording without a panel; a restart in place ends it, and does not take it for the user's.
     k.run("import torch; x = torch.ones(1, device='cuda')")
     assert k.run("%gpu watch -q").outputs == []
