@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import device as _Device  # noqa: N812 - `device` is a function here
 
 
-#: Seconds that two CUDA events cannot tell apart (cudaEventElapsedTime's documentation).
+#: The resolution of the time between two CUDA events, in seconds (``cudaEventElapsedTime``).
 EVENT_RESOLUTION = 0.5e-6
 
 _streams: dict[int, tuple[Any, ...]] = {}

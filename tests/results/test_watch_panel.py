@@ -43,8 +43,8 @@ GPU  CUDA    Utilisation  Mine      Others    Power  Temperature
         ({}, "● running · last sample 03:04:05 · every 1 s · '%gpu watch off' ends it"),
         (
             {"asleep": True, "every": 10.0},
-            "● running · last sample 03:04:05 · no change for a minute: samples every 10 s, and when "
-            "a cell runs · '%gpu watch off' ends it",
+            "● running · last sample 03:04:05 · no change for a minute: samples every 10 s, and "
+            "when a cell runs · '%gpu watch off' ends it",
         ),
         (
             {"ended": "5 s are over"},
