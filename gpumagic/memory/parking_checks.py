@@ -126,6 +126,6 @@ def check_host(needed: int) -> bool:
     if needed > available * (1 - _LEFT):
         raise refuse(
             f"{bytes_(needed)} of GPU memory do not fit into the host memory that is available "
-            f"({bytes_(available)}); %gpumem free NAMES gives back what you do not need"
+            f"({bytes_(available)}); %gpumem free NAMES frees what you do not need"
         )
     return needed <= available * _PINNED

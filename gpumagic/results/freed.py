@@ -39,12 +39,12 @@ class Freed(Result):
 
     def _blocks(self) -> list[Block]:
         if self.error is not None:
-            return [Line.of(f"Nothing to give back: {self.error}", "dim")]
+            return [Line.of(f"Nothing to free: {self.error}", "dim")]
         devices = [i for i in self.allocated_before if _changed(self, i)]
-        verb = "would give back" if self.dry_run else "gave back"
+        verb = "would free" if self.dry_run else "freed"
         if not devices:
-            last = "There is nothing" if self.dry_run else "There was nothing"
-            return [Line.of(f"{last} to give back"), *dim_lines(self.notes)]
+            be = "is" if self.dry_run else "was"
+            return [Line.of(f"There {be} nothing to free"), *dim_lines(self.notes)]
         blocks: list[Block] = []
         for ordinal in devices:
             columns = [Column(f"cuda:{ordinal} {verb}"), Column("Allocated", "right")]

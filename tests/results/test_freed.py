@@ -21,11 +21,11 @@ FREED = Freed(
     notes=("a note",),
 )
 TEXT = """\
-cuda:0 gave back  Allocated  Reserved
-─────────────────────────────────────
-drop Out           3.00 GiB       0 B
-collect garbage    1.00 GiB       0 B
-empty the cache         0 B  6.00 GiB
+cuda:0 freed     Allocated  Reserved
+────────────────────────────────────
+drop Out          3.00 GiB       0 B
+collect garbage   1.00 GiB       0 B
+empty the cache        0 B  6.00 GiB
 allocated 8.00 GiB → 4.00 GiB, reserved 10.0 GiB → 4.00 GiB
 a note"""
 
@@ -36,14 +36,14 @@ def test_drawing() -> None:
     nothing = replace(
         FREED, allocated_after={0: 8 * GIB, 1: GIB}, reserved_after={0: 10 * GIB, 1: GIB}
     )
-    check_drawing(nothing, "There was nothing to give back\na note")
-    check_drawing(Freed(dry_run=True), "There is nothing to give back")
-    check_drawing(Freed(error="no allocator"), "Nothing to give back: no allocator")
+    check_drawing(nothing, "There was nothing to free\na note")
+    check_drawing(Freed(dry_run=True), "There is nothing to free")
+    check_drawing(Freed(error="no allocator"), "Nothing to free: no allocator")
 
 
 def test_a_dry_run_does_not_know_how_much_is_garbage() -> None:
     lines = str(replace(FREED, dry_run=True)).splitlines()
-    assert lines[0].startswith("cuda:0 would give back")
+    assert lines[0].startswith("cuda:0 would free")
     assert lines[3].split() == ["collect", "garbage", "–", "–"]
 
 

@@ -168,7 +168,7 @@ def test_named_variables(torch: ModuleType, cells: Any, ip: Any) -> None:
     cells("Shy()")
     cells("_2 = a")  # a name of the user's own
     ran = cells("%gpumem free a c --dry-run")
-    assert "would give back" in ran.text
+    assert "would free" in ran.text
     assert "a" in ip.user_ns
     assert torch.cuda.memory_allocated() == 10 * MIB
     cells("%gpumem free b")
@@ -249,7 +249,7 @@ def test_the_whole_column_in_text(torch: ModuleType, cells: Any, ip: Any) -> Non
     pinned = f"forget Out[{number}], _, the last result"
     wide = len(pinned)
     assert cells("%gpumem free x").text.splitlines() == [
-        f"{'cuda:0 gave back':{wide}}  Allocated  Reserved",
+        f"{'cuda:0 freed':{wide}}  Allocated  Reserved",
         "─" * (wide + 21),
         f"{'delete x':{wide}}   1.00 MiB       0 B",
         f"{pinned}   7.00 MiB       0 B",
