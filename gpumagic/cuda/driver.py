@@ -79,9 +79,9 @@ def installed() -> bool:
 
 
 def cuda_version() -> tuple[int, int] | None:
-    """Return the newest CUDA version that the driver supports; initialises nothing.
+    """Return the newest CUDA version that the driver supports, as major and minor number.
 
-    ``cuDriverGetVersion`` is documented to need no ``cuInit``.
+    None without a driver. Initialises nothing: ``cuDriverGetVersion`` needs no ``cuInit``.
     """
     version = ctypes.c_int()
     if not installed():

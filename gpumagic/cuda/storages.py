@@ -43,7 +43,7 @@ def storage_of(thing: Any) -> Any:
 
 
 def as_bytes(storage: Any) -> Any:
-    """Return a tensor of the storage's bytes, which shares its memory."""
+    """Return a 1-D ``uint8`` tensor of the storage's bytes, which shares its memory."""
     torch = cast(Any, torch_cuda.loaded())
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
@@ -54,7 +54,7 @@ def references(storage: Any) -> int:
 
 
 def allocate(storage: Any, nbytes: int, stream: int) -> None:
-    """Give an empty CUDA storage new memory, allocated for the stream of this handle.
+    """Allocate ``nbytes`` bytes for an empty CUDA storage, on the stream with this handle.
 
     Raises:
         torch.OutOfMemoryError: the device has too little memory.

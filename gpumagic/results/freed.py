@@ -44,7 +44,7 @@ class Freed(Result):
         verb = "would free" if self.dry_run else "freed"
         if not devices:
             be = "is" if self.dry_run else "was"
-            return [Line.of(f"There {be} nothing to free"), *dim_lines(self.notes)]
+            return [Line.of(f"There {be} nothing to free."), *dim_lines(self.notes)]
         blocks: list[Block] = []
         for ordinal in devices:
             columns = [Column(f"cuda:{ordinal} {verb}"), Column("Allocated", "right")]

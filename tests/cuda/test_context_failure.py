@@ -17,7 +17,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def held(virtual_gpu: Any) -> Any:
+def cuda_tensor(virtual_gpu: Any) -> Any:
     """A tensor, so that this process has a context."""
     return torch.ones(3, device="cuda")
 
@@ -50,7 +50,7 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
     ],
 )
 def test_a_dead_context_is_known_by_its_error(
-    virtual_gpu: Any, held: Any, code: int, cause: str
+    virtual_gpu: Any, cuda_tensor: Any, code: int, cause: str
 ) -> None:
     assert context_failure.check() is None
     virtual_gpu.end_context(code)
@@ -61,13 +61,13 @@ def test_a_dead_context_is_known_by_its_error(
     assert not virtual_gpu.calls("cudaMemGetInfo")  # and without asking again
 
 
-def test_a_lost_device_is_one(virtual_gpu: Any, held: Any) -> None:
+def test_a_lost_device_is_one(virtual_gpu: Any, cuda_tensor: Any) -> None:
     virtual_gpu.lose(0)
     assert context_failure.check() == "the device does not respond: it may be lost"
 
 
 @pytest.mark.parametrize("code", [2, 900], ids=["out of memory", "a capture under way"])
-def test_other_errors_leave_it_intact(virtual_gpu: Any, held: Any, code: int) -> None:
+def test_other_errors_leave_it_intact(virtual_gpu: Any, cuda_tensor: Any, code: int) -> None:
     virtual_gpu.fault("cudaMemGetInfo", code)
     assert context_failure.check() is None
 

@@ -36,8 +36,8 @@ def test_drawing() -> None:
     nothing = replace(
         FREED, allocated_after={0: 8 * GIB, 1: GIB}, reserved_after={0: 10 * GIB, 1: GIB}
     )
-    check_drawing(nothing, "There was nothing to free\na note")
-    check_drawing(Freed(dry_run=True), "There is nothing to free")
+    check_drawing(nothing, "There was nothing to free.\na note")
+    check_drawing(Freed(dry_run=True), "There is nothing to free.")
     check_drawing(Freed(error="no allocator"), "Nothing to free: no allocator")
 
 
