@@ -66,7 +66,24 @@ def clear(torch: ModuleType) -> None:
     for ordinal in (0, 1):
         torch.cuda.reset_peak_memory_stats(ordinal)
         torch.cuda.reset_accumulated_memory_stats(ordinal)
-        assert torch.cuda.memory_reserved(ordinal) == 0
+        assert torch.cuda.memory_reserved(ordinal) == 0, _held(torch)
+
+
+def _held(torch: ModuleType) -> str:
+    """Describe the tensors that an earlier test left, and what refers to them."""
+    gc.unfreeze()
+    lines = ["memory of an earlier test is still reserved"]
+    found = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+    for tensor in found:
+        if tensor.is_cuda:
+            lines.append(f"{tuple(tensor.shape)} on {tensor.device}")
+            referrers: list[Any] = [tensor]
+            for depth in range(1, 5):
+                ours = (found, referrers)
+                others = [r for r in gc.get_referrers(*referrers) if all(r is not o for o in ours)]
+                lines += [f"{'  ' * depth}{type(r).__name__}: {repr(r)[:200]}" for r in others[:5]]
+                referrers = others[:5]
+    return "\n".join(lines[:100])
 
 
 @pytest.fixture

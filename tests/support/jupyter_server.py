@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 TOKEN = "0123456789abcdef"
-_LONG_AGO = datetime.fromtimestamp(time.time() - 7200, timezone.utc).isoformat()
 
 
 def model(name: str, kernel: str, state: str = "idle", **changes: Any) -> dict[str, Any]:
-    """A session as a Jupyter server describes it."""
+    """A session as a Jupyter server describes it, of a kernel that has been idle for two hours."""
+    long_ago = datetime.fromtimestamp(time.time() - 7200, timezone.utc)
     return {
         "id": f"session-{kernel}",
         "path": f"sub/{name}",
         "name": name,
-        "kernel": {"id": kernel, "last_activity": _LONG_AGO, "execution_state": state},
+        "kernel": {"id": kernel, "last_activity": long_ago.isoformat(), "execution_state": state},
         **changes,
     }
 

@@ -178,7 +178,7 @@ def test_what_the_user_wraps_meanwhile_stays(watch: SynchronizationWatch, gpu_wo
         watch.stop()
         assert torch.Tensor.item is theirs
         watch.log.clear()
-        assert torch.zeros(1, device="cuda").item() == 0
+        assert isinstance(torch.zeros(1, device="cuda").item(), float)
         assert watch.log == []
     finally:
         del torch.Tensor.item

@@ -68,7 +68,12 @@ def test_runs_on_any_number_of_gpus(path: Path, devices: int) -> None:
         assert failed == meant_to_fail, cell.source
         first = cell.source.split(maxsplit=1)[0]
         if first in MAGICS[path.name] and "-q" not in cell.source:
-            displays = [o for o in cell.outputs if o.output_type == "display_data"]
+            displays = [
+                output
+                for output in cell.outputs
+                if output.output_type == "display_data"
+                and output.data.get("text/plain") != ""  # a progress display that was removed
+            ]
             assert displays, f"{cell.source!r} shows nothing"
             assert all({"text/html", "text/plain"} <= set(o.data) for o in displays)
             shown += 1
