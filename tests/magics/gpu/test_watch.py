@@ -238,7 +238,7 @@ def test_a_refused_restart_goes_on(begin: Callable[..., Any], ip: Any, virtual_g
 
 
 def test_in_a_terminal_it_runs_in_the_foreground(
-    run_cell: Callable[..., Any], virtual_gpu: Any, tmp_path: Path
+    run_cell: Callable[..., Any], clock: None, tmp_path: Path
 ) -> None:
     run_cell("%gpu watch --every 0.01 --for 0.05")
     assert not threads()
