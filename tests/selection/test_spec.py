@@ -92,9 +92,7 @@ def test_an_invalid_spec_is_one_clear_line(text: str, expected: str) -> None:
 
 def test_a_device_without_a_uuid_cannot_be_written() -> None:
     lost = (Device(0, error="the GPU is lost"),)
-    with pytest.raises(
-        DeviceError, match=r"GPU 0 cannot be chosen: its UUID is not known .*the GPU is lost"
-    ):
+    with pytest.raises(DeviceError, match=r"GPU 0 cannot be chosen: its .*the GPU is lost"):
         resolve(parse("0"), lost)
     start = "start the kernel with CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES=1"
     for choose in (lambda d: resolve(parse("1"), d), lambda d: pick(d, 1, Wants())):
