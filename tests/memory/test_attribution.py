@@ -324,7 +324,7 @@ class Kind:
 
 
 def test_a_plugin_that_is_in_no_list_of_modules(torch: ModuleType, tmp_path: Path) -> None:
-    """By its own names if it has one, and by whatever keeps a part of it."""
+    """By its own names if it has one, and by what references a part of it."""
     (tmp_path / "plugin.py").write_text(PLUGIN)
 
     def load() -> ModuleType:
@@ -367,7 +367,7 @@ def sizes(device: DeviceHolders) -> dict[str, int]:
 def test_a_module_of_the_users_that_only_a_function_of_its_leads_to(
     torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is held by Python's list of modules, and called as there."""
+    """It is in `sys.modules`, and has its name there."""
     (tmp_path / "my_parts").mkdir()
     (tmp_path / "my_parts" / "__init__.py").write_text("")
     (tmp_path / "my_parts" / "cache.py").write_text("STORE = []\nfill = STORE.append\n")
@@ -441,7 +441,7 @@ def test_an_allocator_without_counters_is_noted(
 
 
 def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
-    """The time is looked at within a list, too; without a deadline all of it is looked at."""
+    """The clock is read within a list, too; without a deadline all of it is visited."""
     from gpumagic.memory.allocator_blocks import Blocks
     from gpumagic.memory.object_graph import Root, walk
 

@@ -171,7 +171,7 @@ def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., K
 def test_a_choice_whose_verification_is_broken_off_is_not_made(
     fresh_kernel: Kernel, cell: str
 ) -> None:
-    """It may take long: a copy of the process is asked, or the driver in a child."""
+    """It may take long: a fork of the process does it, or a child with the driver."""
     fresh_kernel.run(
         "from gpumagic.selection import apply\n"
         "def verify(*_): raise KeyboardInterrupt\n"
