@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import subprocess
 import sys
 import types
 import warnings
@@ -583,33 +582,16 @@ print(device["x"].bytes, device.rounding, device.allocated == torch.cuda.memory_
 """
 
 
-def test_an_allocator_that_does_not_list_its_blocks(child_environment: Any) -> None:
-    environment = child_environment(env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    told = _run(OTHER_ALLOCATOR, environment)
-    assert told.startswith("4000 None True True")
-    assert "does not list its blocks" in told
+def test_an_allocator_that_does_not_list_its_blocks(run_python: Callable[..., str]) -> None:
+    printed = run_python(OTHER_ALLOCATOR, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert printed.startswith("4000 None True True")
+    assert "does not list its blocks" in printed
 
 
-def test_without_a_gpu_in_use(child_environment: Any) -> None:
-    environment = child_environment()
-    assert "torch is not imported" in _run(
-        "import gpumagic; print(gpumagic.holders())", environment
-    )
-    script = "import torch, gpumagic; print(gpumagic.holders(), torch.cuda.is_initialized())"
-    assert _run(script, environment).endswith("False")
-
-
-def _run(script: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def test_without_a_gpu_in_use(run_python: Callable[..., str]) -> None:
+    assert "torch is not imported" in run_python("import gpumagic; print(gpumagic.holders())")
+    code = "import torch, gpumagic; print(gpumagic.holders(), torch.cuda.is_initialized())"
+    assert run_python(code).endswith("False")
 
 
 @pytest.mark.usefixtures("all_objects")
