@@ -17,6 +17,7 @@ from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
 from gpumagic.system.paths import output_path
 
+#: The options of `add_options`.
 OPTIONS = {"--save", "--against", "--fail-above", "--strict"}
 
 
