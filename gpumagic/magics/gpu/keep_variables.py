@@ -228,7 +228,9 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     return [*notes, *session.restore(shell, payload["session"])]
 
 
-def _notes(restored: keep.Restored, payload: Mapping[str, Any], devices: _Devices) -> list[str]:
+def _notes(
+    restored: variables.Restored, payload: Mapping[str, Any], devices: _Devices
+) -> list[str]:
     """Return notes on what was restored, and how."""
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
     if restored.imported:
@@ -246,7 +248,7 @@ def _notes(restored: keep.Restored, payload: Mapping[str, Any], devices: _Device
     return notes
 
 
-def _notes_on_losses(shell: Any, restored: keep.Restored, resumed: Resumed) -> list[str]:
+def _notes_on_losses(shell: Any, restored: variables.Restored, resumed: Resumed) -> list[str]:
     """Return notes on what was not restored, and why."""
     notes, payload = list[str](), resumed.payload
     unreadable = payload["lost_with_context"]
