@@ -136,7 +136,7 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh_kernel: Kernel) ->
     choose(fresh_kernel, "off", status="applied")
     fresh_kernel.run("torch.ones(2, requires_grad=True).sum().backward()")
     result = choose(fresh_kernel, "on", status="too-late", devices=[])
-    assert "failed, and does not start again in this process" in result["stderr"]
+    assert "CUDA failed to start while all GPUs were hidden" in result["stderr"]
     # NVML, which knows nothing of that, is not asked any more.
     assert fresh_kernel.value("torch.cuda.is_available()") is False
 
