@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +147,25 @@ def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str,
         return python_environment(variables)
 
     return make
+
+
+@pytest.fixture
+def run_python(child_environment: Callable[..., dict[str, str]]) -> Callable[..., str]:
+    """``run_python(code, env=None)``: what a new process prints that runs ``code``."""
+
+    def run(code: str, env: Mapping[str, str | None] | None = None) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=child_environment(env=env),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
 
 
 @pytest.fixture

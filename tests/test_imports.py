@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -182,17 +180,9 @@ print(json.dumps({
 """
 
 
-def test_loading_imports_nothing_heavy(child_environment: Callable[..., dict[str, str]]) -> None:
+def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
     """No torch, no pynvml, no rich, no pandas; no thread; the driver not opened."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(run_python(LOADING).splitlines()[-1])
     heavy = {
         "torch",
         "pynvml",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpumagic.cluster import distributed
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.rpc import TIMEOUT, call
+from gpumagic.cluster.rpc import TIMEOUT, Reply, call
 from gpumagic.cluster.selection import complete_table, devices
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
@@ -54,15 +54,8 @@ def init_group(
     first = min(planned)
     names = {e.host: None for e in found if hosts[e.engine] != hosts[first] and e.host}
     others = [*names, cluster.location] if names and cluster.location else [*names]
+    prepared = _prepare(cluster, chosen, first, others, timeout)
     notes = list(_about_devices(found, planned))
-    # Only the master needs an address for the others.
-    roles = {
-        e: {"other_hosts": others if e == first else [], "is_master": e == first} for e in chosen
-    }
-    prepared = call(cluster, chosen, "rendezvous", each=roles, timeout=timeout)
-    for engine, reply in prepared.items():
-        if reply.error is not None:
-            raise DeviceError(f"engine {engine}: {reply.error}; no process group was made")
     if backend == "auto":
         usable = all(reply.value[2] for reply in prepared.values())
         backend = "nccl" if usable and _own_devices(found) else "gloo"
@@ -86,6 +79,25 @@ def init_group(
         return ProcessGroup(failed=failed)
     master = None if file else f"{address}:{port}"
     return ProcessGroup(joined, backend, master, failed, tuple(notes))
+
+
+def _prepare(
+    cluster: Cluster, engines: Sequence[int], first: int, others: Sequence[str], timeout: float
+) -> dict[int, Reply]:
+    """Prepare the rendezvous on every engine; ``first`` is rank 0, ``others`` the other hosts.
+
+    Raises:
+        DeviceError: an engine cannot take part.
+    """
+    # Only the master needs an address for the others.
+    roles = {
+        e: {"other_hosts": others if e == first else [], "is_master": e == first} for e in engines
+    }
+    prepared = call(cluster, engines, "rendezvous", each=roles, timeout=timeout)
+    for engine, reply in prepared.items():
+        if reply.error is not None:
+            raise DeviceError(f"engine {engine}: {reply.error}; no process group was made")
+    return prepared
 
 
 def _first_device(each: EngineDevices) -> str | None:

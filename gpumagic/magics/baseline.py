@@ -17,6 +17,9 @@ from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
 from gpumagic.system.paths import output_path
 
+#: The options of `add_options`.
+OPTIONS = {"--save", "--against", "--fail-above", "--strict"}
+
 
 def add_options(parser: Parser, fails: str) -> None:
     """Add ``--save``, ``--against``, ``--fail-above`` and ``--strict``; ``fails`` says at what."""
@@ -37,12 +40,6 @@ def add_options(parser: Parser, fails: str) -> None:
         action="store_true",
         help="with --against: fail also where device, driver or torch are others",
     )
-
-
-def is_wanted(options: argparse.Namespace) -> bool:
-    """Return whether one of the options is given."""
-    given = (options.save, options.against, options.fail_above)
-    return options.strict or any(value is not None for value in given)
 
 
 class Baseline:

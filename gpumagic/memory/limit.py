@@ -7,7 +7,6 @@ not hold outside of it. Where the limit is reached, torch raises its own out-of-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
@@ -20,14 +19,12 @@ from gpumagic.system import text
 _UNKNOWN = 0
 
 
-@dataclass
 class MemoryLimit:
     """The limit of this process, and the user's own fractions from before."""
 
-    #: Bytes of each device; None for no limit.
-    size: int | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        #: Bytes of each device; None for no limit.
+        self.size: int | None = None
         self._before: dict[int, float] = {}
         self._waits = False
 
@@ -49,13 +46,14 @@ class MemoryLimit:
         self.update()
 
     def _check(self, size: int) -> None:
-        totals = [memory.total for memory in memory_report().devices.values()]
+        devices = memory_report().devices
+        totals = [memory.total for memory in devices.values()]
         largest = max((total for total in totals if total is not None), default=None)
         if largest is not None and size >= largest and None not in totals:
             raise DeviceError(
                 f"{bytes_(size)} are no limit: no GPU here has more than {bytes_(largest)}"
             )
-        for ordinal, memory in memory_report().devices.items():
+        for ordinal, memory in devices.items():
             outside = memory.outside or _UNKNOWN
             if memory.context and outside >= size:
                 raise DeviceError(

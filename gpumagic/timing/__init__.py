@@ -12,7 +12,7 @@ Line by line
     `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
     `synchronizations` (calls that wait), `line_verdict` (what limits the cell), `line_profiler`
     (all of these for one run).
-Uses
+Functions and magics
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
     (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and `profiler`
     (``--kernels``, ``--trace``), `energy`, `flops` and `peaks` (``--energy``, ``--flops``).

@@ -69,7 +69,7 @@ def _is_in_use(torch: Any, kind: str) -> bool:
     module = torch.backends.mps if kind == "mps" else getattr(torch, kind)
     if not module.is_available():
         return False
-    # XPU is initialised when it is first used, as CUDA is; MPS has no such function.
+    # XPU is initialised when it is first used, as CUDA is; MPS has no `is_initialized`.
     return bool(getattr(module, "is_initialized", lambda: True)())
 
 

@@ -372,7 +372,7 @@ class Benchmark:
 
 
 def _round_up(value: float) -> int:
-    """Return the next number of the series 1, 2, 5, 10, 20…."""
+    """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
     decade = 1
     while True:
         for step in (1, 2, 5):

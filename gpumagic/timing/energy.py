@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, cast
@@ -34,17 +35,21 @@ class Energy:
     note: str
 
 
-class EnergyMeter:
-    """The energy counters of some devices, read before and after the code."""
+class EnergyMeter(AbstractContextManager["EnergyMeter"]):
+    """A context manager that reads the counters of some devices before and after its body.
+
+    ``found`` is set if the body did not raise.
+    """
 
     def __init__(self, ordinals: Iterable[int]) -> None:
+        self.found: Energy | None = None
         self._uuids = {ordinal: torch_cuda.uuid(ordinal) for ordinal in ordinals}
         self._started = 0.0
         self._before: dict[int, int | None] = {}
         self._session: Any = None
         self._error: str | None = None
 
-    def start(self) -> None:
+    def __enter__(self) -> EnergyMeter:
         """Wait for the devices' earlier work, and read the counters."""
         from gpumagic.cuda import nvml
 
@@ -52,13 +57,18 @@ class EnergyMeter:
             self._session = nvml.session()
         except DeviceError as error:
             self._error = str(error)
-            return
+            return self
         for ordinal in self._uuids:
             torch_cuda.synchronize(ordinal)
         self._before = self._read()
         self._started = perf_counter()
+        return self
 
-    def stop(self) -> Energy:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.found = self._energy()
+
+    def _energy(self) -> Energy:
         """Wait for the work, read the counters again and return the difference."""
         if self._error is not None:
             return Energy(None, None, f"no energy: {self._error}")

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 
 #: Repeats before the first test, and the factor between tests: each test of the same data is
-#: another chance to stop by chance, so there are few.
+#: another opportunity to stop by chance, so there are few.
 FIRST_LOOK = 10
 NEXT_LOOK = 1.25
 #: Standard errors that a rank sum exceeds by chance once in eighty times.

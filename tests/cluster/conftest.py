@@ -1,4 +1,4 @@
-"""Clusters for the tests here: one of two engines for all that change nothing, others as needed."""
+"""Clusters for these tests: one of two engines for tests that change nothing, others as needed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _environment() -> Mapping[str, str]:
 class Shared:
     """A cluster that several tests use, replaced by a fresh one when a test has changed it.
 
-    Forked, a whole cluster is there sooner than its engines could be restarted in place.
+    A forked cluster starts sooner than its engines could be restarted in place.
     """
 
     def __init__(self, start: Callable[[], Cluster]) -> None:
@@ -67,7 +67,7 @@ class Shared:
         self.cluster: Cluster | None = None
 
     def fresh(self) -> Cluster:
-        """Two engines as they are when they have been started."""
+        """Two engines in the state in which they start."""
         try:
             if self.cluster is not None and not self.cluster.used():
                 return self.cluster
@@ -97,7 +97,7 @@ def shared(
 
 @pytest.fixture
 def engines_gpus(_environment: Mapping[str, str]) -> Iterator[World]:
-    """The virtual GPUs of the shared engines, to change; afterwards they are as they were."""
+    """The virtual GPUs of the shared engines, to change; restored afterwards."""
     world = World.current(_environment)
     yield world
     world.reset()

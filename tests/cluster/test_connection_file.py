@@ -1,4 +1,4 @@
-"""Connection files that others have written, or may have: none chooses where code is sent."""
+"""Connection files that other users may have written: none is used."""
 
 from __future__ import annotations
 

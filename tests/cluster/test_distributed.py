@@ -81,7 +81,7 @@ def test_other_users_and_hosts_cannot_join(grouped_engines: Cluster, run: Run) -
 
 
 def test_a_rank_that_does_not_come(grouped_engines: Cluster, run: Run) -> None:
-    """It is named, and the next barrier is one again."""
+    """It is named, and the next barrier works."""
     grouped_engines.run(0, "import gpumagic.cluster.distributed as r; r._BARRIER_TIMEOUT = 0.5")
     grouped_engines.run(
         1, "import gpumagic.cluster.distributed as r; real = r.barrier; r.barrier = lambda: True"
@@ -198,7 +198,7 @@ def test_a_barrier_when_the_store_is_gone(grouped_engines: Cluster, run: Run) ->
 
 
 def test_nccl_where_there_are_gpus(two_engines: Cluster) -> None:
-    """What ``--backend auto`` goes by; NCCL itself needs real GPUs."""
+    """The condition of ``--backend auto``; NCCL itself needs real GPUs."""
     source = "__import__('gpumagic.cluster.distributed', fromlist=['r']).rendezvous(())[2]"
     assert two_engines.value(0, source) is True
     two_engines.renew()

@@ -24,7 +24,7 @@ COUNT = "__import__('torch').cuda.device_count()"
 
 
 def test_engines_where_it_is_too_late_restart(two_engines: Cluster, run: Run) -> None:
-    """The engine keeps its id and its process; what waits behind it, others' too, is answered."""
+    """The engine keeps its id and process; queued requests, other clients' too, are answered."""
     two_engines.run(0, f"{INITIALISE_CUDA}; mine = 1")
     run(two_engines, "%gpu cluster -q")
 
@@ -114,7 +114,7 @@ def test_a_restart_that_would_lose_something(two_engines: Cluster, run: Run) -> 
 def test_a_restarted_engine_imports_nothing_from_its_folder(
     cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path
 ) -> None:
-    """Nor does it lose it, or what its relative options meant."""
+    """It keeps the folder, and its relative options their meaning."""
     cluster = cluster_of(1)
     planted = PlantedModules(tmp_path)
     cluster.run(

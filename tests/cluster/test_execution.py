@@ -65,8 +65,8 @@ def test_repeated(cuda_engines: Cluster, run: Run) -> None:
 def test_host_bound_ranks_are_named(cuda_engines: Cluster, run: Run, engines_gpus: World) -> None:
     """A launch takes the host a hundred times as long as the GPU on one, the reverse on the other.
 
-    Whatever else the host is held up with makes the one no less host-bound, and the other's GPU has
-    so much to do that the host would have to be held up for 100 ms, most of five times.
+    A delayed host makes the one no less host-bound, and the other's GPU has so much work that the
+    host would have to be delayed by 100 ms in most of five runs.
     """
     engines_gpus.set_launch_cost(300e-6)
     cell = (

@@ -96,7 +96,7 @@ def test_training_as_in_the_documents(grouped_engines: Cluster, run: Run) -> Non
 
 
 def test_ranks_start_together(grouped_engines: Cluster, run: Run) -> None:
-    """One reaches the cell half a second late: no one's clock counts that."""
+    """One reaches the cell half a second late: no clock counts that."""
     late = grouped_engines.client[1].execute("import time; time.sleep(0.7)", block=False)
     # The engines are asked beforehand whether they are there: only then does one get its work.
     timing = run(grouped_engines, "%%cudatime --cluster -o -q\nimport time\ntime.sleep(0.05)").value

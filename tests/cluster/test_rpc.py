@@ -1,4 +1,4 @@
-"""An engine's answer is data: gpumagic unpickles none of it, and it must fit the question."""
+"""An engine's reply is data: gpumagic unpickles none of it, and checks its type."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ HOSTILE = "\x1b]0;owned\x07\u202e"
     ],
 )
 def test_why_there_is_no_answer_is_one_short_line(outcome: Any) -> None:
-    """In what is returned, too, not only where it is drawn."""
+    """In the result too, not only where it is shown."""
     error = rpc._reply(3, rpc._type_of("prepare"), outcome).error
     assert error is not None
     assert error.isprintable()
@@ -191,7 +191,7 @@ def test_what_the_engine_sends_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_pickle_in_the_questions() -> None:
-    """ipyparallel has its own; what gpumagic asks and answers has none."""
+    """ipyparallel has its own; gpumagic's requests and replies have none."""
     for module in (rpc, engine, results):
         assert "pickle" not in Path(inspect.getfile(module)).read_text()
 

@@ -104,7 +104,7 @@ def test_what_a_silent_engine_is_pinned_to_is_not_known(
 
 
 def test_each_gets_of_what_its_task_was_given(cluster_of: Callable[..., Cluster], run: Run) -> None:
-    """One instance for each task, as schedulers do it: not even another's of the same device."""
+    """One instance for each task, as schedulers do it: no other instance of the same device."""
     parts = [f"MIG-{i}1111111-2222-3333-4444-555555555555" for i in (1, 2)]
     scenario = Scenario(devices=[GPU(mig=tuple(Mig(uuid=uuid) for uuid in parts)), GPU()])
     masks = [{"CUDA_VISIBLE_DEVICES": uuid} for uuid in (parts[1], "1")]

@@ -1,4 +1,4 @@
-"""The explanation below a traceback: never an error of its own, and nothing kept."""
+"""The explanation below a traceback: it raises nothing and keeps no reference."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_in_a_terminal_the_cursor_goes_up(ip: Any) -> None:
 
 
 class Screen(Terminal):
-    """A terminal of ``columns`` and ``lines`` that moves its cursor as told, and scrolls."""
+    """A terminal of ``columns`` and ``lines`` that obeys cursor sequences, and scrolls."""
 
     def __init__(self, columns: int, lines: int) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ UNLIKE = re.compile(
 
 
 def outputs(kernel: Kernel, first: str) -> list[str]:
-    """What each of `CELLS` shows, after ``first``, in the one form that all processes share."""
+    """Return what each of `CELLS` shows, after ``first``, in a form equal in all processes."""
     kernel.run(f"import os, warnings; before = dict(os.environ); VARIABLE = {VARIABLE!r}")
     kernel.run(first)
     shown = []
@@ -82,7 +82,7 @@ def outputs(kernel: Kernel, first: str) -> list[str]:
 
 
 def joined(outputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outputs as a front end has them: how many messages a stream takes, time decides."""
+    """Join the messages of a stream, whose number depends on time, as a front end does."""
     found: list[dict[str, Any]] = []
     for each in outputs:
         if found and each.get("name") and found[-1].get("name") == each["name"]:
@@ -94,7 +94,7 @@ def joined(outputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(600)  # three kernels, some fifty requests each
 def test_nothing_but_our_own_lines_differs(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """Where a line after each cell is asked for, too; here no cell has anything to say."""
+    """Also with lines after cells switched on; here no cell has such a line."""
     (tmp_path / "failing.py").write_text("import json\nimport no_such_package\n")
     (tmp_path / "broken_syntax.py").write_text("def (:\n")
     (tmp_path / "warns.py").write_text(
@@ -111,7 +111,7 @@ def test_nothing_but_our_own_lines_differs(kernel: Callable[..., Kernel], tmp_pa
 def test_no_warning_of_torchs_where_nvml_cannot_be_initialised(
     kernel: Callable[..., Kernel],
 ) -> None:
-    """torch asks NVML because of us, and would warn of NVML's answer because of us."""
+    """torch calls NVML because of gpumagic, and would warn of its error because of that."""
     not_loaded = {"/proc/driver/nvidia/version": None}
     fresh = kernel(Scenario(devices=0, faults={"nvmlInit*": 9, "cuInit": 100}, files=not_loaded))
     assert fresh.run("import torch\ntorch.cuda.is_available()").stderr == ""

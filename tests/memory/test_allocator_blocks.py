@@ -1,4 +1,4 @@
-"""The allocator's blocks: where a tensor lies among them, and what would be left without some."""
+"""The allocator's blocks: which one is a tensor's, and what is left when some are freed."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import subprocess
 import sys
 import types
 import warnings
@@ -324,7 +323,7 @@ class Kind:
 
 
 def test_a_plugin_that_is_in_no_list_of_modules(torch: ModuleType, tmp_path: Path) -> None:
-    """By its own names if it has one, and by whatever keeps a part of it."""
+    """By its own names if it has one, and by what references a part of it."""
     (tmp_path / "plugin.py").write_text(PLUGIN)
 
     def load() -> ModuleType:
@@ -367,7 +366,7 @@ def sizes(device: DeviceHolders) -> dict[str, int]:
 def test_a_module_of_the_users_that_only_a_function_of_its_leads_to(
     torch: ModuleType, new: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is held by Python's list of modules, and called as there."""
+    """It is in `sys.modules`, and has its name there."""
     (tmp_path / "my_parts").mkdir()
     (tmp_path / "my_parts" / "__init__.py").write_text("")
     (tmp_path / "my_parts" / "cache.py").write_text("STORE = []\nfill = STORE.append\n")
@@ -441,7 +440,7 @@ def test_an_allocator_without_counters_is_noted(
 
 
 def test_a_long_list_ends_with_the_time(torch: ModuleType, new: Any) -> None:
-    """The time is looked at within a list, too; without a deadline all of it is looked at."""
+    """The clock is read within a list, too; without a deadline all of it is visited."""
     from gpumagic.memory.allocator_blocks import Blocks
     from gpumagic.memory.object_graph import Root, walk
 
@@ -583,33 +582,16 @@ print(device["x"].bytes, device.rounding, device.allocated == torch.cuda.memory_
 """
 
 
-def test_an_allocator_that_does_not_list_its_blocks(child_environment: Any) -> None:
-    environment = child_environment(env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-    told = _run(OTHER_ALLOCATOR, environment)
-    assert told.startswith("4000 None True True")
-    assert "does not list its blocks" in told
+def test_an_allocator_that_does_not_list_its_blocks(run_python: Callable[..., str]) -> None:
+    printed = run_python(OTHER_ALLOCATOR, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert printed.startswith("4000 None True True")
+    assert "does not list its blocks" in printed
 
 
-def test_without_a_gpu_in_use(child_environment: Any) -> None:
-    environment = child_environment()
-    assert "torch is not imported" in _run(
-        "import gpumagic; print(gpumagic.holders())", environment
-    )
-    script = "import torch, gpumagic; print(gpumagic.holders(), torch.cuda.is_initialized())"
-    assert _run(script, environment).endswith("False")
-
-
-def _run(script: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def test_without_a_gpu_in_use(run_python: Callable[..., str]) -> None:
+    assert "torch is not imported" in run_python("import gpumagic; print(gpumagic.holders())")
+    code = "import torch, gpumagic; print(gpumagic.holders(), torch.cuda.is_initialized())"
+    assert run_python(code).endswith("False")
 
 
 @pytest.mark.usefixtures("all_objects")

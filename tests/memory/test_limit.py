@@ -1,4 +1,4 @@
-"""A bound as if the device were smaller: torch's own out-of-memory error comes at it."""
+"""A bound as if the device were smaller: beyond it torch raises its own out-of-memory error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory, explained below the traceback: what is said, how soon, and what stays."""
+"""Out of memory, explained below the traceback: the text, its time, and its side effects."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_freed_memory_of_the_cell_itself_is_no_remedy(cells: Any, ip: Any, case:
 def test_one_large_variable_does_not_hide_the_others(
     torch: ModuleType, cells: Any, ip: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However little time there is; and what is not known is said to be that."""
+    """Also in very little time; and what is unknown is called unknown."""
     cells("first = {i: (i, [i]) for i in range(20_000)}; a = new(8); listed = [1, new(4)]; new(2)")
     cells("model = torch.nn.Linear(2**14, 2**14, device='cuda')")
     cells("first[-1] = (0, [0, [new(1)]])")

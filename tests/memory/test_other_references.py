@@ -164,7 +164,7 @@ del thread
 def test_to_look_at_a_thread_keeps_nothing_and_changes_no_variables(
     torch: ModuleType, cells: Any
 ) -> None:
-    """What a function is done with goes, and its dictionary of variables is as it was."""
+    """A function's former variables are freed, and its dictionary of variables is unchanged."""
     cells(READ)
     try:
         found = device(cells)

@@ -1,4 +1,4 @@
-"""The ledger: exact figures of every scope, and the user's counters as if it were not there."""
+"""The ledger: exact figures of every scope, and unchanged counters for the user."""
 
 from __future__ import annotations
 

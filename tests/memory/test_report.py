@@ -1,4 +1,4 @@
-"""What the report knows on all sorts of machines, and what it must not do to find out."""
+"""The report on all kinds of machines, and what it must not do."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gp
 
 
 def test_a_remainder_below_zero_is_unknown() -> None:
-    """NVML looks a moment earlier than the allocator, and may not have seen the last segment."""
+    """NVML is read before the allocator, and may not include the last segment."""
     assert report._outside(3 * MIB, 2 * MIB, True) == MIB
     assert report._outside(2 * MIB, 2 * MIB, True) == 0
     assert report._outside(2 * MIB, 3 * MIB, True) is None

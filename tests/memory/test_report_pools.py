@@ -39,7 +39,7 @@ def test_pools(torch: ModuleType) -> None:
 
 
 def test_a_pool_that_graphs_share(torch: ModuleType) -> None:
-    """torch tells it by a handle that looks like a MemPool's: neither is said to be it alone."""
+    """torch lists it by a handle that looks like a MemPool's: the note names both."""
     graph = torch.cuda.CUDAGraph()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the graph is empty

@@ -1,4 +1,4 @@
-"""Whose connections a restart waits for: those of front ends, not whatever is open to a port."""
+"""The connections that a restart waits for: those of front ends, not others to its ports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 def test_a_socket_is_read_without_a_default_timeout() -> None:
-    """What it stands for stays blocking for its owner, and a look never waits."""
+    """The socket stays blocking for its owner, and reading its state never waits."""
     ours, theirs = socket.socketpair()
     socket.setdefaulttimeout(FOR_EVER)
     try:
@@ -83,7 +83,7 @@ class Front:
             self.clients.append(client)
 
     def disturb(self) -> None:
-        """Connect to each port twice, and say nothing, or no more than half a greeting."""
+        """Connect to each port twice, and send nothing, or half a greeting."""
         for name in CHANNELS:
             count = len([*connections._connections(self.port(name))])
             for said in (b"", GREETING):
@@ -144,7 +144,7 @@ def test_a_client_that_has_not_come_back_is_waited_for(front: Front) -> None:
 
 @needs_root
 def test_another_users_connections_are_not_waited_for_long(front: Front) -> None:
-    """Not even those that speak zmq: it knows no password here."""
+    """Not even those that speak zmq, which has no password here."""
     front.connect()
     source = f"""
 import os, sys, zmq

@@ -1,4 +1,4 @@
-"""The new process is what a start of it would be: configured alike, nothing of the old one left."""
+"""The new process is like a newly started one: same configuration, nothing of the old one."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def children():
 
 
 def test_nothing_of_the_old_process_stays(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """Folders, helpers and what is ignored or blocked go, as at the end of a kernel."""
+    """Folders, helper processes, ignored and blocked signals end, as at the end of a kernel."""
     k = kernel()
     k.run(f"{FREEZE}{LEFT.format(folder=str(tmp_path))}")
     assert list(tmp_path.glob("left-*"))
@@ -155,7 +155,7 @@ sys.stdout = Tee(sys.stdout)
 
 
 def test_what_c_code_writes_is_shown_after_a_tee(kernel: Callable[..., Kernel]) -> None:
-    """The descriptors are given back whatever the user has put in the place of sys.stdout."""
+    """The descriptors are restored whatever the user has assigned to sys.stdout."""
     k = kernel()
     k.run(FREEZE + TEE)
     assert k.run("%gpu 1 --restart").status == "ok"

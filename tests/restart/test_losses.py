@@ -1,4 +1,4 @@
-"""Which threads and tasks a restart would take from the user: found by what they run."""
+"""The threads and tasks of the user that a restart would end, found by what they run."""
 
 from __future__ import annotations
 

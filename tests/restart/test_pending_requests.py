@@ -180,8 +180,8 @@ def test_many_restarts(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
 def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
     """Before, during and after the exec, every few milliseconds: each is answered, once.
 
-    Apart from one, perhaps: zmq acknowledges nothing, so what is on its way at the very moment in
-    which a connection is closed is lost.
+    Except perhaps one: zmq acknowledges nothing, so a message that is under way when a connection
+    is closed is lost.
     """
     k = kernel()
     k.run(FREEZE)
@@ -204,7 +204,7 @@ def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
 
 
 def test_when_the_system_refuses(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """At the last moment: the kernel goes on as it was, its clients too, and may ask again.
+    """At the last moment: the kernel and its clients are unchanged, and it may be asked again.
 
     So it does although exit functions have run: its history, logs and finalizers still work.
     """

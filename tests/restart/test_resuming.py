@@ -1,4 +1,4 @@
-"""There is no way back past ``execve``: whatever happens there, the cell that asked is answered."""
+"""After ``execve`` there is no way back: in every case the cell that asked gets a reply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wait_for(path: Path, timeout: float = 120) -> None:
 
 
 class Gate:
-    """An IPython profile whose startup file waits at a gate, which holds up the new process."""
+    """An IPython profile whose startup file waits for a file, which delays the new process."""
 
     def __init__(self, folder: Path) -> None:
         startup = folder / "ipython" / "profile_default" / "startup"
@@ -54,7 +54,7 @@ def gate(tmp_path: Path) -> Gate:
 def test_an_interrupt_of_the_new_process_waits_for_the_reply(
     kernel: Callable[..., Kernel], gate: Gate
 ) -> None:
-    """What was kept is back, the cells behind do not run: that is what an interrupt is for."""
+    """Kept variables are back; the queued cells do not run, as after any interrupt."""
     k = kernel(env=gate.env)
     k.run(f"{FREEZE}; x = [1]")
     gate.close()
@@ -136,7 +136,7 @@ def test_an_interrupt_that_is_repeated_ends_what_hangs(
 def test_an_interrupt_before_withdraws_the_restart(
     kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
-    """Until the last moment; here the child that tries the environment out is held up."""
+    """Until the last moment; here the child that tries the environment is delayed."""
     k = kernel()
     k.run(f"{FREEZE}; kept = 1")
     (tmp_path / "site").mkdir()
@@ -169,7 +169,7 @@ def _adapters(pid: int) -> list[str]:
 
 @pytest.mark.parametrize("off_again", [False, True], ids=["on", "off again"])
 def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> None:
-    """It replaces os.execve, and has what starts Python start it under the debugger."""
+    """It replaces os.execve, and makes processes start Python under the debugger."""
     pytest.importorskip("debugpy")
     k = kernel()
     k.run(f"{FREEZE}; import os; pid = os.getpid()\nclass Kept:\n    a = 5\nx = Kept()")
@@ -205,7 +205,7 @@ def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> No
 
 
 def test_found_only_through_the_path_of_the_notebook(kernel: Callable[..., Kernel]) -> None:
-    """The new process finds the gpumagic of the old one all the same."""
+    """The new process finds the gpumagic of the old one nevertheless."""
     without = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join(entry for entry in without if entry and Path(entry) != ROOT)
     k = kernel(load=False)
@@ -263,7 +263,7 @@ def test_a_process_that_would_not_start_is_detected_before(
 
 
 def test_the_ports_are_never_free(kernel: Callable[..., Kernel]) -> None:
-    """A neighbour who waits for them would get the next cells: the listening sockets stay open."""
+    """Another process that waits for them would get the next cells: the sockets stay open."""
 
     def listening() -> dict[int, str]:
         ports = k.client.get_connection_info()

@@ -1,4 +1,4 @@
-"""What a restart takes from the working folder, and what others' connections do to it."""
+"""What a restart imports from the working folder, and connections of other users."""
 
 from __future__ import annotations
 

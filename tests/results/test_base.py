@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -92,18 +91,10 @@ def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_results_import_nothing_heavy(child_environment: Callable[..., dict[str, str]]) -> None:
+def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
     source = (
         "import sys, gpumagic.results\n"
         "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
         "print(sorted(heavy & {*sys.modules}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_python(source) == "[]"

@@ -61,7 +61,7 @@ ALL = {
 
 
 class Namespace(dict[str, Any]):
-    """Short in a failed test's report: showing a tensor of the virtual GPU may take for ever."""
+    """A short ``repr`` for failed tests: showing a tensor of the virtual GPU may take very long."""
 
     def __repr__(self) -> str:
         return f"<{', '.join(self)}>"

@@ -1,4 +1,4 @@
-"""What the timing tests share."""
+"""Fixtures of the timing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated runs: when they stop, cold caches, compilation; what they leave behind."""
+"""Repeated runs: when they stop, cold caches, compilation, side effects."""
 
 from __future__ import annotations
 

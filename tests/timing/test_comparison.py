@@ -127,7 +127,7 @@ def test_another_baseline_comes_first() -> None:
     ],
 )
 def test_wall_times_where_gpu_times_cannot_be_compared(fields: Any, says: str) -> None:
-    """An upper bound over a time is no ratio: what was measured of both is compared."""
+    """An upper bound has no ratio to a time: a quantity that both have is compared."""
     slow = timing(0.02, 0.021, 0.022, 0.0205, wall=1.5, **fields)
     compared = gpumagic.compare({"a": timing(0.01, 0.011, 0.012, 0.0105, wall=1.0), "b": slow})
     assert compared.quantity == "wall"

@@ -34,7 +34,7 @@ def test_a_stream_that_is_not_torchs_keeps_the_context_busy(gpu_work: Any) -> No
 def test_an_older_driver_has_none(
     gpu_work: Any, virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the CPU time of the wait tells: here the wait is the virtual clock's."""
+    """Then the CPU time of the wait is used: here it is of the virtual clock."""
     virtual_gpu.fault("cuCtxRecordEvent", 801)
     assert not ContextEvent(0).known
     monkeypatch.setattr(context_event, "thread_time", time.perf_counter)

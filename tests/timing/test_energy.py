@@ -11,11 +11,10 @@ from gpumagic.timing.energy import EnergyMeter
 
 
 def measured(gpu_work: Any, seconds: float, ordinals: tuple[int, ...] = (0,)) -> Any:
-    meter = EnergyMeter(ordinals)
-    meter.start()
-    for ordinal in ordinals:
-        gpu_work.sleep(seconds, ordinal)
-    return meter.stop()
+    with EnergyMeter(ordinals) as meter:
+        for ordinal in ordinals:
+            gpu_work.sleep(seconds, ordinal)
+    return meter.found
 
 
 def watts(ordinal: int = 0) -> float:

@@ -78,7 +78,7 @@ def foreign(gpu_work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[
 @pytest.mark.parametrize("own", [0.0, 0.4])
 @pytest.mark.parametrize("true", [0.0002, 0.008, 0.05])
 def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, gpu_work: Any) -> None:
-    """It outlasts all that torch knows of: only an event behind the whole context shows it."""
+    """It outlasts all streams of torch: only an event behind the whole context shows it."""
     with gpumagic.cudatime() as timed:
         foreign(true)
         if own:
@@ -147,7 +147,7 @@ def test_a_busy_host_is_no_gpu_work(
 
 
 def test_beside_a_busy_loop_an_idle_device_has_no_time(gpu_work: Any) -> None:
-    """A thread and a process that compute take this thread's lock and its processor."""
+    """A thread and a process that compute compete for the interpreter lock and the processor."""
     loop = [sys.executable, "-c", "while True: pass"]
     done = threading.Event()
 
@@ -236,7 +236,7 @@ def test_no_context_is_made(gpu_work: Any) -> None:
 
 
 def test_a_device_that_cannot_be_waited_for(gpu_work: Any, virtual_gpu: Any) -> None:
-    """The block's own work is not harmed, and one line says what is missing."""
+    """The block's own work is unaffected, and one line says what is missing."""
     with gpumagic.cudatime() as timed:
         virtual_gpu.fault("cudaDeviceSynchronize", 719)
         value = 42

@@ -1,4 +1,4 @@
-"""What a plan decides, and which numbers it refuses."""
+"""The decisions of a plan, and the numbers that it refuses."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_repeats_in_text() -> None:
 
 
 def test_cpu_time_below_the_resolution_of_the_clock() -> None:
-    """Neither "0 s" nor "0.00 ns": what is known is that it is less than the clock counts."""
+    """Neither "0 s" nor "0.00 ns": it is less than the clock counts."""
     assert str(CellTiming(3, "x", wall=0.5, host=0.5, cpu=0.0)) == "wall 500 ms · CPU < 1 µs"
     for cpu in (0.0, 3e-18):
         run = Run(wall=0.5, host=0.5, user=cpu, system=0.0, readings={})

@@ -137,7 +137,7 @@ MUTANTS = (
         KNOWN,
     ),
     Mutant(_TIMING + "context_event.py", "return not self._all.query()", "return False", KNOWN),
-    Mutant(_TIMING + "context_event.py", "thread_time() - before > _SPUN", "False", KNOWN),
+    Mutant(_TIMING + "context_event.py", "thread_time() - before > _IDLE_WAIT", "False", KNOWN),
     Mutant(_TIMING + "comparison.py", "if high < 1 else", "if low < 1 else", COMPARING),
     Mutant(_TIMING + "comparison.py", "pairs - left_out)", "pairs)", COMPARING),
     Mutant(

@@ -12,11 +12,11 @@ from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.cudatime import (
     execution,
+    flops_and_energy,
     lines,
     named_results,
     profiling,
     repeat_options,
-    work,
 )
 from gpumagic.magics.cudatime.delivery import Delivery
 from gpumagic.magics.gpu import cluster
@@ -75,7 +75,7 @@ examples:
 #: Options that no verb has.
 _OF_A_RUN = {
     *("--name", "--trace", "--nvtx", "--kernels", "--compare", "--flops", "--lines", "-f"),
-    *("--save", "--against", "--strict", "--fail-above"),
+    *baseline.OPTIONS,
 }
 
 # argparse formats a usage with %.
@@ -93,7 +93,7 @@ def parser() -> Parser:
         help="show a single run with a row for each of its times, instead of in one line",
     )
     profiling.add_options(made)
-    work.add_options(made)
+    flops_and_energy.add_options(made)
     named_results.add_options(made)
     baseline.add_options(made, "it takes that much longer, beyond the noise")
     group = made.add_argument_group("many processes")

@@ -55,10 +55,10 @@ class Delivery:
             found.append(each if cell is None else replace(each, file=f"In[{cell}]"))
         return tuple(found)
 
-    def add(self, **fields: Any) -> None:
-        """Replace fields of the result wherever it is stored. Shows nothing."""
+    def add(self, *notes: str, **fields: Any) -> None:
+        """Add notes to the result and replace fields, wherever it is stored. Shows nothing."""
         assert self.result is not None
-        self.result = replace(self.result, **fields)
+        self.result = replace(self.result, notes=(*self.result.notes, *notes), **fields)
         named_results.store(self.magics, self.options.name, self.result)
         if self.options.variable:
             self.shell.user_ns[self.options.variable] = self.result

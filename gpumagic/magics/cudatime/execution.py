@@ -9,7 +9,7 @@ from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.magics.baseline import Baseline
-from gpumagic.magics.cudatime import lines, work
+from gpumagic.magics.cudatime import flops_and_energy, lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import ProfiledRun, nvtx_range
 from gpumagic.magics.progress import Progress
@@ -49,7 +49,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
         __tracebackhide__ = True
         value = await cell.run(scope)
         value = await profiled.run(cell.run, value)
-        value = await work.count_flops(delivery, cell.run, value)
+        value = await flops_and_energy.count_flops(delivery, cell.run, value)
         baseline.finish(delivery.shell, delivery.result)
         if not delivery.options.output:
             return value
@@ -83,8 +83,8 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
                 result = benchmark.result(loop.compile_time, partial=not complete)
                 delivery.deliver_repeats(result)
         await profiled.run(lambda profiler: loop.run(1, profiler), None)
-        await work.count_flops(delivery, lambda counter: loop.run(1, counter), None)
-        await work.measure_energy(delivery, loop)
+        await flops_and_energy.count_flops(delivery, lambda counter: loop.run(1, counter), None)
+        await flops_and_energy.measure_energy(delivery, loop)
         baseline.finish(delivery.shell, delivery.result)
         return delivery.returned
 
@@ -94,10 +94,12 @@ def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
 class _SingleRun(AbstractContextManager[None]):
     """Times a block and shows the result at its end, also after an exception."""
 
-    def __init__(self, delivery: Delivery, compile_time: float, lines: LineProfiler | None) -> None:
+    def __init__(
+        self, delivery: Delivery, compile_time: float, profiler: LineProfiler | lines.NoLines
+    ) -> None:
         self._delivery = delivery
         self._compile_time = compile_time
-        self._lines = lines
+        self._lines = profiler
         self._range = nvtx_range(delivery.options)
         self._stopwatch = Stopwatch()
         self._compiled = CompilationRecord()
@@ -106,15 +108,12 @@ class _SingleRun(AbstractContextManager[None]):
         __tracebackhide__ = True
         self._range.__enter__()
         try:
-            if self._lines is not None:
-                self._lines.prepare()
+            self._lines.prepare()
             self._stopwatch.start()
-            if self._lines is not None:
-                self._lines.start()
+            self._lines.start()
         except KeyboardInterrupt as interrupt:
-            if self._lines is not None:
-                self._lines.stop()
-                self._lines.close()
+            self._lines.stop()
+            self._lines.close()
             self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
                 print("%cudatime: interrupted while waiting for earlier GPU work; nothing was run")
@@ -127,15 +126,13 @@ class _SingleRun(AbstractContextManager[None]):
         interrupt: KeyboardInterrupt | None = None
         try:
             with print_failure():
-                if self._lines is not None:
-                    self._lines.stop()
+                self._lines.stop()
                 try:
                     run = self._stopwatch.stop()
                 except KeyboardInterrupt as again:
                     interrupt, run = again, self._stopwatch.give_up()
                 finally:
-                    if self._lines is not None:
-                        self._lines.close(error)
+                    self._lines.close(error)
                 partial = kind is not None or interrupt is not None
                 result = summarize(
                     [run],
@@ -143,12 +140,9 @@ class _SingleRun(AbstractContextManager[None]):
                     partial=partial,
                     compiled=self._compiled,
                 )
-                if self._lines is not None:
-                    result = self._lines.result(result)
-                self._delivery.deliver(result)
+                self._delivery.deliver(self._lines.result(result))
         finally:
-            if self._lines is not None:  # also after a second interrupt
-                self._lines.close(error)
+            self._lines.close(error)  # also after a second interrupt
             self._range.__exit__(None, None, None)
         if interrupt is not None:
             raise interrupt.with_traceback(None)  # the frames are gpumagic's, not the cell's

@@ -8,6 +8,7 @@ from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.line_sources import selected_sources
 from gpumagic.errors import SpecError
 from gpumagic.magics.parsing import Parser, add_functions_option
+from gpumagic.results import CudaTiming
 from gpumagic.timing.line_profiler import LineProfiler
 
 
@@ -42,12 +43,28 @@ def check(options: argparse.Namespace, *, repeated: bool) -> None:
         raise SpecError("--lines measures a single run; leave out the options of repeated runs")
 
 
-def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | None:
-    """Return what measures the cell's lines; None without ``--lines``.
+class NoLines:
+    """The profiler of a run without ``--lines``: does nothing."""
+
+    def prepare(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def close(self, error: BaseException | None = None) -> None: ...
+
+    def result(self, timing: CudaTiming) -> CudaTiming:
+        """Return ``timing`` unchanged."""
+        return timing
+
+
+def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | NoLines:
+    """Return the profiler of the cell's lines.
 
     Raises:
         SpecError: there is no such function.
     """
     if not options.lines:
-        return None
+        return NoLines()
     return LineProfiler(selected_sources(cell, options.functions), cell.tree)

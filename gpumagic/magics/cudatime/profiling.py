@@ -73,9 +73,7 @@ class ProfiledRun:
 
     def _give_up(self, problem: str) -> None:
         """Print why there is no profile, and note it in the result."""
-        result = self._delivery.result
-        if result is not None:
-            self._delivery.add(notes=(*result.notes, problem))
+        self._delivery.add(problem)
         if not self._delivery.options.quiet:
             print(f"%cudatime: {problem}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpumagic.cluster import connection, process_group, rpc, selection
@@ -67,49 +67,35 @@ def add_targets(group: Any) -> None:
 
 #: The options that are only for this kernel, or only for one verb.
 _ONLY_HERE = (
-    "keep",
-    "blocking",
-    "soft",
-    "save",
-    "threads",
-    "wait",
-    "every",
-    "duration",
-    "arguments",
-    "mine",
-    "yes",
+    *("--keep", "--blocking", "--soft", "--save", "--threads", "--wait", "--every", "--for"),
+    *("--arguments", "--mine", "--yes"),
 )
 _VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
-_ONLY_AUTO = ("min_free", "max_util", "idle")
-_ONLY_FOR = {"pin": ("per_engine", "share"), "dist": ("backend",), "cluster": ("processes",)}
+_ONLY_AUTO = ("--min-free", "--max-util", "--idle")
+_ONLY_FOR = {
+    "--per-engine": "pin",
+    "--share": "pin",
+    "--backend": "dist",
+    "-p": "cluster",
+}
 
 
-def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace) -> None:
+def _check(verb: str, options: argparse.Namespace, given: Mapping[str, Any]) -> None:
     """Raise an error for an option that would be ignored.
 
     Raises:
         SpecError: an option does not go with the verb.
     """
-
-    def used(name: str) -> bool:
-        return bool(getattr(options, name) != getattr(defaults, name))
-
-    def written(name: str) -> str:
-        return "--for" if name == "duration" else f"--{name.replace('_', '-')}"
-
     if verb in _VERBS_HERE:
         raise SpecError(f"%gpu {verb} is for this kernel; for the engines: {_VERBS_HERE[verb]}")
-    for name in _ONLY_HERE:
-        if used(name):
-            raise SpecError(f"{written(name)} is for this kernel: it does not go with a cluster")
-    for name in _ONLY_AUTO:
-        if used(name) and verb != "auto":
-            raise SpecError(f"{written(name)} goes with auto; for example: %gpu auto 2 --cluster")
-    for only, names in _ONLY_FOR.items():
-        for name in names:
-            if used(name) and verb != only:
-                raise SpecError(f"{written(name)} goes with %gpu {only}")
-    if used("backend") and options.spec[1:2] != ["init"]:
+    for name in given:
+        if name in _ONLY_HERE:
+            raise SpecError(f"{name} is for this kernel: it does not go with a cluster")
+        if name in _ONLY_AUTO and verb != "auto":
+            raise SpecError(f"{name} goes with auto; for example: %gpu auto 2 --cluster")
+        if _ONLY_FOR.get(name, verb) != verb:
+            raise SpecError(f"{name} goes with %gpu {_ONLY_FOR[name]}")
+    if "--backend" in given and options.spec[1:2] != ["init"]:
         raise SpecError("--backend goes with %gpu dist init")
     if verb in ("cluster", "dist") and (options.restart or options.force):
         raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
@@ -117,20 +103,14 @@ def _check(verb: str, options: argparse.Namespace, defaults: argparse.Namespace)
         raise SpecError("--no-claim goes with a choice of GPUs; for example: %gpu pin --no-claim")
 
 
-def check_unused(options: argparse.Namespace) -> None:
+def check_unused(given: Collection[str]) -> None:
     """Raise an error for an option for clusters without ``--cluster``.
 
     Raises:
         SpecError: there is one.
     """
-    for name, used in (
-        ("-t", options.targets is not None),
-        ("--per-engine", options.per_engine != 1),
-        ("--share", options.share),
-        ("--backend", options.backend != "auto"),
-        ("--timeout", options.timeout is not None),
-    ):
-        if used:
+    for name in ("-t", "--per-engine", "--share", "--backend", "--timeout"):
+        if name in given:
             raise SpecError(f"{name} goes with a cluster; for example: %gpu off --cluster -t 0:4")
 
 
@@ -147,11 +127,12 @@ def current(magics: Any, where: str | None = None) -> Cluster:
 def run(
     magics: Any,
     options: argparse.Namespace,
-    silent: bool,
-    defaults: argparse.Namespace,
+    given: Mapping[str, Any],
     wants: Wants,
+    *,
+    silent: bool,
 ) -> Any:
-    """Run a verb, or a selection with ``--cluster``; ``defaults`` are those of the options.
+    """Run a verb, or a selection with ``--cluster``; ``given`` are the options by name.
 
     Raises:
         SpecError: the options do not fit.
@@ -163,7 +144,7 @@ def run(
         raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
     if verb == "pin" and words:
         raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
-    _check(verb.lower(), options, defaults)
+    _check(verb.lower(), options, given)
     cluster = current(magics, words[0] if verb == "cluster" and words else None)
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
@@ -197,13 +178,12 @@ def run(
             raise DeviceError(
                 f"no engine was changed; engine {result[0].engine}: {result[0].error}"
             )
-        _warn(result, options, defaults)
+        _warn(result, [*options.spec, *_repeated(given)])
     return returned
 
 
-def _warn(
-    result: ClusterSelection, options: argparse.Namespace, defaults: argparse.Namespace
-) -> None:
+def _warn(result: ClusterSelection, again: Sequence[str]) -> None:
+    """Warn of engines where the choice is too late; ``again`` are the words to type it again."""
     late = result.too_late
     if not late:
         return
@@ -212,23 +192,20 @@ def _warn(
     if first is not None and first.where is not None:
         reason += f" ({first.where})"
     reason = harmless(reason)
-    again = " ".join(_again(options, defaults))
     which = f"{noun(len(late), 'engine')} {spans(late)}"
     warn(
-        f"Too late on {which}: {reason}. To change that: %gpu {again} --restart (those engines "
-        "restart in place, and lose their variables)"
+        f"Too late on {which}: {reason}. To change that: %gpu {' '.join(again)} --restart (those "
+        "engines restart in place, and lose their variables)"
     )
 
 
-def _again(options: argparse.Namespace, defaults: argparse.Namespace) -> Iterator[str]:
-    """Yield the words that select engines and devices, to type them again."""
-    yield from options.spec
-    for name in ("cluster", "targets", "per_engine", "share", "no_claim", *_ONLY_AUTO):
-        value = getattr(options, name)
-        if value != getattr(defaults, name):
-            yield "-t" if name == "targets" else f"--{name.replace('_', '-')}"
-            if value is not True:
-                yield f"{value:g}" if isinstance(value, float) else str(value)
+def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that select engines and devices, to type them again."""
+    for name in ("--cluster", "-t", "--per-engine", "--share", "--no-claim", *_ONLY_AUTO):
+        if name in given:
+            yield name
+            if given[name] is not True:
+                yield f"{given[name]:g}" if isinstance(given[name], float) else str(given[name])
 
 
 def _dist(

@@ -103,17 +103,19 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     header = f"%%gpu {line}"
     line, silent = take_semicolon(line)
     options = parser().parse_words(split(line))
+    given = parser().given(options)
     options.quiet = options.quiet or magics.quiet
     text = " ".join(options.spec)
     if options.cluster or (options.spec and options.spec[0] in cluster.VERBS):
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
-        return _on_engines(magics, text, options, silent=silent)
-    cluster.check_unused(options)
+        wants = gpu_options.wants(options, magics, text)
+        return cluster.run(magics, options, given, wants, silent=silent)
+    cluster.check_unused(given)
     verb = _verb(options.spec)
     if cell is not None and verb is not None:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")
-    gpu_options.check(options, text, is_choice=verb is None, one_cell=cell is not None)
+    gpu_options.check(options, given, text, is_choice=verb is None, one_cell=cell is not None)
     result: Result
     if verb is not None:
         options.quiet = options.quiet or silent
@@ -124,12 +126,6 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
             return single_cell.run(magics.shell, spec, wants, options, cell, header)
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
     return hand_over(magics.shell, result, options, silent=silent)
-
-
-def _on_engines(magics: Any, text: str, options: argparse.Namespace, *, silent: bool) -> Any:
-    """Run the line on the engines of a cluster."""
-    wants = gpu_options.wants(options, magics, text)
-    return cluster.run(magics, options, silent, parser().parse_words([]), wants)
 
 
 def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:

@@ -219,6 +219,19 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
                 *session.restore(shell, payload["session"]),
             ]
     _restore_outputs(shell, outputs, restored.names)
+    notes = [
+        *_notes(restored, payload, devices),
+        *_notes_on_losses(shell, restored, resumed),
+    ]
+    if restored.failures:
+        notes.append(_left_behind(resumed.files))
+    return [*notes, *session.restore(shell, payload["session"])]
+
+
+def _notes(
+    restored: variables.Restored, payload: Mapping[str, Any], devices: _Devices
+) -> list[str]:
+    """Return notes on what was restored, and how."""
     notes = [f"Kept: {', '.join(restored.names)}."] if restored.names else []
     if restored.imported:
         notes.append(f"Imported again: {', '.join(restored.imported)}.")
@@ -227,6 +240,17 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
         names = [n for n in restored.names if what in payload["omitted"].get(n, ())]
         if names:
             notes.append(f"Kept without {what}: {', '.join(names)}.")
+    if restored.separate_because is not None and restored.names:
+        notes.append(
+            "Restored one by one, since they do not load together "
+            f"({restored.separate_because}): what several variables shared is separate now."
+        )
+    return notes
+
+
+def _notes_on_losses(shell: Any, restored: variables.Restored, resumed: Resumed) -> list[str]:
+    """Return notes on what was not restored, and why."""
+    notes, payload = list[str](), resumed.payload
     unreadable = payload["lost_with_context"]
     if unreadable:
         missing = {name for name in resumed.variables if name not in shell.user_ns}
@@ -243,14 +267,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
         notes.append(f"Not as it was: {', '.join(restored.settings_lost)}.")
     for name, reason in restored.not_imported.items():
         notes.append(f"Not imported again: {name} ({reason}).")
-    if restored.separate_because is not None and restored.names:
-        notes.append(
-            "Restored one by one, since they do not load together "
-            f"({restored.separate_because}): what several variables shared is separate now."
-        )
-    if restored.failures:
-        notes.append(_left_behind(resumed.files))
-    return [*notes, *session.restore(shell, payload["session"])]
+    return notes
 
 
 def _left_behind(files: Sequence[IO[bytes]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from gpumagic.errors import SpecError
@@ -126,8 +127,15 @@ def _add_watch(parser: Parser) -> None:
 # --- which go together --------------------------------------------------------------------------
 
 
-def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: bool) -> None:
-    """Check that every option that is used has an effect beside the others.
+def check(
+    options: argparse.Namespace,
+    given: Mapping[str, Any],
+    spec: str,
+    *,
+    is_choice: bool,
+    one_cell: bool,
+) -> None:
+    """Check that every option that is given, by name, has an effect beside the others.
 
     ``is_choice`` tells whether ``spec`` is a choice of GPUs and not a verb.
 
@@ -137,30 +145,28 @@ def check(options: argparse.Namespace, spec: str, *, is_choice: bool, one_cell: 
     lasting = is_choice and not one_cell
     listed = spec == "ps" or options.processes
     a_choice = "a choice of GPUs" if not one_cell else "%gpu, not with %%gpu, which is for one cell"
-    for name, used, fits, partner in (
-        ("-p", options.processes, spec in ("", "ps", "watch"), "the table; for example: %gpu -p"),
-        ("--arguments", options.arguments, listed, "the processes: %gpu -p --arguments"),
-        ("--mine", options.mine, spec == "ps", "ps: %gpu ps --mine"),
-        ("--yes", options.yes, spec.startswith("shutdown "), "shutdown: %gpu shutdown NAME --yes"),
-        ("--every", options.every is not None, spec == "watch", "watch: %gpu watch --every 5"),
-        ("--for", options.duration is not None, spec == "watch", "watch: %gpu watch --for 60"),
-        ("--threads", options.threads is not None, is_choice, _example(a_choice, "--threads 4")),
-        ("--no-claim", options.no_claim, is_choice, _example(a_choice, "--no-claim")),
-        ("--soft", options.soft, is_choice, _example(a_choice, "--soft")),
-        ("--restart", options.restart, lasting, _example(a_choice, "--restart")),
-        ("--save", options.save, lasting, _example(a_choice, "--save")),
-        ("--keep", options.keep, options.restart, _example("--restart", "--restart --keep model")),
-        (
-            "--blocking",
-            options.blocking,
-            options.restart,
-            "--restart; for example: %gpu reset --restart --blocking",
+    for name, fits, partner in (
+        ("-p", spec in ("", "ps", "watch"), "the table; for example: %gpu -p"),
+        ("--arguments", listed, "the processes: %gpu -p --arguments"),
+        ("--mine", spec == "ps", "ps: %gpu ps --mine"),
+        ("--yes", spec.startswith("shutdown "), "shutdown: %gpu shutdown NAME --yes"),
+        ("--every", spec == "watch", "watch: %gpu watch --every 5"),
+        ("--for", spec == "watch", "watch: %gpu watch --for 60"),
+        ("--threads", is_choice, _example(a_choice, "--threads 4")),
+        ("--no-claim", is_choice, _example(a_choice, "--no-claim")),
+        ("--soft", is_choice, _example(a_choice, "--soft")),
+        ("--restart", lasting, _example(a_choice, "--restart")),
+        ("--save", lasting, _example(a_choice, "--save")),
+        ("--keep", options.restart, _example("--restart", "--restart --keep model")),
+        ("--blocking", options.restart, "--restart; for example: %gpu reset --restart --blocking"),
+        ("--force", options.restart, _example("--restart", "--restart --force")),
+        *(
+            (name, _is_auto(spec), f"auto; for example: %gpu auto {name} …")
+            for name in ("--min-free", "--max-util", "--idle", "--wait")
         ),
-        ("--force", options.force, options.restart, _example("--restart", "--restart --force")),
     ):
-        if used and not fits:
+        if name in given and not fits:
             raise SpecError(f"{name} goes with {partner}")
-    _check_auto(options, spec)
     if options.soft and options.save:
         raise SpecError("--save is for a choice of devices, not for a gate (--soft): leave one out")
     if options.soft and options.restart:
@@ -175,26 +181,6 @@ def _example(partner: str, options: str) -> str:
 
 def _is_auto(spec: str) -> bool:
     return spec.split(" ")[0].lower() == "auto"
-
-
-def _check_auto(options: argparse.Namespace, spec: str) -> None:
-    """Check that options for ``auto`` are used only with it.
-
-    Raises:
-        SpecError: one is used without it.
-    """
-    used = [
-        name
-        for name, value in (
-            ("--min-free", options.min_free is not None),
-            ("--max-util", options.max_util is not None),
-            ("--idle", options.idle),
-            ("--wait", options.wait > 0),
-        )
-        if value
-    ]
-    if used and not _is_auto(spec):
-        raise SpecError(f"{used[0]} goes with auto; for example: %gpu auto {used[0]} …")
 
 
 def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:

@@ -12,7 +12,13 @@ from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, add_functions_option, add_result_options, parse_line
+from gpumagic.magics.parsing import (
+    MagicLine,
+    Parser,
+    add_functions_option,
+    add_result_options,
+    parse_line,
+)
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
@@ -129,7 +135,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         return run_verb(magics, "gpumem", *verb, silent=silent)
     if cell is None and not parsed.is_code and not options.cluster:
         check_name("gpumem", statement, magics.shell.user_ns, local_ns or {})
-    _check(options, cell, statement)
+    _check(parsed, cell)
     if cell is None and not statement:
         return _report(magics, options, silent)
     source = statement + ";" * silent if cell is None else cell
@@ -144,22 +150,24 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     return _measure(magics, options, compiled)
 
 
-def _check(options: argparse.Namespace, cell: str | None, statement: str) -> None:
+def _check(line: MagicLine, cell: str | None) -> None:
     """Refuse options that do not fit together.
 
     Raises:
         SpecError: they do not.
     """
+    options, statement = line.options, line.statement
+    is_stored = not baseline.OPTIONS.isdisjoint(line.given)
     if cell is None and not statement:
         if options.cluster:
             raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
-        if baseline.is_wanted(options) or options.fit is not None:
+        if is_stored or options.fit is not None:
             raise SpecError("--save, --against and --fit need a statement or a cell")
     if cell is not None and statement:
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     if options.targets is not None and not options.cluster:
         raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
-    if baseline.is_wanted(options) and (options.lines or options.fit):
+    if is_stored and (options.lines or options.fit):
         raise SpecError("--save and --against are for a cell as a whole: leave --lines, --fit out")
     if options.fit is not None and (options.lines or options.functions):
         raise SpecError("--fit runs the cell several times: leave --lines out")

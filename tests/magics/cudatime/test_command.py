@@ -40,7 +40,7 @@ def test_a_semicolon_silences_the_value_not_the_times(run_cell: Any) -> None:
 
 @pytest.mark.parametrize("magic", ["cudatime", "gpumem"])
 def test_a_semicolon_and_the_result(magic: str, ip: Any, run_cell: Any) -> None:
-    """-o gives it to an assignment; nothing is displayed of what stands alone."""
+    """-o returns it to an assignment; a line of its own displays nothing."""
     assert run_cell(f"r = %{magic} -o -q 6 * 7;\nr").value is not None
     assert run_cell(f"r = %{magic} -o -q -v t await __import__('asyncio').sleep(0);\nr is t").value
     for bare in (

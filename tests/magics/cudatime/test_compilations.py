@@ -1,4 +1,4 @@
-"""A cell that compiled says what, how often and why."""
+"""What a cell compiled, how often and why."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_result_and_what_is_added_go_everywhere(ip: Any) -> None:
     delivery = Delivery(magics, options(output=True, variable="t", name="a"))
     assert delivery.returned is None
     delivery.deliver(CudaTiming(gpu=one, wall=one, cpu=one))
-    delivery.add(notes=("later",))
+    delivery.add("later")
     assert delivery.returned is ip.user_ns["t"] is extension.named_timings["a"]
     assert ip.user_ns["t"].notes == ("later",)
     plain = Delivery(magics, options())

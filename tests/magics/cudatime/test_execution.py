@@ -1,4 +1,4 @@
-"""The code's value or exception where our own part fails or is interrupted."""
+"""The code's value or exception where gpumagic fails or is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%%cudatime --lines``: the lines of a cell as it is typed, and what may come up in one."""
+"""``%%cudatime --lines``: the lines of a cell as it is typed, and special cases."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_notebook(kernel: Any) -> None:
 
 
 def _ready(k: Any) -> None:
-    """Right after an error a kernel refuses requests for a moment, as those of a Run All."""
+    """Wait for a kernel that refuses requests right after an error, as those of a Run All."""
     deadline = time.monotonic() + 60
     while k.run("0", raising=False).status != "ok":
         assert time.monotonic() < deadline
@@ -203,7 +203,7 @@ def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
 
 
 def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
-    """What awaited is over with its cell: shown as far as it is known, and it never goes on."""
+    """A coroutine ends with its cell: its partial result is shown, and it never resumes."""
     t = terminal(Scenario(devices=1))
     t.run("import asyncio, gc, torch", timeout=120)
     t.run("seen, pause = [], asyncio.sleep")
@@ -219,7 +219,7 @@ def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
         t.process.sendintr()
 
     def interrupted(source: str) -> str:
-        """What a cell shows that is interrupted once it has touched ``begun``."""
+        """Return the output of a cell that is interrupted once it has touched ``begun``."""
         thread = threading.Thread(target=interrupt)
         thread.start()
         shown: str = t.run(source, timeout=180)

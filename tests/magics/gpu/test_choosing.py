@@ -136,7 +136,7 @@ def test_off_then_on_after_a_backward_pass_while_hidden(fresh_kernel: Kernel) ->
     choose(fresh_kernel, "off", status="applied")
     fresh_kernel.run("torch.ones(2, requires_grad=True).sum().backward()")
     result = choose(fresh_kernel, "on", status="too-late", devices=[])
-    assert "and does not start again in this process" in result["stderr"]
+    assert "CUDA failed to start while all GPUs were hidden" in result["stderr"]
     # NVML, which knows nothing of that, is not asked any more.
     assert fresh_kernel.value("torch.cuda.is_available()") is False
 
@@ -171,7 +171,7 @@ def test_an_error_that_names_cuda_is_no_failure_to_start(kernel: Callable[..., K
 def test_a_choice_whose_verification_is_broken_off_is_not_made(
     fresh_kernel: Kernel, cell: str
 ) -> None:
-    """It may take long: a copy of the process is asked, or the driver in a child."""
+    """It may take long: a fork of the process does it, or a child with the driver."""
     fresh_kernel.run(
         "from gpumagic.selection import apply\n"
         "def verify(*_): raise KeyboardInterrupt\n"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -64,7 +62,7 @@ def test_bad_input(run_cell: Run, line: str, reason: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_nothing_of_it_is_imported_before(child_environment: Any) -> None:
+def test_ipyparallel_is_not_imported_before(run_python: Callable[..., str]) -> None:
     code = (
         "import sys\n"
         "from IPython.core.interactiveshell import InteractiveShell\n"
@@ -73,12 +71,4 @@ def test_nothing_of_it_is_imported_before(child_environment: Any) -> None:
         "ip.run_line_magic('gpu', '')\n"
         "print([n for n in sys.modules if n.split('.')[0] == 'ipyparallel'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert run_python(code).splitlines()[-1] == "[]"

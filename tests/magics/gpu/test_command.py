@@ -1,4 +1,4 @@
-"""How a line of ``%gpu`` is taken apart; what its parts do is tested beside them."""
+"""The parts of a line of ``%gpu``; their effects have tests of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A restart after a device-side assert: what is on the host comes back, CUDA is asked nothing."""
+"""A restart after a device-side assert: data on the host comes back, CUDA is not called."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
 
 
 def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Kernel]) -> None:
-    """The restart asks; variables that were not named are lost as ever."""
+    """The restart checks the context; variables that were not named are lost as usual."""
     k = kernel()
     k.run("import torch; x = torch.ones(2, device='cuda'); a, b = 1, 2")
     k.run(END)
@@ -81,7 +81,7 @@ def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Ke
 def test_work_that_fails_while_variables_are_written(
     ip: Any, virtual_gpu: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel that was still running when the context was asked."""
+    """A kernel that was still running when the context was checked."""
 
     class Ends:
         def __reduce__(self) -> Any:

@@ -1,4 +1,4 @@
-"""%gpu where something is missing, broken or lost: one line or a dash, never a traceback."""
+"""``%gpu`` where something is missing, broken or lost: one line or a dash, never a traceback."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_a_full_disk_is_reported_before_anything_is_lost(kernel: Callable[..., K
 def test_what_a_fresh_process_cannot_load_is_refused_by_name(
     kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
-    """Before anything is given up; and everything else is kept."""
+    """Before anything is lost; and everything else is kept."""
     (tmp_path / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
     k = kernel()
     k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(tmp_path)!r})")

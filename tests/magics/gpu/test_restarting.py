@@ -17,7 +17,7 @@ from tests.support.terminal import Terminal
 
 
 def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
-    """The reason why this exists: is_available() goes from a frozen True to False."""
+    """The purpose of the restart: is_available() goes from a frozen True to False."""
     k = kernel()
     frozen = k.run("import torch; x = torch.ones(2, device='cuda'); torch.cuda.is_available()")
     assert frozen.value == "True"
@@ -105,7 +105,7 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
     ],
 )
 def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said: str) -> None:
-    """One line that says why, and the kernel as it was."""
+    """One line with the reason; the kernel is unchanged."""
     k = kernel()
     k.run(FREEZE + "; kept = 1")
     refused = k.run(cell, raising=False)
@@ -177,7 +177,7 @@ def test_files_are_written_out(kernel: Callable[..., Kernel], tmp_path: Path) ->
 
 
 def test_descriptors_of_libraries_are_closed(kernel: Callable[..., Kernel]) -> None:
-    """Of GPUs, for example: they would keep the old image's memory taken."""
+    """Of GPUs, for example: they would hold the memory of the old image."""
     k = kernel()
     k.run(f"{FREEZE}\nimport os, socket")
     k.run("os.set_inheritable(null := os.open('/dev/null', os.O_RDWR), True); os.dup2(null, 200)")

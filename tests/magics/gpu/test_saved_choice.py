@@ -19,7 +19,7 @@ from gpumagic.selection.spec import parse
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As much of a kernel's shell as is looked at, in a process without a choice."""
+    """The attributes of a kernel's shell that are used, in a process without a choice."""
     monkeypatch.setattr(STATE, "choice", Choice())
     monkeypatch.delenv(MASK, raising=False)
     monkeypatch.delenv(ORDER, raising=False)

@@ -1,4 +1,4 @@
-"""``%%gpu SPEC``: one cell under a choice, and what of it lasts."""
+"""``%%gpu SPEC``: one cell under a choice, and what of it stays."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_gate_for_one_cell_hides_nothing(fresh_kernel: Kernel) -> None:
 
 
 def test_short_cells_do_not_wait_for_the_check(fresh_kernel: Kernel) -> None:
-    """A copy of the process takes long to answer: once, and then not next to so short a cell."""
+    """A fork of the process takes long to reply: once, and not again for so short a cell."""
     fresh_kernel.run(
         "import torch\nfrom gpumagic.cuda import probe\nasked, in_fork = [], probe.in_fork\n"
         "probe.in_fork = lambda: asked.append(1) or in_fork()"

@@ -1,4 +1,4 @@
-"""``%gpu watch``: a panel that a thread updates beside the cells, or a table in a terminal."""
+"""``%gpu watch``: a panel that a thread updates while cells run, or a table in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for who holds GPU memory runs no code of the user's, and loads no module."""
+"""The search for holders of GPU memory runs no code of the user's, and loads no module."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_no_code_of_the_users_runs(hostile_objects: dict[str, Any], run_cell: An
 def test_no_code_of_the_users_runs_after_a_failed_cell(
     hostile_objects: dict[str, Any], ip: Any, run_cell: Any
 ) -> None:
-    """The traceback is IPython's, and asks; the explanation, `vars` and `free` do not."""
+    """IPython's traceback runs it; the explanation, `vars` and `free` do not."""
     error = run_cell(FAILING, raising=False).error
     hostile_objects["ran"].clear()
     assert oom.find(error) is None

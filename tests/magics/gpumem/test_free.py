@@ -1,4 +1,4 @@
-"""``%gpumem free``: all memory comes back, and nothing that the user still names goes."""
+"""``%gpumem free``: all memory is freed, except for what the user's variables reference."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_all_comes_back_after_out_of_memory(
 
 
 def _debug(ip: Any) -> None:
-    """Leave the debugger as ``%debug`` does: it keeps the frames it has shown."""
+    """End the debugger as ``%debug`` does: it keeps the frames it has shown."""
     debugger = ip.InteractiveTB.debugger_cls()
     debugger.reset()
     debugger.setup(sys.last_traceback.tb_frame, sys.last_traceback)
@@ -317,7 +317,7 @@ middle()
 
 
 def test_a_generator_goes_on(cells: Any, torch: ModuleType) -> None:
-    """Its frame is among those of the failed functions; to empty it would end it."""
+    """Its frame is among those of the failed functions; clearing it would end the generator."""
     cells(GENERATOR, raising=False)
     cells("%gpumem free -q")
     assert cells("list(loader)").value == [1, 2]

@@ -211,7 +211,7 @@ def test_a_snapshot_without_history_says_so(
 
 
 def test_in_a_kernel(kernel: Any) -> None:
-    """Recording begins with CUDA, which it does not touch; the same source twice has one name."""
+    """Recording begins with CUDA and does not initialise it; the same source twice has one name."""
     k = kernel()
     assert "torch is not imported" in k.run("%gpumem record on", raising=False).shown
     k.run("import torch")

@@ -1,4 +1,4 @@
-"""``%gpumem on``, ``off``, ``log``, ``plot``: what every cell did, and nothing that it changes."""
+"""``%gpumem on``, ``off``, ``log``, ``plot``: the change by every cell, without side effects."""
 
 from __future__ import annotations
 

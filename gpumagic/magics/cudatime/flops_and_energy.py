@@ -12,7 +12,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.parsing import Parser
 from gpumagic.results.work import work_lines
-from gpumagic.timing.energy import SECONDS, Energy, EnergyMeter
+from gpumagic.timing.energy import SECONDS, EnergyMeter
 from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
 
 _T = TypeVar("_T")
@@ -46,7 +46,7 @@ async def count_flops(
     try:
         counter = FlopCounter()
     except DeviceError as error:
-        _refuse(delivery, f"no FLOPs: {error}")
+        _add(delivery, [], f"no FLOPs: {error}")
         return value
     value = await code(counter)
     with print_failure("the FLOPs"):
@@ -58,20 +58,16 @@ async def count_flops(
 def _add_flops(delivery: Delivery, found: Flops) -> None:
     result = delivery.result
     assert result is not None
-    notes = result.notes
-    if found.unseen:
-        notes = (*notes, f"FLOPs of these are not counted: {', '.join(found.unseen)}")
     gpu = None if result.gpu is None else result.gpu.median
     devices = {} if result.conditions is None else result.conditions.devices
     share = None
     if gpu and len(devices) == 1 and not found.unseen:
         share = share_of_peak(found, gpu, *devices.values())
-    delivery.add(flops=found.count, peak_share=share, notes=notes)
-    _show(
-        delivery,
-        work_lines(found.count, gpu, share, None, None, at_most=result.gpu_at_most),
-        notes[len(result.notes) :],
-    )
+    notes = []
+    if found.unseen:
+        notes.append(f"FLOPs of these are not counted: {', '.join(found.unseen)}")
+    lines = work_lines(found.count, gpu, share, None, None, at_most=result.gpu_at_most)
+    _add(delivery, lines, *notes, flops=found.count, peak_share=share)
 
 
 async def measure_energy(delivery: Delivery, loop: Loop) -> None:
@@ -81,40 +77,18 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     if not delivery.options.energy or result is None:
         return
     count = max(math.ceil(SECONDS / max(result.wall.median, 1e-9)), 1)
-    meter = _Metered(EnergyMeter(sorted(result.per_device)))
+    meter = EnergyMeter(sorted(result.per_device))
     await loop.run(count, meter)
     with print_failure("the energy"):
         found = meter.found
         if found is not None:
             joules = None if found.joules is None else found.joules / count
-            notes = (*result.notes, found.note)
-            delivery.add(energy=joules, power=found.watts, notes=notes)
-            _show(delivery, work_lines(None, None, None, joules, found.watts), (found.note,))
+            lines = work_lines(None, None, None, joules, found.watts)
+            _add(delivery, lines, found.note, energy=joules, power=found.watts)
 
 
-class _Metered(AbstractContextManager["_Metered"]):
-    """The meter as the scope of a loop's run."""
-
-    def __init__(self, meter: EnergyMeter) -> None:
-        self._meter = meter
-        self.found: Energy | None = None
-
-    def __enter__(self) -> _Metered:
-        self._meter.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.found = self._meter.stop()
-
-
-def _refuse(delivery: Delivery, why: str) -> None:
-    result = delivery.result
-    assert result is not None
-    delivery.add(notes=(*result.notes, why))
-    _show(delivery, [], (why,))
-
-
-def _show(delivery: Delivery, lines: list[str], notes: tuple[str, ...]) -> None:
+def _add(delivery: Delivery, lines: list[str], *notes: str, **fields: Any) -> None:
+    """Add notes and fields to the result; print the lines that show them."""
+    delivery.add(*notes, **fields)
     if not delivery.options.quiet:
         print("\n".join([*lines, *notes]))
