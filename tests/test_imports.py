@@ -39,6 +39,7 @@ IMPORTERS = {
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},
     "rich": {"render/text"},
+    "pygments": {"render/source_code"},
     "pandas": {"results/base"},
     "matplotlib": {"render/plots"},
     "cloudpickle": {"restart/variables"},

@@ -269,7 +269,7 @@ class MagicCode:
       such code the magic returns a coroutine (`CompiledCell.run_within`).
     - It ends the call with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
       but can be assigned.
-    - It raises a syntax error in a cell magic's body as one of the cell: IPython shows the line
+    - It raises a syntax error in a magic's code as one of the cell: IPython shows the line
       without a traceback, and nothing runs.
 
     ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
@@ -280,9 +280,7 @@ class MagicCode:
         self._statement = statement
         self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in CELL_MAGICS)
         names = "|".join(LINE_MAGICS)
-        self._line_magic = re.compile(
-            rf"get_ipython\(\)\.run_line_magic\('({names})',.*\b(await|async)\b"
-        )
+        self._line_magic = re.compile(rf"get_ipython\(\)\.run_line_magic\('({names})',")
 
     def __call__(self, lines: list[str]) -> list[str]:
         lines = self._with_await(lines)
@@ -308,27 +306,33 @@ class MagicCode:
 
     def _line_magics(self, lines: list[str]) -> list[str]:
         try:
-            calls = list(_line_calls(ast.parse("".join(lines))))
+            tree = ast.parse("".join(lines))
         except SyntaxError:
             return lines  # IPython reports it
+        awaitable = {id(call) for call in _line_calls(tree)}
         lines = list(lines)
+        calls = [node for node in ast.walk(tree) if _is_line_call(node)]
         for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
             name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
-            if self._statement_awaits(name, line):
+            if self._statement_awaits(name, line) and id(call) in awaitable:
                 written = lines[call.lineno - 1].encode()
                 before, after = written[: call.col_offset], written[call.col_offset :]
                 lines[call.lineno - 1] = (before + b"await " + after).decode()
         return lines
 
     def _statement_awaits(self, name: str, line: str) -> bool:
+        """Return whether the statement on a magic's line awaits.
+
+        Raises:
+            SyntaxError: it is no valid code.
+        """
         if _ON_ENGINES in line.split():
             return False
         try:
-            source = self.shell.transform_cell(self._statement(name, line))
-            with _await_allowed(self.shell):
-                return self._code_awaits(self.shell.compile.ast_parse(source), "<magic>")
-        except (SyntaxError, SpecError):
+            statement = self._statement(name, line)
+        except SpecError:
             return False  # the magic reports it
+        return bool(statement) and self._code_awaits(*_read(self.shell, statement, None))
 
     def _code_awaits(self, tree: ast.Module, path: str) -> bool:
         """Return whether the code awaits at its top level.

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, Protocol
+
+from gpumagic.cells.interrupts import DeferredInterrupts
 
 
 class Receiver(Protocol):
@@ -46,6 +48,13 @@ def events(codes: Mapping[int, CodeType], receiver: Receiver) -> Events:
     return TraceEvents(codes, receiver)
 
 
+def _codes_of(function: Any) -> Iterator[CodeType]:
+    """Yield the code of a function, and of functions in it."""
+    code = function.__code__
+    yield code
+    yield from (each for each in code.co_consts if isinstance(each, CodeType))
+
+
 class TraceEvents:
     """Events from ``sys.settrace``; a trace function that is set already is called too."""
 
@@ -55,23 +64,32 @@ class TraceEvents:
         self._is_tracing = False
         #: The trace function that was set before.
         self._previous: Any = None
+        self._interrupts = DeferredInterrupts(_codes_of(TraceEvents._begin_frame))
 
     def start(self) -> None:
         """Start tracing."""
         self._is_tracing = True
         self._previous = sys.gettrace()
+        if self._previous is None:  # a debugger waits for input in our calls
+            self._interrupts.start()
         sys.settrace(self._begin_frame)
 
     def stop(self) -> str | None:
         """Stop tracing and restore the trace function that was set before."""
         self._is_tracing = False
         # Not `is`: every access to a method creates a new object.
-        if sys.gettrace() == self._begin_frame:
+        is_ours = sys.gettrace() == self._begin_frame
+        if is_ours:
             sys.settrace(self._previous)
+        self._interrupts.stop()
+        if is_ours:
             return None
-        return "the trace function was replaced while the cell ran: lines are missing"
+        return "the trace function was removed or replaced while the cell ran: lines are missing"
 
     def _begin_frame(self, frame: FrameType, event: str, arg: Any) -> Any:
+        call: set[None] = set()
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
         other = self._previous
         if other is not None:
             other = other(frame, event, arg)
@@ -84,6 +102,9 @@ class TraceEvents:
 
         def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal other
+            call: set[None] = set()
+            if self._interrupts.is_pending:
+                self._interrupts.resend_after(call)
             if other is not None and (wanted or event != "line"):
                 # A local trace function that returns None stays set.
                 other = other(frame, event, arg) or other
@@ -101,6 +122,7 @@ class TraceEvents:
         """Set this trace function again if the previous one has replaced it."""
         current = sys.gettrace()
         if current != self._begin_frame:
+            self._interrupts.stop()
             # By itself (coverage does that), by another one, or by None.
             self._previous = current
             sys.settrace(self._begin_frame)
@@ -121,6 +143,8 @@ class MonitoringEvents:
         self._tool = tool
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._thread = 0
+        calls = (MonitoringEvents._enter, MonitoringEvents._line, MonitoringEvents._leave)
+        self._interrupts = DeferredInterrupts([code for call in calls for code in _codes_of(call)])
 
     def start(self) -> None:
         """Start tracing the code objects."""
@@ -143,10 +167,12 @@ class MonitoringEvents:
             monitoring.set_local_events(self._tool, code, local)
         # These two events can only be set for all code.
         monitoring.set_events(self._tool, kinds.PY_THROW | kinds.PY_UNWIND)
+        self._interrupts.start()
 
     def stop(self) -> str | None:
         """Stop tracing and free the tool id."""
         monitoring = self._monitoring
+        self._interrupts.stop()
         if monitoring.get_tool(self._tool) != "gpumagic":
             return "the monitoring was ended while the cell ran: lines are missing"
         monitoring.set_events(self._tool, 0)
@@ -158,13 +184,22 @@ class MonitoringEvents:
         return None
 
     def _enter(self, code: CodeType, *_: Any) -> None:
+        call: set[None] = set()
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
         if id(code) in self._codes and threading.get_ident() == self._thread:
             self._receiver.enter(sys._getframe(1))
 
     def _line(self, code: CodeType, line: int) -> None:
+        call: set[None] = set()
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
         if threading.get_ident() == self._thread:
             self._receiver.to_line(sys._getframe(1), line)
 
     def _leave(self, code: CodeType, *_: Any) -> None:
+        call: set[None] = set()
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
         if id(code) in self._codes and threading.get_ident() == self._thread:
             self._receiver.leave(sys._getframe(1))

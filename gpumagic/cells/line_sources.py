@@ -42,6 +42,8 @@ class Source(NamedTuple):
     lines: tuple[str, ...]
     #: For each further line of a statement, by number, the statement's first line.
     statements: Mapping[int, int] = MappingProxyType({})
+    #: What a ``for`` statement loops over, by its first line.
+    loops: Mapping[int, ast.expr] = MappingProxyType({})
 
 
 def selected_sources(compiled: CompiledCell, functions: Iterable[str]) -> list[Source]:
@@ -52,8 +54,13 @@ def selected_sources(compiled: CompiledCell, functions: Iterable[str]) -> list[S
     """
     codes = [code for code in (compiled.body, compiled.last) if code is not None]
     cell = cell_source(codes, compiled.source, compiled.first_line, compiled.tree)
-    names = dict.fromkeys(functions)  # one named twice is traced once
-    return [cell, *(_named_source(name, codes, compiled) for name in names)]
+    found: dict[tuple[int, ...], Source] = {}
+    for name in dict.fromkeys(functions):
+        source = _named_source(name, codes, compiled)
+        key = tuple(map(id, source.codes))
+        same = found.get(key)  # by another name: its lines are traced once
+        found[key] = source if same is None else same._replace(name=f"{same.name}, {name}")
+    return [cell, *found.values()]
 
 
 def _named_source(name: str, codes: Sequence[CodeType], compiled: CompiledCell) -> Source:
@@ -90,8 +97,9 @@ def cell_source(
     """Return the cell, whose first line has the number ``first``; ``tree`` has the same numbers."""
     # As Python counts lines; `splitlines` also splits at separators that a string may contain.
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
-    statements = {} if tree is None else _continued(tree)
-    return Source("cell", tuple(codes), first, tuple(lines), statements)
+    if tree is None:
+        return Source("cell", tuple(codes), first, tuple(lines))
+    return Source("cell", tuple(codes), first, tuple(lines), _continued(tree), _loops(tree))
 
 
 def function_source(name: str, function: Any) -> Source:
@@ -135,7 +143,7 @@ def code_source(name: str, code: CodeType) -> Source:
         numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     written = tuple(line.rstrip("\n") for line in lines)
-    return Source(name, (code,), first, written, _statements(written, first))
+    return Source(name, (code,), first, written, *_statements(written, first))
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -191,8 +199,8 @@ def with_inline(code: CodeType) -> Iterator[tuple[CodeType, Inline]]:
             yield from ((each, inner or how) for each, inner in with_inline(nested))
 
 
-def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
-    """Return `_continued` of a function's lines; empty where they cannot be parsed alone."""
+def _statements(lines: Sequence[str], first: int) -> tuple[dict[int, int], dict[int, ast.expr]]:
+    """Return `_continued` and `_loops` of a function's lines; empty where they cannot be parsed."""
     text, before = "\n".join(lines), 1
     if text[:1].isspace():  # a method
         text, before = f"if 1:\n{text}", 2
@@ -201,23 +209,47 @@ def _statements(lines: Sequence[str], first: int) -> dict[int, int]:
             warnings.simplefilter("ignore")  # the code's were issued when it was compiled
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    return {
-        line + first - before: start + first - before for line, start in _continued(tree).items()
-    }
+        return {}, {}
+    up = first - before
+    return (
+        {line + up: start + up for line, start in _continued(tree).items()},
+        {line + up: iterated for line, iterated in _loops(tree).items()},
+    )
 
 
 def _continued(tree: ast.Module) -> dict[int, int]:
     """Return, for each further line of a statement, the statement's first line.
 
-    Of a statement with a body, only the lines above the body are included.
+    Of a statement with a body, only the lines above the body are included. The first line of a
+    function or a class with decorators is that of the first decorator.
     """
     found: dict[int, int] = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt):
+        if isinstance(node, (ast.stmt, ast.ExceptHandler)):
+            first, head, last = _first(node), node.lineno, node.end_lineno or node.lineno
+        elif isinstance(node, ast.match_case):
+            first = head = node.pattern.lineno
+            last = node.body[-1].end_lineno or head
+        else:
             continue
-        below = (each.lineno for each in ast.walk(node) if isinstance(each, ast.stmt))
-        body = min((line for line in below if line > node.lineno), default=None)
-        end = (node.end_lineno or node.lineno) + 1 if body is None else body
-        found.update(dict.fromkeys(range(node.lineno + 1, end), node.lineno))
+        below = (_first(each) for each in ast.walk(node) if isinstance(each, ast.stmt))
+        body = min((line for line in below if line > head), default=last + 1)
+        found.update(dict.fromkeys(range(first + 1, body), first))
     return found
+
+
+def _first(node: ast.stmt | ast.ExceptHandler) -> int:
+    """Return the first line of a statement, its decorators included."""
+    decorators = getattr(node, "decorator_list", ())
+    first: int = min([node.lineno, *(each.lineno for each in decorators)])
+    return first
+
+
+def _loops(tree: ast.Module) -> dict[int, ast.expr]:
+    """Return what ``for`` statements loop over, by line; where the body is in lines of its own."""
+    return {
+        node.lineno: node.iter
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.For, ast.AsyncFor))
+        and node.body[0].lineno > (node.iter.end_lineno or node.iter.lineno)
+    }

@@ -7,6 +7,8 @@ also if other code runs it.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,8 +51,12 @@ class LineCounter(Protocol[_Record]):
         """Begin a statement, whose lines may run several times, also after an ``await``."""
         ...
 
-    def begin_line(self, call: _Record, line: Line) -> None:
-        """Begin a line at the last reading."""
+    def begin_line(self, call: _Record, line: Line, *, again: bool, awaited: bool) -> None:
+        """Begin a line at the last reading.
+
+        ``again``: go on with it, after what was called in it, or a pause of the call; ``awaited``:
+        after an ``await``, which belongs to the line.
+        """
         ...
 
     def end_line(self, call: _Record, line: Line, *, recursive: bool) -> None:
@@ -73,6 +79,7 @@ class _Call(Generic[_Record]):
         self.record = record
         #: The call's own frame, and those of comprehensions in it, with the line that runs them.
         self.frames: list[tuple[FrameType, int]] = [(frame, 0)]
+        #: Or the first line of its statement, where statements are counted.
         self.line = frame.f_lineno
         #: The first line of the current statement.
         self.statement = 0
@@ -95,13 +102,25 @@ class _Paused(Generic[_Record]):
 
 
 _PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+#: The tracers that run.
+_running: weakref.WeakSet[LineTracer[Any]] = weakref.WeakSet()
 
 
 class LineTracer(Generic[_Record]):
-    """A tracer of ``sources`` from `start` to `stop`, in the calling thread, for ``counter``."""
+    """A tracer of ``sources`` from `start` to `stop`, in the calling thread, for ``counter``.
 
-    def __init__(self, sources: Sequence[Source], counter: LineCounter[_Record]) -> None:
+    ``by_statement``: the lines of a statement count as its first one.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        counter: LineCounter[_Record],
+        *,
+        by_statement: bool = False,
+    ) -> None:
         self._counter = counter
+        self._by_statement = by_statement
         self._statements = [source.statements for source in sources]
         inside = [
             (code, i, inline)
@@ -117,6 +136,8 @@ class LineTracer(Generic[_Record]):
         #: By the id of a frame: a reference to it would keep its variables alive.
         self._paused: dict[int, _Paused[_Record]] = {}
         self._tracing = False
+        #: Whether this is a child process that the traced code has forked: it counts nothing.
+        self.is_forked = False
         #: The sources of which any line ran.
         self.ran: set[int] = set()
         #: Why lines may be missing, if any may be; one line each.
@@ -125,15 +146,22 @@ class LineTracer(Generic[_Record]):
     def start(self) -> None:
         """Start tracing."""
         self._tracing = True
+        _running.add(self)
         self._events.start()
 
     def stop(self) -> None:
         """Stop tracing."""
+        _running.discard(self)
         note = self._events.stop()
         if note is not None:
             self._note(note)
         self._tracing = False
         self._calls.clear()
+
+    def _stop_in_child(self) -> None:
+        """Count nothing in a forked process: its counters are copies, and CUDA does not work."""
+        self._tracing = False
+        self.is_forked = True
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
@@ -175,14 +203,17 @@ class LineTracer(Generic[_Record]):
             return
         self._read()
         paused = self._paused.pop(id(frame), None)
-        if paused is not None and paused.is_resumed(frame):
+        again = paused is not None and paused.is_resumed(frame)
+        if paused is not None and again:
             call = _Call(source, frame, paused.record)
             call.statement = paused.statement
         else:
             call = _Call(source, frame, self._counter.new_record())
-            call.statement = self._statement(call)
+            call.statement = self._statement(source, call.line)
+        call.line = self._counted(source, call.line)
         self._calls.append(call)
-        self._begin_line(call)
+        awaited = again and bool(frame.f_code.co_flags & CO_COROUTINE)
+        self._begin_line(call, again=again, awaited=awaited)
 
     def _to_line(self, frame: FrameType, line: int) -> None:
         call = self._unwind_to(frame)
@@ -196,7 +227,7 @@ class LineTracer(Generic[_Record]):
         _, line = call.frames.pop()
         if call.frames:
             # A comprehension has ended: continue the line that runs it.
-            self._go_to(call, line, call.frames[-1][0])
+            self._go_to(call, line, call.frames[-1][0], again=True)
         else:
             self._pop(frame if frame.f_code.co_flags & _PAUSES else None)
 
@@ -225,34 +256,52 @@ class LineTracer(Generic[_Record]):
             )
         self._counter.end_call(call.record, self._calls[-1].record if self._calls else None)
 
-    def _go_to(self, call: _Call[_Record], line: int, frame: FrameType) -> None:
+    def _go_to(
+        self, call: _Call[_Record], line: int, frame: FrameType, *, again: bool = False
+    ) -> None:
+        counted = self._counted(call.source, line)
         # A line that follows itself is one run: iterations of a comprehension or a one-line loop.
-        if line == call.line:
+        if counted == call.line:
             return
         self._read()
         self._end_line(call)
-        call.line = line
+        call.line = counted
         # A comprehension belongs to the statement that runs it, on whichever line it is written.
         if self._traced[id(frame.f_code)][1] is not Inline.EXPRESSION:
-            statement = self._statement(call)
+            statement = self._statement(call.source, line)
             if statement != call.statement:
                 call.statement = statement
                 self._counter.begin_statement(call.record)
-        self._begin_line(call)
+        self._begin_line(call, again=again)
 
-    def _statement(self, call: _Call[_Record]) -> int:
-        """Return the first line of the statement that contains the call's current line."""
-        return self._statements[call.source].get(call.line, call.line)
+    def _statement(self, source: int, line: int) -> int:
+        """Return the first line of the statement that contains a line."""
+        return self._statements[source].get(line, line)
+
+    def _counted(self, source: int, line: int) -> int:
+        """Return the line to which a line's figures count."""
+        return self._statement(source, line) if self._by_statement else line
 
     def _read(self) -> None:
         self._counter.read(self._calls[-1].record if self._calls else None)
 
-    def _begin_line(self, call: _Call[_Record]) -> None:
+    def _begin_line(
+        self, call: _Call[_Record], *, again: bool = False, awaited: bool = False
+    ) -> None:
         line = Line(call.source, call.line)
         self._active[line] += 1
-        self._counter.begin_line(call.record, line)
+        self._counter.begin_line(call.record, line, again=again, awaited=awaited)
 
     def _end_line(self, call: _Call[_Record]) -> None:
         line = Line(call.source, call.line)
         self._active[line] -= 1
         self._counter.end_line(call.record, line, recursive=self._active[line] > 0)
+
+
+def _stop_in_child() -> None:
+    for tracer in [*_running]:
+        tracer._stop_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)

@@ -37,6 +37,32 @@ def stack(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def cut_own_end(error: BaseException, is_notebooks: Callable[[FrameType], bool]) -> None:
+    """Take the end in gpumagic out of the traceback of an exception that was caught in gpumagic.
+
+    What stays ends in the notebook's code, or in what that called; ``is_notebooks`` knows its
+    frames. Without any, nothing stays: Python adds no entry for the frame that raises it again
+    (before 3.11, the first one).
+    """
+    own = str(Path(__file__).parents[1]) + os.sep
+    last: Any = None
+    ended = True
+    step = error.__traceback__
+    while step is not None:
+        if is_notebooks(step.tb_frame):
+            ended = False
+        elif step.tb_frame.f_code.co_filename.startswith(own):
+            ended = True
+        if not ended:
+            last = step
+        step = step.tb_next
+    first = error.__traceback__
+    if last is None:
+        error.__traceback__ = None
+    if first is not None:
+        (first if last is None else last).tb_next = None
+
+
 @cache
 def _standard() -> tuple[str, ...]:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}

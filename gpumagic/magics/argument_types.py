@@ -84,6 +84,10 @@ def share(text: str) -> float:
     return value
 
 
+#: Types of a percentage: its sign may follow a blank.
+PERCENTAGES = (percentage, excess, share)
+
+
 def size(text: str) -> int:
     """Return bytes from ``20GiB``, ``20G``, ``500MB``, ``1.5g``.
 

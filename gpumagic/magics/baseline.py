@@ -60,11 +60,12 @@ class Baseline:
         self._options = options
         self._compare = compare
         self._target = None if options.save is None else output_path(options.save)
-        self._before: CudaTiming | MemoryDelta | None = None
+        #: The stored result.
+        self.before: CudaTiming | MemoryDelta | None = None
         if options.against is not None:
-            self._before = load(options.against)
-            if not isinstance(self._before, kind):
-                found = "GPU memory" if isinstance(self._before, MemoryDelta) else "times"
+            self.before = load(options.against)
+            if not isinstance(self.before, kind):
+                found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")
         elif options.fail_above is not None or options.strict:
             raise SpecError("--fail-above and --strict go with --against FILE")
@@ -80,8 +81,8 @@ class Baseline:
         __tracebackhide__ = True
         if result is None or result.partial:
             return
-        if self._before is not None:
-            compared = self._compared(result, self._before)
+        if self.before is not None:
+            compared = self._compared(result, self.before)
             if not self._options.quiet:
                 show(shell, compared)
         # Last: what is worse than allowed must not take the place of what it is compared with.

@@ -159,6 +159,13 @@ def _values(
         yield from _variables(session)
     elif name in ("-f", "--function"):
         yield from _functions(session)
+    elif name == "--fit":
+        # The range is the user's to say.
+        yield from (
+            Completion(f"{each}=", "variable") for each in _names(session) if "=" not in fragment
+        )
+    elif name == "--on":
+        yield from _torch_devices(fragment, session)
     elif action.metavar == "FILE" or name in ("--save", "--against", "--trace"):
         if magic != "gpu":
             yield from _files(fragment)
@@ -202,6 +209,16 @@ def _devices(fragment: str, session: Session) -> Iterator[Completion]:
         device = str(index) if not last or last.isdecimal() else uuid
         if device is not None and device not in named:
             yield Completion(f"{before}{comma}{device}", "GPU")
+
+
+def _torch_devices(fragment: str, session: Session) -> Iterator[Completion]:
+    """Yield torch's names of devices, none twice in a list."""
+    before, comma, _ = fragment.rpartition(",")
+    named = before.split(",")
+    # Ordinals count what this process sees, which may be less; unknown ones are refused.
+    for device in ("cpu", "cuda", *(f"cuda:{i}" for i in range(len(session.devices)))):
+        if device not in named:
+            yield Completion(f"{before}{comma}{device}", "device")
 
 
 def _variables(session: Session) -> Iterator[Completion]:

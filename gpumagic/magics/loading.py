@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -17,12 +19,26 @@ from gpumagic.magics.extension import Extension, Settings, find
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
-    """Give a magic its help, generated from its parser when it is asked for (``%gpu?``)."""
+    """Give a magic its help, generated from its parser when it is asked for (``%gpu?``).
+
+    An interrupt shows no frame of ours behind those of the notebook.
+    """
 
     def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def magic(self: GpuMagic, *arguments: Any, **named: Any) -> Any:
+            __tracebackhide__ = True
+            try:
+                return function(self, *arguments, **named)
+            except KeyboardInterrupt as interrupt:
+                from gpumagic.cells.tracebacks import cut_own_end
+
+                cut_own_end(interrupt, self._is_users)
+                raise
+
         # IPython's inspector asks an object's own getdoc() first.
-        function.getdoc = lambda: command_module(name).help_text()
-        return function
+        magic.getdoc = lambda: command_module(name).help_text()  # type: ignore[attr-defined]
+        return magic
 
     return decorate
 
@@ -76,13 +92,13 @@ class GpuMagic(Settings):
 
     def _came_from_user(self, error: BaseException) -> bool:
         """Return whether the user's own code raised it, inside a cell that the magic ran."""
-        step = error.__traceback__
-        user_ns = None if self.shell is None else self.shell.user_ns
-        while step is not None:
-            if step.tb_frame.f_globals is user_ns:
-                return True
-            step = step.tb_next
-        return False
+        from gpumagic.cells.tracebacks import steps
+
+        return any(self._is_users(frame) for frame, _ in steps(error.__traceback__))
+
+    def _is_users(self, frame: FrameType) -> bool:
+        """Return whether it is a frame of the notebook's code."""
+        return self.shell is not None and frame.f_globals is self.shell.user_ns
 
     def resume(self, state: Any) -> None:
         """Resume after a restart in place, from the ``state`` of the process that was replaced.
@@ -135,10 +151,14 @@ def _publish(extension: Extension) -> None:
 
 
 def _statement(name: str, line: str) -> str:
-    """Return the statement on the line of a magic, after its options."""
-    from gpumagic.magics.parsing import take_options
+    """Return the statement that the line of a magic runs; empty if it runs none here."""
+    from gpumagic.magics.parsing import parse_line
+    from gpumagic.magics.verbs import take_verb
 
-    return take_options(command_module(name).parser(), line)[1]
+    parsed = parse_line(command_module(name).parser(), line, quiet=False)
+    options = parsed.options
+    is_other = options.cluster or getattr(options, "compare", False)
+    return "" if is_other or take_verb(name, parsed) is not None else parsed.rest
 
 
 def _cleanup_hook(shell: Any) -> CellHook[None]:

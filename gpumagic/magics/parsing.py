@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.argument_types import variable_name
+from gpumagic.magics.argument_types import PERCENTAGES, variable_name
 from gpumagic.magics.help import formatted
 
 
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
             **options,
         )
         # A word that begins with a number is no option: -1,0 has a message of its own.
-        self._negative_number_matcher = re.compile(r"-\d[\d.,-]*$")
+        self._negative_number_matcher = re.compile(r"-\d\S*$")
 
     def error(self, message: str) -> NoReturn:
         stop = "" if message.endswith("?") else "."
@@ -82,8 +82,10 @@ class Parser(argparse.ArgumentParser):
             for option in action.option_strings
         }
         found: list[str] = []
-        wants_value = _wants_value(self)
+        wants_value, percentages = _wants_value(self), _percentages(self)
         for joined in words:
+            if joined == "%" and len(found) > 1 and found[-2] in percentages:
+                continue  # 10 %
             flags, word = ([], joined) if "--" in found else _split_flags(joined, wants_value)
             found += flags
             if found and found[-1] in single and re.match(r"-\d", word):
@@ -159,9 +161,20 @@ def _wants_value(parser: Parser) -> dict[str, bool]:
     }
 
 
+def _percentages(parser: Parser) -> set[str]:
+    """Return the options whose value is a percentage."""
+    return {
+        option
+        for action in parser._actions
+        if action.type in PERCENTAGES
+        for option in action.option_strings
+    }
+
+
 def _take(parser: Parser, line: str) -> tuple[list[str], str]:
     """Return the options of a line as words for argparse, and the rest of the line."""
     wants_value = _wants_value(parser)
+    percentages = _percentages(parser)
     taken: list[str] = []
     rest = line.strip()
     while rest.startswith("-"):
@@ -179,6 +192,8 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
         word = name
         if wants_value.get(name) and rest:
             value, rest = _take_value(rest)
+            if name in percentages and (rest == "%" or rest.startswith(("% ", "%;"))):
+                rest = rest[1:].lstrip()  # 10 %
             # argparse would take a value that begins with a minus sign for an option.
             word = name + value if len(name) == 2 else f"{name}={value}"
         taken.append(word)

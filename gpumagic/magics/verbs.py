@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import builtins
 import difflib
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -49,7 +50,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
 }
 
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
-#: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path.
+#: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path. ``-1`` may be an argument.
 _OPERATOR = re.compile(
     r"[=(\[{,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
     r"|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
@@ -66,13 +67,31 @@ class VerbModule(Protocol):
         """Run a verb and return its result."""
 
 
-def take_verb(magic: str, line: MagicLine) -> tuple[str, str] | None:
-    """Return the verb of a line, and its options and arguments; None if it has no verb."""
+def take_verb(
+    magic: str, line: MagicLine, names: Container[str] | None = None
+) -> tuple[str, str] | None:
+    """Return the verb of a line, and its options and arguments; None if it has no verb.
+
+    ``names`` are those of variables, where they are known: ``log -1`` may be an expression.
+    """
     word, _, rest = line.statement.partition(" ")
     rest = rest.lstrip()
-    if word not in VERBS[magic] or line.is_code or _OPERATOR.match(rest):
+    if word not in VERBS[magic] or line.is_code:
+        return None
+    is_code = _OPERATOR.match(rest) is not None
+    if is_code and re.match(r"-\d", rest):
+        is_code = _is_python(line.statement) and (names is None or word in names)
+    if is_code:
         return None
     return word, f"{line.written} {rest}"
+
+
+def _is_python(statement: str) -> bool:
+    try:
+        ast.parse(statement)
+    except SyntaxError:
+        return False
+    return True
 
 
 def check_name(magic: str, statement: str, *known: Mapping[str, Any]) -> None:

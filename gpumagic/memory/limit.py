@@ -89,6 +89,15 @@ class MemoryLimit:
         before = self._before.setdefault(ordinal, _fraction(ordinal))
         _set_fraction(ordinal, min(fraction, before))
 
+    def note(self) -> str | None:
+        """Return a line that says what the limit is; None for none."""
+        if self.size is None:
+            return None
+        return (
+            f"Limited to {bytes_(self.size)} of each GPU, CUDA context included; "
+            "%gpumem limit off lifts it."
+        )
+
     def lift(self) -> None:
         """Remove the limit: restore the user's own fractions."""
         self.size = None

@@ -103,7 +103,7 @@ class _MemoryCounter:
     def begin_statement(self, call: _CallMemory) -> None:
         call.carried = {}
 
-    def begin_line(self, call: _CallMemory, line: Line) -> None:
+    def begin_line(self, call: _CallMemory, line: Line, *, again: bool, awaited: bool) -> None:
         call.start = dict(self.now)
         call.peak = {ordinal: reading.allocated for ordinal, reading in self.now.items()}
 
@@ -157,6 +157,9 @@ class _Profile:
         """Stop tracing, and return what each line did."""
         try:
             self._tracer.stop()
+            if self._tracer.is_forked:
+                delta = memory_delta("this process was forked by the cell", partial=partial)
+                return LineReport(delta, tuple(map(source_lines, self._sources)))
             cell = self._cell(partial)
             living = self._living()
         finally:

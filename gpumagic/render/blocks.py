@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from gpumagic.render.source_code import CodeLine, SourceCode
 from gpumagic.system.text import listed
 
 #: ``good``, ``warn`` and ``bad`` are colours; ``dim`` is less prominent, ``strong`` more; ``code``
@@ -56,6 +57,13 @@ class Cell:
     #: The whole of a shortened text, shown on hover; never data of another user, since it is saved
     #: with the notebook.
     whole: str | None = None
+    #: Of which source ``text`` is a line: drawn in the colours of its parts.
+    code: CodeLine | None = None
+
+    @classmethod
+    def of_code(cls, source: SourceCode, place: int) -> Cell:
+        """Return a cell with a line of a source."""
+        return cls(source.lines[place], "code", code=CodeLine(source, place))
 
     @property
     def has_bar(self) -> bool:

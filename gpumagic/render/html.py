@@ -23,6 +23,8 @@ from gpumagic.render.blocks import (
     Use,
     bounded,
 )
+from gpumagic.render.source_code import COLORS as CODE_COLORS
+from gpumagic.render.source_code import CodeLine
 from gpumagic.system.text import harmless
 
 #: The colours of states, and the percentage of the front end's text colour that is mixed into them
@@ -50,6 +52,10 @@ _STYLES: Mapping[Style, str] = {
         style: f"color:color-mix(in srgb, currentColor {INK}%, {color})"
         for style, color in COLORS.items()
     },
+}
+_CODE_STYLES = {
+    kind: f"color:color-mix(in srgb, currentColor {INK}%, {color})"
+    for kind, color in CODE_COLORS.items()
 }
 # A cell that stays in place while the others are scrolled needs an opaque background, so rows set
 # one. JupyterLab's style sheet colours every second row.
@@ -102,7 +108,17 @@ def _part(cell: Cell) -> str:
     hover = "" if not hidden else f' title="{_text(str(cell.whole))}"'
     # One click selects a command.
     select = "white-space:nowrap;user-select:all" if cell.style == "command" else ""
-    return f"<{tag}{hover}{_style(_STYLES[cell.style], select)}>{_text(cell.text)}</{tag}>"
+    content = _text(cell.text) if cell.code is None else _code(cell.code)
+    return f"<{tag}{hover}{_style(_STYLES[cell.style], select)}>{content}</{tag}>"
+
+
+def _code(line: CodeLine) -> str:
+    return "".join(
+        f"<span{_style(_CODE_STYLES[part.kind])}>{_text(part.text)}</span>"
+        if part.kind
+        else _text(part.text)
+        for part in line.parts
+    )
 
 
 def _line(line: Line) -> str:

@@ -28,6 +28,7 @@ from gpumagic.render.blocks import (
     bounded,
     filled,
 )
+from gpumagic.render.source_code import TERMINAL
 from gpumagic.system.text import harmless
 
 _STYLES = {
@@ -71,17 +72,19 @@ def render(
         force_jupyter=False,
         soft_wrap=False,
     )
-    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None):
+    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None, color):
         console.print(drawn, soft_wrap=True)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
-def _drawn(blocks: Sequence[Block], width: int, console: Console | None) -> Iterator[Text]:
+def _drawn(
+    blocks: Sequence[Block], width: int, console: Console | None, color: bool
+) -> Iterator[Text]:
     """Yield the text of the blocks; with a console, long lines are wrapped."""
     for block in blocks:
         if isinstance(block, Callout):
             edge = Text("┃ ", _STYLES[block.style])
-            for inner in _drawn(block.blocks, width - 2, console):
+            for inner in _drawn(block.blocks, width - 2, console, color):
                 for line in inner.split("\n", allow_blank=True):
                     yield edge + line
         elif isinstance(block, Fold):
@@ -89,7 +92,7 @@ def _drawn(blocks: Sequence[Block], width: int, console: Console | None) -> Iter
         elif isinstance(block, Legend):
             yield Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
         elif isinstance(block, Grid):
-            yield _table(block, width)
+            yield _table(block, width, color)
         else:
             yield _wrapped(_line(block), width, console)
 
@@ -137,7 +140,9 @@ def _line(line: Line) -> Text:
     return Text.assemble(*((harmless(part.text), _STYLES[part.style]) for part in line.parts))
 
 
-def _cell(cell: Cell) -> Text:
+def _cell(cell: Cell, color: bool) -> Text:
+    if cell.code is not None and color:
+        return Text.assemble(*((harmless(p.text), TERMINAL[p.kind]) for p in cell.code.parts))
     return Text(harmless(cell.text), _STYLES[cell.style])
 
 
@@ -181,14 +186,14 @@ def _stack(stack: Mapping[Use, float], width: int) -> Text:
     return Text("".join(sign * count for sign, count in cells.items()))
 
 
-def _table(grid: Grid, width: int) -> Text:
+def _table(grid: Grid, width: int, color: bool) -> Text:
     """Return the table in ``width`` columns of text, and below it the headers of dropped columns.
 
     Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
     devices.
     """
     headers = [harmless(column.header) if grid.header else "" for column in grid.columns]
-    columns = [_column(grid, i, Text(header, "bold")) for i, header in enumerate(headers)]
+    columns = [_column(grid, i, Text(header, "bold"), color) for i, header in enumerate(headers)]
     widths = _widths(grid.columns, [max(map(_length, column)) for column in columns], width)
     shown = [*widths]
     lines: list[Text] = []
@@ -211,9 +216,9 @@ def _table(grid: Grid, width: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _column(grid: Grid, i: int, header: Text) -> list[Text]:
+def _column(grid: Grid, i: int, header: Text, color: bool) -> list[Text]:
     """Return the cells of a column, the header first; bars are before the figures."""
-    cells = [_cell(row[i]) for row in grid.rows]
+    cells = [_cell(row[i], color) for row in grid.rows]
     bars = _bars([row[i] for row in grid.rows])
     if bars is not None:
         width = max(map(_length, cells))

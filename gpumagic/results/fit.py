@@ -35,17 +35,19 @@ class Fit(Result):
     runs: tuple[FitRun, ...]
     #: Whether the next larger value is known not to fit, or is above ``HIGH``.
     exact: bool
-    #: Bytes per unit, and bytes at 0, by linear extrapolation from the largest two runs that fit;
-    #: None without two.
+    #: The peaks lie on ``at_zero + per_unit * value ** power``, in bytes; None for fewer than two.
     per_unit: float | None = None
     at_zero: float | None = None
     notes: tuple[str, ...] = ()
+    #: 1 for a line, as batches have it; 2 where the memory grows with the square of the value.
+    power: float = 1.0
 
     def needed(self, value: int) -> int | None:
-        """Return the bytes for a value by linear extrapolation; None where that is not possible."""
+        """Return the bytes for a value by the curve; None where there is none."""
         if self.per_unit is None or self.at_zero is None:
             return None
-        return round(self.at_zero + self.per_unit * value)
+        needed: float = self.at_zero + self.per_unit * float(value) ** self.power
+        return round(needed)
 
     def _blocks(self) -> list[Block]:
         rows = [
@@ -63,7 +65,9 @@ class Fit(Result):
 
     def _lines(self) -> list[str]:
         lines = []
-        if self.per_unit is not None:
+        if self.power != 1:
+            lines.append(f"the peak grows with {self.name} to the power of {self.power:.1f}")
+        elif self.per_unit is not None:
             lines.append(f"{bytes_(round(self.per_unit))} per unit of {self.name}")
         if self.largest:
             power = 1 << self.largest.bit_length()

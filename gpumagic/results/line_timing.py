@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.source_code import SourceCode
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Series, data_frame
 from gpumagic.results.folding import folded
@@ -31,8 +32,8 @@ class Synchronization:
     #: ``.item()``, ``torch.cuda.synchronize()``…
     call: str
     count: int
-    #: Seconds that the calls took.
-    time: float
+    #: Seconds that the calls took; None where torch reports only that they waited.
+    time: float | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class LineTiming:
     gpu: float | None
     #: Python's time in the line.
     host: float
-    #: How often the host waited for the GPU, and how long; the calls are in ``synchronizations``.
+    #: How often the host waited for the GPU, and how long, as far as known; the calls are in
+    #: ``synchronizations``.
     syncs: int
     sync_time: float
     #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.
@@ -170,21 +172,30 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
             *(Cell(seconds(line.per_device.get(i))) for i in devices),
             Cell(seconds(line.host)) if has_gpu else Cell(seconds(line.host), style, bar),
             Cell(f"{line.syncs:,}" if line.syncs else ""),
-            Cell(seconds(line.sync_time) if line.syncs else ""),
+            Cell(_waited(line)),
         ]
 
     rows = []
+    code = SourceCode(source.text)
     for number in _shown(source, whole, has_gpu):
         if number is None:
             rows.append([*[Cell("")] * (len(columns) - 1), Cell("⋯", "dim")])
             continue
-        text = Cell(source.text[number - source.first].expandtabs(4), "code")
+        text = Cell.of_code(code, number - source.first)
         line = by_number.get(number)
         cells = [Cell("")] * (len(columns) - 2) if line is None else figures(line)
         rows.append([Cell(str(number), "dim"), *cells, text])
     if between is not None:
         rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
     return Grid(columns, rows)
+
+
+def _waited(line: LineTiming) -> str:
+    """Return the time that the line waited; a dash where that is not known."""
+    if not line.syncs:
+        return ""
+    is_known = any(each.time is not None for each in line.synchronizations)
+    return seconds(line.sync_time if is_known or not line.synchronizations else None)
 
 
 def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | None]:

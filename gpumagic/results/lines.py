@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.source_code import SourceCode
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.folding import folded
@@ -118,12 +119,13 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
     ]
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
+    code = SourceCode(source.lines)
     # A file that was edited since may have fewer lines than the code.
     for number in folded(range(source.first, source.first + len(source.lines)), lines):
         if number is None:
             rows.append([*[Cell("")] * 5, Cell("⋯", "dim")])
             continue
-        text = Cell(source.lines[number - source.first].expandtabs(4), "code")
+        text = Cell.of_code(code, number - source.first)
         memory = lines.get(number)
         count = source.runs.get(number)
         runs = Cell("" if count is None else f"{count:,}", "dim")

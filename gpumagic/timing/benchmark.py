@@ -256,7 +256,7 @@ class Benchmark:
                 if self._is_precise(precision):
                     self._stopped_by = "precision"
                     return
-            if elapsed >= limit:
+            if elapsed >= limit and len(self.runs) >= self.plan.least:
                 self._stopped_by = "max-time"
                 return
 

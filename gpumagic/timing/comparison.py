@@ -126,6 +126,11 @@ def ratio_interval(
     return math.exp(low), math.exp(high)
 
 
+def least_repeats(base: int) -> int:
+    """Return with how many repeats there is an interval of their ratio to ``base`` ones."""
+    return next(n for n in range(1, 10_000) if _left_out(n, base, CONFIDENCE) is not None)
+
+
 def _left_out(n: int, m: int, confidence: float) -> int | None:
     """Return how many of the n * m pairs to leave out at each end; None if there are too few."""
     tail = (1 - confidence) / 2

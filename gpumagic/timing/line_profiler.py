@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import fsum
+from typing import Any
 
 from gpumagic.cells.line_sources import Source
 from gpumagic.cells.line_tracer import Line, LineTracer
@@ -20,24 +20,27 @@ from gpumagic.results.line_timing import (
     Synchronization,
 )
 from gpumagic.system import text
+from gpumagic.timing.input_waits import is_container
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
+#: Seconds that a ``for`` line waits for its next value at least, on average, to be called a wait.
+_NEXT = 10e-6
 
 
 class LineProfiler:
-    """Measures the lines of ``sources``, the first of which is the cell's.
+    """Measures the lines of ``sources``, the first of which is the cell's; ``names`` are its names.
 
     ``prepare``, ``start``, the cell, ``stop``, ``close``, ``result``.
     """
 
-    def __init__(self, sources: Sequence[Source], tree: ast.Module | None) -> None:
+    def __init__(self, sources: Sequence[Source], names: Mapping[str, Any]) -> None:
         self._sources = sources
-        self._loops = {} if tree is None else _loops(tree)
+        self._names = names
         self._timer = LineTimer()
-        self._tracer = LineTracer(sources, self._timer)
+        self._tracer = LineTracer(sources, self._timer, by_statement=True)
         self._is_tracing = False
         #: Why there are no lines.
         self.note: str | None = None
@@ -66,7 +69,10 @@ class LineProfiler:
                 try:
                     self._tracer.stop()
                 finally:
-                    self._timer.stop()
+                    if self._tracer.is_forked:  # CUDA does not work there
+                        self.note = "no times of lines: this process was forked by the cell"
+                    else:
+                        self._timer.stop()
 
     def close(self, error: BaseException | None = None) -> None:
         """Put back what was there before; ``error`` is what the cell raised."""
@@ -119,12 +125,21 @@ class LineProfiler:
         return SourceTimings(source.name, source.first, source.lines, lines, empty=not source.codes)
 
     def _line_timing(self, place: int, source: Source, number: int, time: LineTime) -> LineTiming:
-        calls: dict[str, list[float]] = {}
+        calls: dict[str, list[float | None]] = {}
         for call, passed in time.synchronizations:
             calls.setdefault(call, []).append(passed)
-        synchronizations = [Synchronization(c, len(all_), fsum(all_)) for c, all_ in calls.items()]
-        waited = fsum(each.time for each in synchronizations)
-        is_loop = place == 0 and number in self._loops
+        synchronizations = [
+            Synchronization(
+                call, len(times), None if None in times else fsum(time or 0.0 for time in times)
+            )
+            for call, times in calls.items()
+        ]
+        waited = fsum(each.time or 0.0 for each in synchronizations)
+        iterated = source.loops.get(number)
+        is_input = iterated is not None and not is_container(iterated, self._names, place == 0)
+        waited_for_input = max(time.host - waited, 0.0)
+        if waited_for_input < time.hits * _NEXT:
+            is_input = False
         return LineTiming(
             line=number,
             source=source.lines[number - source.first],
@@ -135,8 +150,8 @@ class LineProfiler:
             sync_time=waited,
             at_most=time.at_most,
             per_device=time.per_device,
-            synchronizations=tuple(sorted(synchronizations, key=lambda each: -each.time)),
-            input_wait=max(time.host - waited, 0.0) if is_loop else None,
+            synchronizations=tuple(sorted(synchronizations, key=lambda each: -(each.time or 0.0))),
+            input_wait=waited_for_input if is_input else None,
             interval=time.interval,
         )
 
@@ -152,16 +167,6 @@ class LineProfiler:
         if part > _COST:
             notes.append(f"measuring the lines took {100 * part:.0f} % of the wall time")
         return tuple(notes)
-
-
-def _loops(tree: ast.Module) -> set[int]:
-    """Return the lines at which a ``for`` statement waits for its next value."""
-    return {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.AsyncFor))
-        for line in range(node.lineno, (node.iter.end_lineno or node.lineno) + 1)
-    }
 
 
 def _on_devices(

@@ -70,7 +70,7 @@ class _Total:
         #: Runs whose GPU time is known, and those whose is not.
         self.known = self.unknown = 0
         self.devices: list[float] = []
-        self.synchronizations: list[tuple[str, float]] = []
+        self.synchronizations: list[tuple[str, float | None]] = []
         #: Runs that lay alone between two marks, and the mean of the latest ones' GPU time.
         self.marked = 0
         self.latest = 0.0
@@ -122,8 +122,8 @@ class LineTime(NamedTuple):
     gpu: float | None
     at_most: bool
     per_device: dict[int, float]
-    #: The call that waited, and the seconds.
-    synchronizations: tuple[tuple[str, float], ...]
+    #: The call that waited, and the seconds, where they are known.
+    synchronizations: tuple[tuple[str, float | None], ...]
     #: Every how many-th run was measured in the end.
     interval: int
 
@@ -131,14 +131,18 @@ class LineTime(NamedTuple):
 class _Call:
     """A call of traced code, and the run of a line in it."""
 
-    __slots__ = ("begin", "entry", "is_marked", "is_new", "is_paused", "total")
+    __slots__ = ("begin", "entry", "is_marked", "is_new", "left", "ran", "total")
 
     begin: _Boundary
     total: _Total
+    #: Where the call was left last.
+    left: _Boundary
 
     def __init__(self) -> None:
         self.is_new = True
-        self.is_paused = self.is_marked = False
+        self.is_marked = False
+        #: The lines that have run in this pass of the statement, and whether they are marked.
+        self.ran: dict[Line, bool] = {}
         #: The end of the line at which the call began: where a line of its own follows, nothing
         #: has run on it.
         self.entry: _Boundary | None = None
@@ -217,19 +221,20 @@ class LineTimer:
             self._record()
 
     def begin_statement(self, call: _Call) -> None:
-        """Do nothing: the runs of lines are independent of one another."""
+        """Begin a pass of a statement, which is one run of each of its lines."""
+        call.ran.clear()
 
-    def begin_line(self, call: _Call, line: Line) -> None:
-        """Begin a run of a line, or go on with it."""
+    def begin_line(self, call: _Call, line: Line, *, again: bool, awaited: bool) -> None:
+        """Begin a run of a line, or go on with it; what it awaits is part of it."""
         call.entry = None
         total = self._totals.get(line)
         if total is None:
             total = self._totals[line] = _Total()
-        if not call.is_paused:
-            total.hits += 1
-            call.is_marked = total.hits % total.interval == 0
-        call.is_paused = False
-        call.begin, call.total = self._boundary, total
+        if line not in call.ran:
+            total.hits += not again
+            call.ran[line] = total.hits % total.interval == 0
+        call.is_marked = call.ran[line]
+        call.begin, call.total = call.left if awaited else self._boundary, total
         if call.is_marked and self._unmarked:
             self._record()
         self._leave()
@@ -239,13 +244,14 @@ class LineTimer:
         if call.is_new:
             call.is_new = False
             call.total.hits -= 1
+            call.ran.clear()
             call.entry = self._boundary
         elif not recursive:
             self._add(call, self._boundary)
 
     def end_call(self, call: _Call, caller: _Call | None) -> None:
         """End or leave a call."""
-        call.is_paused = True
+        call.left = self._boundary
         if call.entry is not None:  # all of it is one line
             call.total.hits += 1
             self._add(call, call.entry)

@@ -34,7 +34,7 @@ def _gpu_bound(lines: Sequence[LineTiming], certain: float, wall: float) -> str:
 
 
 def _synchronizations(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
-    waits = [(each.time, each, line) for line in lines for each in line.synchronizations]
+    waits = [(each.time or 0.0, each, line) for line in lines for each in line.synchronizations]
     if not waits:
         return 0.0, ""
     time, each, line = max(waits, key=lambda wait: wait[0])

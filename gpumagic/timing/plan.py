@@ -30,6 +30,8 @@ class Plan:
     max_time: float | None = None
     queued: bool = False
     cold: bool = False
+    #: The number of repeats below which time alone does not end them.
+    least: int = 1
 
     def __post_init__(self) -> None:
         for name, value, least in (

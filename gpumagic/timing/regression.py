@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import Comparison, CudaTiming
-from gpumagic.timing.comparison import compare
+from gpumagic.system.text import plural
+from gpumagic.timing.comparison import compare, least_repeats
+from gpumagic.timing.plan import Plan
 
 #: What the two timings are called in the comparison.
 BEFORE, NOW = "stored", "now"
+#: With fewer stored repeats it takes very many to tell a difference from noise.
+_FEW_STORED = 3
+
+
+def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
+    """Return the plan, with the repeats that it takes to tell a difference from noise.
+
+    ``plan`` is None for a single run.
+
+    Raises:
+        SpecError: it asks for fewer, or the stored result has too few.
+    """
+    stored = len(before.wall.all)
+    if stored < _FEW_STORED:
+        raise SpecError(
+            f"--fail-above: the stored result has {plural(stored, 'repeat')}, too few to tell a "
+            "difference from noise; save it again with --repeat"
+        )
+    needed = least_repeats(stored)
+    planned = 1 if plan is None else plan.repeats
+    if plan is not None and plan.open_end:
+        return replace(plan, least=needed)
+    if planned < needed:
+        raise SpecError(
+            f"--fail-above: {plural(planned, 'repeat')} are too few to tell a difference from "
+            f"noise; write --repeat, or -r {needed}"
+        )
+    return plan
 
 
 def against(now: CudaTiming, before: CudaTiming, fail_above: float | None = None) -> Comparison:

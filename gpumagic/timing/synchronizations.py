@@ -2,7 +2,8 @@
 
 Only for the duration of a cell. torch's compiler keeps tables of torch's functions and compares
 them by identity: so while it is imported nothing is wrapped, and functions of the module ``torch``
-are wrapped only where it is not loaded. Methods it knows by their names.
+are wrapped only where it is not loaded. Methods it knows by their names. Other
+calls that wait are counted by torch's own warnings, without a time.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType, MethodType
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.timing.sync_warnings import SynchronizationWarnings, call_at
 
 #: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
@@ -75,8 +77,9 @@ class SynchronizationWatch:
     """Records the calls that wait, in the calling thread and in the backward passes it runs."""
 
     def __init__(self) -> None:
-        #: The call, and the seconds that it took.
-        self.log: list[tuple[str, float]] = []
+        #: The call, and the seconds that it took; None where only torch's warning reports it.
+        self.log: list[tuple[str, float | None]] = []
+        self._warnings = SynchronizationWarnings(self._warned)
         self._wrapped: list[_Wrapped] = []
         self._inside = threading.local()
         self._thread = 0
@@ -105,6 +108,7 @@ class SynchronizationWatch:
         if self._is_paused or (self._wrapped and self._has_compiler != (_COMPILER in sys.modules)):
             self._unwrap()
             self._wrap_all()
+        self._warnings.update()
 
     def stop(self) -> None:
         """Restore torch's functions."""
@@ -134,8 +138,10 @@ class SynchronizationWatch:
         if not self._has_compiler:
             for name, rule in rules.functions():
                 self._wrap(torch, name, rule)
+        self._warnings.start()
 
     def _unwrap(self) -> None:
+        self._warnings.stop()
         wrapped, self._wrapped = self._wrapped, []
         for each in reversed(wrapped):
             if vars(each.owner).get(each.name) is not each.wrapper:
@@ -144,6 +150,15 @@ class SynchronizationWatch:
                 delattr(each.owner, each.name)
             else:
                 setattr(each.owner, each.name, each.original)
+
+    def _warned(self, frame: FrameType) -> None:
+        """Record that the host waits in this frame, in a wrapped call or in another."""
+        if not self._is_watched():
+            return
+        if getattr(self._inside, "call", False):
+            self._inside.warned = True
+        else:
+            self.log.append((call_at(frame), None))
 
     def _wrap(self, owner: Any, name: str, rule: _Rule) -> None:
         function = getattr(owner, name, None)
@@ -154,14 +169,21 @@ class SynchronizationWatch:
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
-            inside.call = True
+            inside.call, inside.warned = True, False
             begun = clock()
             try:
                 result = function(*arguments, **named)
                 passed = clock() - begun
+            except BaseException as error:
+                # Without this frame, from Python 3.11 on; before, `hide` takes it out in the end.
+                traceback = error.__traceback__
+                error.__traceback__ = None if traceback is None else traceback.tb_next
+                raise
             finally:
                 inside.call = False
             found = rule(arguments, named, result)
+            if found is None and inside.warned:
+                found = f".{name}()"
             if found is not None:
                 log.append((found, passed))
             return result

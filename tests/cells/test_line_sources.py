@@ -70,6 +70,18 @@ def test_the_lines_that_continue_a_statement() -> None:
     found = cell_source([], text, 2, ast.parse("\n" + text))
     assert found.lines == tuple(text.splitlines())
     assert found.statements == {3: 2, 4: 2, 6: 5, 7: 5, 9: 8}
+    assert {line: ast.unparse(each) for line, each in found.loops.items()} == {5: "a"}
+
+
+def test_the_lines_above_a_body_and_decorators() -> None:
+    text = (
+        "@a\n@b(\n  1)\ndef f(\n  x):\n    @c\n    def g(): pass\n"
+        "match x:\n  case [\n    1]:\n    pass\n"
+        "for i in x: f(\n  i)"
+    )
+    found = cell_source([], text, 1, ast.parse(text))
+    assert found.statements == {2: 1, 3: 1, 4: 1, 5: 1, 7: 6, 9: 8, 10: 9, 13: 12}
+    assert not found.loops  # its body is in the same line
 
 
 def test_comprehensions_and_class_bodies_run_in_the_lines_around_them() -> None:
@@ -85,13 +97,15 @@ def test_comprehensions_and_class_bodies_run_in_the_lines_around_them() -> None:
 
 
 def test_functions_are_selected_by_the_cells_names(ip: Any) -> None:
-    ip.user_ns["net"] = Net()
+    ip.user_ns.update(net=Net(), Net=Net)
     cell = compile_cell(ip, "def own():\n    pass\nown()", header="%%gpumem --lines")
     sources = selected_sources(cell, ["own", "net.forward", "own"])
     assert [source.name for source in sources] == ["cell", "own", "net.forward"]
     assert sources[0].first == 2
     assert sources[1].codes[0].co_firstlineno == 2
     assert sources[2].codes == (Net.forward.__code__,)
+    same = selected_sources(cell, ["Net.forward", "net.forward", "net"])
+    assert [source.name for source in same] == ["cell", "Net.forward, net.forward, net"]
 
 
 @pytest.mark.parametrize(

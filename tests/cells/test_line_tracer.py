@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -25,6 +27,8 @@ class Ticks:
         self.readings = 0
         self.calls: list[tuple[dict[str, int], dict[str, int] | None]] = []
         self.broken = False
+        #: The lines that have begun, whether again, and after an ``await``.
+        self.begun: list[tuple[int, bool, bool]] = []
 
     def tick(self, count: int) -> int:
         self.now += count
@@ -41,8 +45,9 @@ class Ticks:
     def begin_statement(self, call: dict[str, int]) -> None:
         self.statements += 1
 
-    def begin_line(self, call: dict[str, int], line: Line) -> None:
+    def begin_line(self, call: dict[str, int], line: Line, *, again: bool, awaited: bool) -> None:
         call["start"] = self.now
+        self.begun.append((line.number, again, awaited))
 
     def end_line(self, call: dict[str, int], line: Line, *, recursive: bool) -> None:
         if recursive:
@@ -59,13 +64,16 @@ class Ticks:
         return dict(sorted(found.items()))
 
 
-def traced(text: str, functions: tuple[str, ...] = (), **names: Any) -> tuple[Ticks, Any]:
+def traced(
+    text: str, functions: tuple[str, ...] = (), *, by_statement: bool = False, **names: Any
+) -> tuple[Ticks, Any]:
     """Run ``text`` as a cell from line 1 on, traced with the functions in ``names``."""
     ticks = Ticks()
-    code = compile(text, "<cell>", "exec")
-    sources: list[Source] = [cell_source([code], text, 1)]
+    tree = ast.parse(text)
+    code = compile(tree, "<cell>", "exec")
+    sources: list[Source] = [cell_source([code], text, 1, tree if by_statement else None)]
     sources += [code_source(name, names[name].__code__) for name in functions]
-    tracer = LineTracer(sources, ticks)
+    tracer = LineTracer(sources, ticks, by_statement=by_statement)
     before = sys.gettrace()
     tracer.start()
     try:
@@ -192,7 +200,7 @@ def test_an_earlier_trace_function_goes_on_and_a_later_one_is_noted() -> None:
     if hasattr(sys, "monitoring"):
         assert (ticks.of(), tracer.notes) == ({1: 1, 3: 2}, [])
     else:
-        assert "the trace function was replaced" in tracer.notes[0]
+        assert "the trace function was removed or replaced" in tracer.notes[0]
 
 
 def test_the_lines_of_a_statement_begin_it_once() -> None:
@@ -210,3 +218,80 @@ def test_the_lines_of_a_statement_begin_it_once() -> None:
         assert ticks.of() == {2: 1, 3: 2, 5: 3}
         begun.append(ticks.statements)
     assert begun[1] - begun[0] >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = dict(\n    a=tick(1),\n    b=tick(2),\n)\ntick(4)", {1: 3, 5: 4}),
+        ("x = [\n    tick(1)\n    for i in range(3)\n]", {1: 3}),
+        ("for i in (\n    1, tick(2)\n):\n    x = (\n        tick(1)\n    )", {1: 2, 4: 2}),
+        ("def deco(f):\n    tick(3)\n@deco\ndef f():\n    pass", {3: 3}),
+        (
+            "try:\n    1 / 0\nexcept (\n    tick(1) and OSError,\n    ArithmeticError,\n"
+            "):\n    tick(2)",
+            {3: 1, 7: 2},
+        ),
+    ],
+    ids=["call", "comprehension", "loop", "decorator", "handler"],
+)
+def test_the_lines_of_a_statement_count_as_its_first(text: str, expected: dict[int, int]) -> None:
+    ticks, _ = traced(text, by_statement=True)
+    assert ticks.of() == expected
+
+
+def test_a_line_goes_on_after_what_runs_in_it() -> None:
+    def numbers() -> Any:
+        yield 1
+        yield 2
+
+    first = numbers.__code__.co_firstlineno
+    ticks, _ = traced("x = [\n    i\n    for i in numbers()\n]", ("numbers",), numbers=numbers)
+    assert (first + 1, True, False) in ticks.begun
+
+    async def waits() -> None:
+        await Turn()
+
+    class Turn:
+        def __await__(self) -> Any:
+            yield
+
+    first = waits.__code__.co_firstlineno
+    text = "c = waits()\nc.send(None)\ntry:\n    c.send(None)\nexcept StopIteration:\n    pass"
+    ticks, _ = traced(text, ("waits",), waits=waits)
+    assert [each for each in ticks.begun if each[0] == first + 1] == [
+        (first + 1, False, False),
+        (first + 1, True, True),
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_a_forked_process_counts_nothing() -> None:
+    text = (
+        "reader, writer = os.pipe()\n"
+        "with warnings.catch_warnings():\n"
+        "    warnings.simplefilter('ignore')\n"
+        "    child = os.fork()\n"
+        "if child == 0:\n"
+        "    before = ticks.readings\n"
+        "    for i in range(3):\n"
+        "        tick(1)\n"
+        "    os.write(writer, str(ticks.readings - before).encode())\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "counted = os.read(reader, 10)\n"
+        "os.close(reader), os.close(writer)\n"
+        "tick(5)"
+    )
+    space: dict[str, Any] = {}
+    ticks = Ticks()
+    space.update(os=os, warnings=warnings, ticks=ticks, tick=ticks.tick)
+    tracer = LineTracer([cell_source([code := compile(text, "<cell>", "exec")], text, 1)], ticks)
+    tracer.start()
+    try:
+        exec(code, space)
+    finally:
+        tracer.stop()
+    assert space["counted"] == b"0"
+    assert ticks.of() == {14: 5}
+    assert (tracer.is_forked, tracer.notes) == (False, [])

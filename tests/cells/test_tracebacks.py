@@ -181,3 +181,28 @@ def test_the_modules_of_the_user(module: ModuleType) -> None:
     assert found["module_of_the_user"] is module
     assert "__main__" in found
     assert not {"json", "numpy", "gpumagic", "gpumagic.cells.tracebacks", "lazy_module"} & {*found}
+
+
+def test_the_end_in_gpumagic_is_cut() -> None:
+    """What the notebook's code called stays; what we did after it does not."""
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec("def cell(call): call()", notebook)
+
+    def caught(call: Any) -> list[str]:
+        try:
+            call()
+        except KeyboardInterrupt as error:
+            tracebacks.cut_own_end(error, lambda frame: frame.f_globals is notebook)
+            return [frame.f_code.co_name for frame, _ in tracebacks.steps(error.__traceback__)]
+        raise AssertionError("it was not interrupted")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    ours: dict[str, Any] = {"interrupted": interrupted}
+    own_file = str(Path(tracebacks.__file__).with_name("line_tracer.py"))
+    exec(compile("def ours(): interrupted()", own_file, "exec"), ours)
+    called = caught(lambda: notebook["cell"](interrupted))
+    assert called[-2:] == ["cell", "interrupted"]
+    assert caught(lambda: notebook["cell"](ours["ours"]))[-1] == "cell"
+    assert caught(ours["ours"]) == []

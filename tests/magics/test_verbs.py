@@ -41,6 +41,19 @@ def test_a_verb_or_a_statement(options: str, statement: str, found: tuple[str, s
     assert verb == (None if found is None else (found[0], f"{options} {found[1]}"))
 
 
+def test_a_negative_number_may_be_an_argument() -> None:
+    """It is one where the line is no Python, or where the verb names no variable."""
+
+    def verb(statement: str, *names: str) -> tuple[str, str] | None:
+        line = MagicLine("", Namespace(), {}, "", statement, statement, silent=False)
+        return take_verb("gpumem", line, names)
+
+    assert verb("limit -1GiB", "limit") == ("limit", " -1GiB")
+    assert verb("limit -1") == ("limit", " -1")
+    assert verb("limit -1", "limit") is None
+    assert verb("log = -1") is None
+
+
 def test_a_misspelt_verb_is_refused() -> None:
     with pytest.raises(SpecError) as raised:
         check_name("gpumem", "snapsht")

@@ -22,7 +22,7 @@ def measured(source: str, functions: tuple[Any, ...] = (), **names: Any) -> Cuda
     code = compile(tree, "<cell>", "exec")
     sources = [cell_source([code], source, 2, tree)]
     sources += [function_source(each.__name__, each) for each in functions]
-    profiler, stopwatch = LineProfiler(sources, tree), Stopwatch()
+    profiler, stopwatch = LineProfiler(sources, names), Stopwatch()
     partial = True
     profiler.prepare()
     try:

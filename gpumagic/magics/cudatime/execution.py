@@ -18,7 +18,7 @@ from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.regression import against
+from gpumagic.timing.regression import against, enough_repeats
 from gpumagic.timing.run import Stopwatch, summarize
 
 
@@ -42,7 +42,7 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
     profiled = ProfiledRun(delivery)
-    baseline = Baseline(delivery.options, CudaTiming, against)
+    baseline, _ = _baseline(delivery, None)
     scope = _SingleRun(delivery, cell.compile_time, lines.profiler(delivery.options, cell))
 
     async def run() -> Any:
@@ -62,10 +62,20 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     return run_or_await(run, is_async=cell.is_async)
 
 
+def _baseline(delivery: Delivery, plan: Plan | None) -> tuple[Baseline, Plan | None]:
+    """Return the files of the cell, and the plan with as many repeats as comparing takes."""
+    options = delivery.options
+    baseline = Baseline(options, CudaTiming, against)
+    if options.fail_above is not None and isinstance(baseline.before, CudaTiming):
+        plan = enough_repeats(plan, baseline.before)
+    return baseline, plan
+
+
 def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
     __tracebackhide__ = True
     profiled = ProfiledRun(delivery)
-    baseline = Baseline(delivery.options, CudaTiming, against)
+    baseline, least = _baseline(delivery, plan)
+    plan = least or plan
     progress = Progress(delivery.shell, enabled=not delivery.options.quiet)
     benchmark = Benchmark(loop, plan, lambda part: progress.update(part, benchmark.median))
     nvtx = nvtx_range(delivery.options)

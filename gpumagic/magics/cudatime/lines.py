@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import ChainMap
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.line_sources import selected_sources
@@ -67,4 +68,5 @@ def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | 
     """
     if not options.lines:
         return NoLines()
-    return LineProfiler(selected_sources(cell, options.functions), cell.tree)
+    names = ChainMap(cell.locals, cell.globals)
+    return LineProfiler(selected_sources(cell, options.functions), names)

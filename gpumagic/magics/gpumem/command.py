@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import ChainMap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from gpumagic.magics.parsing import (
     parse_line,
 )
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
+from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.regression import against
@@ -59,6 +61,11 @@ GPU memory: what is in use now, and its change by a statement or a cell.
   %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
                           empty the cache; shows what each step freed. After it %debug has nothing
                           to show. --dry-run shows it and does nothing
+  %gpumem limit SIZE      torch's allocator bounded as if each GPU had so much (16GiB, 500MiB), the
+                          CUDA context and libraries included: beyond it torch runs out of memory.
+                          Alone it says what the limit is; off lifts it
+  %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, found in at
+                          most 12 runs
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
@@ -85,6 +92,14 @@ examples:
 
   %%gpumem --lines -f model.forward
   loss = model(x).sum()
+  loss.backward()
+
+  %gpumem limit 16GiB
+  %gpumem park
+  %gpumem park --after 15min
+
+  %%gpumem --fit batch=1:4096
+  loss = model(torch.rand(batch, 512, device="cuda")).sum()
   loss.backward()
 """
 
@@ -130,7 +145,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     __tracebackhide__ = True
     parsed = parse_line(parser(), line, quiet=magics.quiet)
     options, statement, silent = parsed.options, parsed.statement, parsed.silent
-    verb = take_verb("gpumem", parsed) if cell is None else None
+    names = ChainMap(local_ns or {}, magics.shell.user_ns)
+    verb = take_verb("gpumem", parsed, names) if cell is None else None
     if verb is not None:
         return run_verb(magics, "gpumem", *verb, silent=silent)
     if cell is None and not parsed.is_code and not options.cluster:
@@ -200,9 +216,9 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
-    parked = PARKING.note()
-    if parked is not None:
-        report = replace(report, notes=(*report.notes, parked))
+    more = [note for note in (LIMIT.note(), PARKING.note()) if note is not None]
+    if more:
+        report = replace(report, notes=(*report.notes, *more))
     return hand_over(magics.shell, report, options, silent=silent)
 
 

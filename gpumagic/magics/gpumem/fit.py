@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cells.name_use import line_that_sets, may_use
 from gpumagic.cuda import torch_cuda
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.fit import FitSearch, fitted
 from gpumagic.memory.measurement import Measurement
@@ -56,9 +57,11 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
     """Run the cell with several values and hand over the `Fit`.
 
     Raises:
+        SpecError: the value of the variable makes no difference to the cell.
         DeviceError: this process has no GPU memory to fit into.
     """
     __tracebackhide__ = True
+    _check_name(options.fit.name, cell)
     if not torch_cuda.contexts():
         raise DeviceError(
             f"--fit: {torch_cuda_state()}: put something on the GPU first, for example the model"
@@ -85,6 +88,21 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
         return hand_over(magics.shell, _result(fit.name, search), options)
 
     return run_or_await(search_largest, is_async=cell.is_async)
+
+
+def _check_name(name: str, cell: CompiledCell) -> None:
+    if cell.tree is None:
+        return
+    line = line_that_sets(cell.tree, name)
+    if line is not None:
+        raise SpecError(
+            f"--fit {name}: the cell sets {name} itself, in line {line}; leave that out"
+        )
+    if not may_use(cell.tree, name, cell.globals):
+        raise SpecError(
+            f"--fit {name}: the cell does not use {name}; write the variable that decides how much "
+            "memory the cell needs"
+        )
 
 
 def torch_cuda_state() -> str:
@@ -149,7 +167,7 @@ def _forget(error: BaseException) -> None:
 
 
 def _result(name: str, search: FitSearch) -> Fit:
-    line = fitted(search.runs)
+    curve = fitted(search.runs)
     notes = [_RAN_SEVERAL_TIMES.format(plural(len(search.runs), "time"))]
     if search.largest is not None and not search.is_exact:
         runs = plural(len(search.runs), "run")
@@ -159,7 +177,8 @@ def _result(name: str, search: FitSearch) -> Fit:
         search.largest,
         tuple(search.runs),
         search.is_exact,
-        None if line is None else line[1],
-        None if line is None else line[0],
+        None if curve is None else curve.factor,
+        None if curve is None else curve.at_zero,
         tuple(notes),
+        1.0 if curve is None else curve.power,
     )

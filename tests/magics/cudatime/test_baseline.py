@@ -53,8 +53,38 @@ def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
     timed("--save once.json", 0.01)
     compared = timed("--against once.json", 0.02)
     assert "too few repeats" in compared.text
-    with pytest.raises(UsageError, match="too few repeats"):
-        timed("--against once.json --fail-above 10%", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("stored", "options", "says"),
+    [
+        ("", "--repeat", "the stored result has 1 repeat, too few .*; save it again with --repeat"),
+        ("-n 1 -r 9", "", "1 repeat are too few .*; write --repeat, or -r 2"),
+        ("-n 1 -r 4", "-n 1 -r 3", "3 repeats are too few .*; write --repeat, or -r 4"),
+    ],
+)
+def test_too_few_repeats_are_said_before_the_cell_runs(
+    timed: Run, ip: Any, stored: str, options: str, says: str
+) -> None:
+    timed(f"--save step.json -q {stored}", 0.01)
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(UsageError, match=says):
+        timed(f"--against step.json --fail-above 10% {options}", 0.01)
+
+
+def test_there_are_as_many_repeats_as_comparing_takes(timed: Run, ip: Any) -> None:
+    """Where time ends them: a cell that takes longer than all of it."""
+    timed("--save step.json -q -n 1 -r 4", 0.02)
+    timed("--against step.json --fail-above 10% --max-time 10ms -v timing", 0.02)
+    assert ip.user_ns["timing"].repeat == 4
+
+
+@pytest.mark.parametrize("percent", ["10 %", "'10 %'", "10", "10%", "=10%"])
+def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
+    timed("--save step.json -q -n 1 -r 5", 0.01)
+    option = f"--fail-above{percent}" if percent[0] == "=" else f"--fail-above {percent}"
+    slower = timed(f"--against step.json {option} -n 1 -r 5 -q", 0.012, raising=False)
+    assert type(slower.error) is gpumagic.RegressionError
 
 
 @pytest.mark.parametrize(

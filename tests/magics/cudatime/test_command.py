@@ -193,3 +193,29 @@ def test_help_is_complete(run_cell: Any) -> None:
 def test_a_request(line: str, cell: str | None, fields: dict[str, Any]) -> None:
     request = read_request(parse_line(parser(), line, quiet=False), cell)
     assert {name: getattr(request, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%cudatime x = (",
+        "ran = True\n%cudatime -q x = (",
+        "ran = True\nif True:\n    %gpumem x = (",
+        "def f():\n    %gpumem return 1",
+    ],
+)
+def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
+    run_cell: Any, ip: Any, cell: str
+) -> None:
+    ran = run_cell(cell, raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    shown = ran.stdout + ran.stderr
+    assert "SyntaxError" in shown
+    assert "gpumagic/" not in shown
+    assert "Traceback" not in shown
+    assert "ran" not in ip.user_ns
+
+
+def test_what_is_no_python_on_a_line_may_be_a_verb(run_cell: Any) -> None:
+    run_cell("%cudatime -q --name a 1\n%cudatime -q --name b 2\n%cudatime -q --compare a b")
+    run_cell("%cudatime -q on --above 1s\n%cudatime off\n%gpumem explain on")

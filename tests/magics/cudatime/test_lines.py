@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,8 @@ from IPython.core.error import UsageError
 
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTimings
+from gpumagic.timing.line_timer import LineTimer
+from gpumagic.timing.stream_marks import StreamMarks
 
 
 @pytest.fixture
@@ -105,7 +110,7 @@ def test_an_interrupt(lines: Any, ip: Any) -> None:
 
 
 def test_a_cell_that_awaits(lines: Any) -> None:
-    """What other tasks do meanwhile belongs to no line."""
+    """What other tasks do meanwhile belongs to the line that waits for it."""
     found = lines(
         "import asyncio\nasync def other():\n    w.sleep(.03)\n"
         "task = asyncio.ensure_future(other())\nw.sleep(.01)\nawait asyncio.sleep(0)\nw.sleep(.02)"
@@ -114,7 +119,132 @@ def test_a_cell_that_awaits(lines: Any) -> None:
     assert by_number[6].gpu == pytest.approx(0.01, rel=0.02)
     assert by_number[8].gpu == pytest.approx(0.02, rel=0.02)
     assert by_number[7].hits == 1
-    assert found.between.gpu == pytest.approx(0.03, rel=0.02, abs=1e-4)
+    assert by_number[7].gpu == pytest.approx(0.03, rel=0.02, abs=1e-4)
+    assert found.between.gpu == pytest.approx(0.0, abs=1e-4)
+
+
+def test_awaited_time_is_its_lines(lines: Any) -> None:
+    found = lines(
+        "import asyncio, time\nasync def step():\n    time.sleep(.02)\n    await asyncio.sleep(0)\n"
+        "    time.sleep(.03)\nfor i in range(2):\n    await step()\nx = 1",
+        "-f step",
+    )
+    by_number = {line.line: line for line in found}
+    assert by_number[8].hits == 2
+    assert by_number[8].host == pytest.approx(0.1, rel=0.02)
+    assert found.between.host == pytest.approx(0.0, abs=1e-3)
+    (step,) = found.functions
+    assert [(line.line, line.hits) for line in step.lines] == [(4, 2), (5, 2), (6, 2)]
+    assert step.lines[0].host == pytest.approx(0.04, rel=0.02)
+
+
+def test_hits_are_passes_of_a_statement(lines: Any) -> None:
+    """All of it counts to its first line, however many lines it is written on."""
+    found = lines(
+        "for i in range(3):\n    x = dict(\n      a=w.sleep(.01),\n      b=w.sleep(.02)\n    )\n"
+        "y = [\n    w.sleep(.01)\n    for i in range(4)\n]\n"
+        "class A:\n    a = 1\n    b = (\n        2\n    )"
+    )
+    assert {line.line: line.hits for line in found} == {2: 4, 3: 3, 7: 1, 11: 1, 12: 1, 13: 1}
+    by_number = {line.line: line for line in found}
+    assert by_number[3].gpu == pytest.approx(0.09, rel=0.02)
+    assert by_number[7].gpu == pytest.approx(0.04, rel=0.02)
+
+
+def test_a_function_by_two_names_is_one_table(lines: Any, run_cell: Any) -> None:
+    run_cell("class Net:\n    def forward(self):\n        w.sleep(.01)\nnet = Net()")
+    found = lines("net.forward()", "-f Net.forward -f net.forward")
+    (source,) = found.functions
+    assert source.name == "Net.forward, net.forward"
+    assert source.lines[0].gpu == pytest.approx(0.01, rel=0.02)
+
+
+SLOW = """\
+import time
+def slow():
+    for i in range(3):
+        time.sleep(.01)
+        yield i
+"""
+
+
+@pytest.mark.parametrize(
+    ("over", "waits"),
+    [("range(3)", False), ("enumerate([1, 2, 3])", False), ("items", False), ("slow()", True)],
+)
+def test_only_what_takes_time_is_a_wait_for_input(
+    over: str, waits: bool, lines: Any, ip: Any, run_cell: Any
+) -> None:
+    run_cell(SLOW)
+    cell = f"items = [1, 2, 3]\nfor i in {over}:\n    x = i"
+    found = {line.line: line for line in lines(cell)}
+    assert (found[3].input_wait is not None) is waits
+    assert ("waits for the next input" in str(ip.user_ns["timing"])) is waits
+
+
+def test_loops_in_functions_wait_for_input_too(lines: Any, run_cell: Any) -> None:
+    run_cell(f"{SLOW}def train(loader):\n    for batch in loader:\n        w.sleep(.001)")
+    found = lines("train(slow())", "-f train")
+    assert found.functions[0].lines[0].input_wait == pytest.approx(0.03, rel=0.05)
+
+
+def test_a_cell_that_forks(lines: Any, ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child records no event and reads none; the parent's figures are its own."""
+    record, reader, writer = StreamMarks.record, *os.pipe()
+
+    def recorded(marks: Any) -> Any:
+        os.write(writer, b"%d " % os.getpid())
+        return record(marks)
+
+    monkeypatch.setattr(StreamMarks, "record", recorded)
+    ip.user_ns["warnings"] = warnings
+    found = lines(
+        "import os\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
+        "    child = os.fork()\n"
+        "if child == 0:\n    for i in range(3):\n        x = i\n    os._exit(0)\n"
+        "status = os.waitpid(child, 0)[1]\nw.sleep(.02)"
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        processes = set(pipe.read().split())
+    assert ip.user_ns["status"] == 0
+    assert processes == {b"%d" % os.getpid()}
+    by_number = {line.line: line for line in found}
+    assert by_number[11].gpu == pytest.approx(0.02, rel=0.02)
+    assert 7 not in by_number
+
+
+def test_ctrl_c_in_a_python_loop(ip: Any, run_cell: Any, gpu_work: Any) -> None:
+    """Also while our code runs: only the user's lines are shown, and a cell may catch it."""
+    read = LineTimer.read
+    readings = 0
+
+    def interrupting(timer: Any, running: Any) -> None:
+        nonlocal readings
+        readings += 1
+        if readings == 100:
+            signal.raise_signal(signal.SIGINT)
+        read(timer, running)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LineTimer, "read", interrupting)
+        ran = run_cell(
+            "%%cudatime --lines -q -v timing\nn = 0\nwhile True:\n    n += 1", raising=False
+        )
+        assert isinstance(ran.error, KeyboardInterrupt)
+        assert "gpumagic/" not in ran.stdout + ran.stderr
+        assert ip.user_ns["timing"].partial
+        readings = 0
+        run_cell(
+            "%%cudatime --lines -q -v timing\ntry:\n    while True:\n        n += 1\n"
+            "except KeyboardInterrupt:\n    for i in range(5):\n        x = i\ny = 2"
+        )
+    timing = ip.user_ns["timing"]
+    hits = {line.line: line.hits for line in timing.lines}
+    assert (hits[6], hits[7], hits[8]) == (6, 5, 1)
+    assert not any("missing" in note for note in timing.lines.notes)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_a_generator_that_yields(lines: Any) -> None:

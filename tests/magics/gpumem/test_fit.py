@@ -80,7 +80,7 @@ def test_functions_of_the_notebook_see_the_value(run_cell: Run, ip: Any, torch: 
 
 
 def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> None:
-    ran = run_cell("%%gpumem --fit n=1:8\n1 / 0", raising=False)
+    ran = run_cell("%%gpumem --fit n=1:8\nn / 0", raising=False)
     assert type(ran.error) is ZeroDivisionError
     assert "n" not in ip.user_ns
 
@@ -99,14 +99,61 @@ def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
         run_cell(f"%%gpumem {options}\n1")
 
 
+def test_the_square_of_a_length(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("%gpumem limit 4GiB")
+    ran = run_cell(
+        "%%gpumem --fit n=1:65536 -v found\n"
+        "x = torch.empty(n, n, dtype=torch.int8, device='cuda:0')\ny = torch.empty_like(x)"
+    )
+    found = ip.user_ns["found"]
+    assert len(found.runs) <= 12
+    assert "to the power of 2.0" in ran.text
+    torch.cuda.empty_cache()
+    size = found.largest
+    x = torch.empty(size, size, dtype=torch.int8, device="cuda:0")
+    y = torch.empty_like(x)
+    del x, y
+    assert size == pytest.approx((2 * GIB - 250 * MIB) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("x = torch.empty(3, device='cuda:0')", "the cell does not use batch"),
+        ("batch = 3\nx = torch.empty(batch, device='cuda:0')", "sets batch itself, in line 2"),
+    ],
+)
+def test_a_variable_that_makes_no_difference_is_refused(
+    run_cell: Run, ip: Any, torch: Any, cell: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        run_cell(f"%%gpumem --fit batch=1:8\n{cell}")
+    assert "x" not in ip.user_ns
+
+
+def test_ctrl_c_between_two_runs_shows_no_frame_of_ours(
+    run_cell: Run, ip: Any, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpumagic.cuda.torch_cuda.empty_cache", interrupted)
+    ran = run_cell("%%gpumem --fit n=1:8\nx = torch.empty(n, device='cuda:0')", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert "gpumagic/" not in ran.stdout + ran.stderr
+    assert "n" not in ip.user_ns or ip.user_ns["n"] == 1
+
+
 def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
     assert "No limit" in run_cell("%gpumem limit").text
     assert "may use 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
+    assert "Limited to 4.00 GiB of each GPU" in run_cell("%gpumem").text
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
     assert "No limit" in run_cell("%gpumem limit off").text
+    assert "Limited" not in run_cell("%gpumem").text
     torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
-    for wrong in ("x", "0", "3GiB 4GiB"):
+    for wrong in ("x", "0", "3GiB 4GiB", "-1GiB", "-1"):
         with pytest.raises(UsageError, match="limit"):
             run_cell(f"%gpumem limit {wrong}")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bdb
+import os
 import random
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -321,7 +323,7 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
         sys.settrace(before)
     assert left is theirs
     assert report.notes == (
-        "the trace function was replaced while the cell ran: lines are missing",
+        "the trace function was removed or replaced while the cell ran: lines are missing",
     )
     assert report.cell.devices[0].allocated == 3 * MIB
 
@@ -390,6 +392,66 @@ def test_the_peak_of_a_line_that_awaits_or_yields(lines: Any, run_cell: Any) -> 
     report = lines("it = g()\nnext(it)\nnext(it)\ndel it", "-f g")
     (found,) = [m for m in report.sources[1].devices[0].values() if m.peak > 8 * MIB]
     assert found.peak == 48 * MIB
+
+
+def test_ctrl_c_in_a_python_loop(
+    lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restart, readings = LEDGER.restart, 0
+
+    def interrupting(scope: Any) -> Any:
+        nonlocal readings
+        readings += 1
+        if readings == 50:
+            signal.raise_signal(signal.SIGINT)
+        return restart(scope)
+
+    monkeypatch.setattr(LEDGER, "restart", interrupting)
+    ran = run_cell("%%gpumem --lines -q\nwhile True:\n    x = 1", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert "gpumagic/" not in ran.stdout + ran.stderr
+    readings = 0
+    report = lines("try:\n    while True:\n        x = 1\nexcept KeyboardInterrupt:\n    a = e(3)")
+    assert in_mib(report) == {6: (3, 3, 3)}
+    assert report.notes == ()
+
+
+def test_a_process_that_the_cell_forks_reads_no_counter(
+    lines: Any, run_cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restart, reader, writer = LEDGER.restart, *os.pipe()
+
+    def restarted(scope: Any) -> Any:
+        os.write(writer, b"%d " % os.getpid())
+        return restart(scope)
+
+    monkeypatch.setattr(LEDGER, "restart", restarted)
+    run_cell("def work():\n    x = 1\n    y = 2")
+    report = lines(
+        "import multiprocessing, warnings\n"
+        "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n"
+        "    child = multiprocessing.get_context('fork').Process(target=work)\n    child.start()\n"
+        "child.join()\na = e(3)",
+        "-f work",
+    )
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert set(pipe.read().split()) == {b"%d" % os.getpid()}
+    assert in_mib(report) == {8: (3, 3, 3)}
+    assert not report.sources[1].ran
+
+
+def test_code_without_a_source(lines: Any, run_cell: Any) -> None:
+    run_cell("made = {'e': e}\nexec('def f():\\n    return e(2)\\n', made)\nf = made['f']")
+    report = lines("x = f()\nexec('y = e(3)')", "-f f")
+    assert in_mib(report) == {2: (2, 2, 2), 3: (3, 3, 3)}
+    assert [m.change for m in report.sources[1].devices[0].values()] == [2 * MIB]
+
+
+def test_ten_thousand_lines(lines: Any) -> None:
+    report = lines("\n".join(["x = 1"] * 10_000 + ["a = e(2)"]))
+    assert in_mib(report) == {10_002: (2, 2, 2)}
+    assert len(str(report).splitlines()) < 40
 
 
 # --- the allocator's history ---------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""Keep Ctrl-C out of our code that runs between two lines of a cell: it is raised in a line.
+
+An exception in a trace function would end the tracing, and its traceback would show our frames. So
+while code is traced, SIGINT has a handler that looks where it has arrived. In the user's code it
+calls the handler that was there before. In ours it waits for the end of the call of ours, and has
+Python handle the signal again, which then happens in the line that follows.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+import weakref
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import Any
+
+#: The variable of a function of ours that holds an empty set: a set ends with the call.
+CALL = "call"
+
+
+class DeferredInterrupts:
+    """Defers interrupts that arrive in calls of ``codes``, and in what these call.
+
+    Each of them begins with ``call: set[None] = set()``, and calls `resend_after` with it if
+    `is_pending`.
+    """
+
+    def __init__(self, codes: Iterable[CodeType]) -> None:
+        self._codes = frozenset(codes)
+        self._previous: Any = None
+        #: As it is installed: each mention of a method makes it anew.
+        self._handler = self._handle
+        self._resent: _Resent | None = None
+        #: Whether an interrupt waits for the end of a call.
+        self.is_pending = False
+
+    def start(self) -> None:
+        """Install the handler, where Python has one itself, and only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        previous = signal.getsignal(signal.SIGINT)
+        if callable(previous) and previous != self._handler:
+            self._previous = previous
+            signal.signal(signal.SIGINT, self._handler)
+
+    def stop(self) -> None:
+        """Put back the handler that was there before, unless the user has set another."""
+        if self._previous is None or signal.getsignal(signal.SIGINT) != self._handler:
+            return
+        signal.signal(signal.SIGINT, self._previous)
+
+    def resend_after(self, call: set[None]) -> None:
+        """Have Python handle the interrupt when ``call`` has ended."""
+        self._resent = _Resent.of(call, self)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        step = frame
+        while step is not None:
+            if step.f_code in self._codes:
+                self.is_pending = True
+                call = step.f_locals.get(CALL)
+                if call is not None:  # else the call has only begun, and sees `is_pending`
+                    self.resend_after(call)
+                return
+            step = step.f_back
+        try:
+            self._previous(number, frame)
+        except BaseException as error:
+            # Python adds no entry to the traceback where an exception is raised again: without its
+            # first one, it does not show this frame.
+            traceback = error.__traceback__
+            error.__traceback__ = None if traceback is None else traceback.tb_next
+            raise
+
+
+class _Resent(weakref.ref[Any]):
+    """Has Python handle SIGINT at the end of an object, from C: in Python it would be at once.
+
+    The callback of a weak reference gets the reference, and `_thread.interrupt_main` asks it for
+    the signal's number.
+    """
+
+    __slots__ = ("_interrupts",)
+
+    _interrupts: DeferredInterrupts
+
+    @classmethod
+    def of(cls, call: set[None], interrupts: DeferredInterrupts) -> _Resent:
+        """Return what waits for the end of ``call``; it must be kept until then."""
+        made = cls(call, _thread.interrupt_main)  # type: ignore[arg-type]
+        made._interrupts = interrupts
+        return made
+
+    def __index__(self) -> int:
+        self._interrupts.is_pending = False
+        return int(signal.SIGINT)

@@ -1,0 +1,35 @@
+"""A loop over a container waits for no input."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from gpumagic.timing.input_waits import is_container
+
+NAMES: dict[str, Any] = {"batches": [1, 2], "loader": iter([1]), "table": {}, "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("iterated", "expected"),
+    [
+        *(("range(size)", True), ("[1, 2]", True), ("(1, 2)", True), ("{1: 2}", True)),
+        *(("batches", True), ("table.items()", True), ("batches[1:]", True), ("'ab'", True)),
+        *(("enumerate(batches)", True), ("zip(range(3), batches)", True)),
+        *(("enumerate(range(3), 1)", True), ("list(loader)", True), ("[i for i in loader]", True)),
+        *(("loader", False), ("enumerate(loader)", False), ("zip(range(3), loader)", False)),
+        *(("open('x')", False), ("make()", False), ("nowhere", False), ("batches[0]", False)),
+        *(("tqdm(loader)", False), ("self.batches", False)),
+    ],
+)
+def test_is_container(iterated: str, expected: bool) -> None:
+    assert is_container(ast.parse(iterated, mode="eval").body, NAMES) is expected
+
+
+def test_names_in_a_function_are_not_the_cells() -> None:
+    name, made = (ast.parse(each, mode="eval").body for each in ("batches", "range(3)"))
+    assert not is_container(name, NAMES, is_in_names=False)
+    assert is_container(made, NAMES, is_in_names=False)
+    assert not is_container(made, {**NAMES, "range": print})
