@@ -20,6 +20,8 @@ from gpumagic.results.line_timing import (
     Synchronization,
 )
 from gpumagic.system import text
+from gpumagic.timing.line_kernels import CELL, LineWork
+from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
 
@@ -91,6 +93,10 @@ class LineProfiler:
                 return replace(timing, lines=self._lines(timing))
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
+    def log(self) -> LineLog:
+        """Return what records the lines of one more run."""
+        return LineLog(self._sources)
+
     def _lines(self, timing: CudaTiming) -> LineTimings:
         self._timer.finish()
         times = self._timer.times()
@@ -124,7 +130,7 @@ class LineProfiler:
             calls.setdefault(call, []).append(passed)
         synchronizations = [Synchronization(c, len(all_), fsum(all_)) for c, all_ in calls.items()]
         waited = fsum(each.time for each in synchronizations)
-        is_loop = place == 0 and number in self._loops
+        is_loop = place == CELL and number in self._loops
         return LineTiming(
             line=number,
             source=source.lines[number - source.first],
@@ -154,13 +160,62 @@ class LineProfiler:
         return tuple(notes)
 
 
+def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:
+    """Return ``timing`` with what the lines did in one more run, under the profiler."""
+    lines = timing.lines
+    assert lines is not None
+    cell, *functions = (
+        replace(
+            source,
+            lines=tuple(_with_work(one, work.get(Line(i, one.line))) for one in source.lines),
+        )
+        for i, source in enumerate((lines.cell, *lines.functions))
+    )
+    # Of lines that ran in that run alone, too.
+    shown = {Line(CELL, line.line) for line in cell.lines}
+    rest = [
+        each
+        for line, each in work.items()
+        if line is None or (line.source == CELL and line not in shown)
+    ]
+    between = None
+    if lines.between is not None:
+        of_rest = LineWork(
+            busy=fsum(each.busy for each in rest),
+            kernels=sum(each.kernels for each in rest),
+            kernel_time=fsum(each.kernel_time for each in rest),
+        )
+        between = _with_work(lines.between, of_rest)
+    lines = replace(
+        lines,
+        cell=cell,
+        functions=tuple(functions),
+        between=between,
+        verdict=verdict(cell.lines, timing),
+    )
+    return replace(timing, lines=lines)
+
+
+def without_kernels(timing: CudaTiming, reason: str) -> CudaTiming:
+    """Return ``timing`` with a note why its lines have no busy times."""
+    assert timing.lines is not None
+    notes = (*timing.lines.notes, f"no busy times of lines: {reason}")
+    return replace(timing, lines=replace(timing.lines, notes=notes))
+
+
+def _with_work(line: LineTiming, work: LineWork | None) -> LineTiming:
+    work = work or LineWork()
+    return replace(line, busy=work.busy, kernels=work.kernels, kernel_time=work.kernel_time)
+
+
 def _loops(tree: ast.Module) -> set[int]:
-    """Return the lines at which a ``for`` statement waits for its next value."""
+    """Return the lines at which a ``for`` statement waits for its next value, and does no more."""
     return {
         line
         for node in ast.walk(tree)
         if isinstance(node, (ast.For, ast.AsyncFor))
         for line in range(node.lineno, (node.iter.end_lineno or node.lineno) + 1)
+        if line < node.body[0].lineno
     }
 
 
