@@ -46,9 +46,7 @@ class ProfiledRun:
         SpecError: the trace cannot be written to that file.
     """
 
-    def __init__(
-        self, delivery: Delivery, lines: LineProfiler | NoLines | None = None
-    ) -> None:
+    def __init__(self, delivery: Delivery, lines: LineProfiler | NoLines | None = None) -> None:
         options = delivery.options
         self._delivery = delivery
         self._lines = lines if isinstance(lines, LineProfiler) else None
