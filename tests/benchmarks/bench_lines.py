@@ -169,7 +169,7 @@ def _measured(before: Sequence[str], ways: Sequence[str]) -> dict[str, list[floa
 #: The loops that are measured. A trace function slows down all Python code, before Python 3.12.
 _LOOPS = ("lines of 1 ms in C", "lines of 1 ms in Python", "lines of nothing")
 #: What takes about a millisecond: so many bytes to hash, so many additions.
-_BYTES, _ADDITIONS = bytes(500_000), 40_000
+_BYTES, _ADDITIONS = bytes(1_700_000), 40_000
 
 
 def _hash() -> None:
