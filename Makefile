@@ -94,8 +94,14 @@ $(VENV)/ready-frontends: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group frontends --group libraries
 	@touch $@
 
+# One of these that cannot be installed is a row of the table that says so.
+PEERS := 'line-profiler>=4.2' 'scalene>=1.5' 'jumper-extension>=0.3' 'traceml-ai>=0.3'
+
 $(VENV)/ready-bench: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
+	@for peer in $(PEERS); do \
+		$(RUN) -m pip install --quiet --disable-pip-version-check "$$peer" \
+		|| echo "$$peer cannot be installed here; the table says so" >&2; done
 	@touch $@
 
 $(VENV)/ready-coverage: $(VENV)/ready

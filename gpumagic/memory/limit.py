@@ -109,7 +109,7 @@ class MemoryLimit:
 def _fraction(ordinal: int) -> float:
     torch: Any = torch_cuda.loaded()
     try:
-        # The guard: in torch 2.6 the query leaves its device the current one.
+        # The guard: torch 2.6 leaves the device the current one.
         with torch.cuda.device(ordinal):
             return float(torch._C._cuda_getMemoryFraction(ordinal))
     except (RuntimeError, AttributeError):
@@ -119,7 +119,9 @@ def _fraction(ordinal: int) -> float:
 def _set_fraction(ordinal: int, fraction: float) -> None:
     torch: Any = torch_cuda.loaded()
     try:
-        torch.cuda.set_per_process_memory_fraction(fraction, ordinal)
+        # The guard: torch 2.6 leaves the device the current one.
+        with torch.cuda.device(ordinal):
+            torch.cuda.set_per_process_memory_fraction(fraction, ordinal)
     except RuntimeError as error:
         raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
 

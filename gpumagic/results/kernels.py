@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 #: The most kernels that are shown, those of the longest total.
 _SHOWN = 20
 _LONGEST_NAME = 60
-_NOT_VISIBLE = (
-    "torch's profiler cannot see the GPU here, so there are no kernels to show (CUPTI was refused; "
-    "in a container it often needs the host's permission: NVreg_RestrictProfilingToAdminUsers=0)"
+NOT_VISIBLE = "torch's profiler cannot see the GPU here"
+WHY_NOT_VISIBLE = (
+    "CUPTI was refused; in a container it often needs the host's permission: "
+    "NVreg_RestrictProfilingToAdminUsers=0"
 )
 
 
@@ -100,7 +101,8 @@ class KernelReport(Result):
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = []
         if not self.visible:
-            blocks.append(Line.of(_NOT_VISIBLE, "warn"))
+            why = f"{NOT_VISIBLE}, so there are no kernels to show ({WHY_NOT_VISIBLE})"
+            blocks.append(Line.of(why, "warn"))
         elif not self.kernels and not self.copies:
             blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
         else:

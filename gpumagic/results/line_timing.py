@@ -62,6 +62,13 @@ class LineTiming:
     input_wait: float | None = None
     #: Every how many-th run was measured on the GPU at the end; the others are estimated.
     interval: int = 1
+    #: With ``--kernels``, by one more run under the profiler; None where it cannot see the GPU. How
+    #: long kernels and copies that the line launched were running: what overlaps counts once, to
+    #: the one that began first; the sum over the devices.
+    busy: float | None = None
+    #: How many kernels the line launched, and the sum of their times.
+    kernels: int | None = None
+    kernel_time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,9 @@ class SourceTimings:
 class LineTimings(Series[LineTiming]):
     """The times of the lines of a cell: a sequence of those that ran.
 
-    The GPU times of the lines and of ``between`` add up to the cell's. The lines of functions are
-    in ``functions``: their times are part of those of the lines that call them.
+    The GPU times of the lines and of ``between`` add up to the cell's, their busy times to those of
+    the devices. The lines of functions are in ``functions``: their times are part of those of the
+    lines that call them.
     """
 
     cell: SourceTimings
@@ -124,6 +132,7 @@ class LineTimings(Series[LineTiming]):
         if self.between is not None:
             named.append(("cell", self.between))
         names = ["hits", "gpu", "host", "syncs", "sync_time", "at_most", "input_wait"]
+        names += ["busy", "kernels", "kernel_time"]
         rows = [
             (
                 *(name, line.line, line.source.strip()),
@@ -133,7 +142,8 @@ class LineTimings(Series[LineTiming]):
             for name, line in named
         ]
         by_device = [f"cuda:{i}" for i in devices]
-        types = dict.fromkeys(("gpu", "input_wait", *by_device), float)
+        unknown = ("gpu", "input_wait", "busy", "kernels", "kernel_time")
+        types = dict.fromkeys((*unknown, *by_device), float)
         columns = ["function", "line", "source", *names, *by_device]
         return data_frame(rows, columns, index=["function", "line"], types=types)
 
@@ -142,10 +152,15 @@ def _cost(line: LineTiming, with_gpu: bool) -> float:
     return (line.gpu or 0.0) if with_gpu else line.host
 
 
+def _kernels(line: LineTiming) -> str:
+    return DASH if line.kernels is None else f"{line.kernels:,}" if line.kernels else ""
+
+
 def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     devices = sorted({i for line in source.lines for i in line.per_device})
     devices = devices if len(devices) > 1 else []
     has_gpu = any(line.gpu is not None for line in source.lines)
+    has_busy = any(line.busy is not None for line in source.lines)
     rows_of = [*source.lines, *([] if between is None else [between])]
     longest = max(_cost(line, has_gpu) for line in rows_of) or 1.0
     whole = sum(_cost(line, has_gpu) for line in rows_of) or 1.0
@@ -153,6 +168,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         Column("Line", "right"),
         Column("Hits", "right", rank=2),
         *([Column("GPU", "right")] if has_gpu else []),
+        *([Column("Busy", "right"), Column("Kernels", "right", rank=2)] if has_busy else []),
         *(Column(f"cuda:{i}", "right", rank=3) for i in devices),
         Column("Host", "right"),
         Column("Syncs", "right", rank=1),
@@ -169,6 +185,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         return [
             Cell(f"{line.hits:,}" if line.hits else ""),
             *([Cell(gpu, style, bar)] if has_gpu else []),
+            *([Cell(seconds(line.busy)), Cell(_kernels(line))] if has_busy else []),
             *(Cell(seconds(line.per_device.get(i))) for i in devices),
             Cell(seconds(line.host)) if has_gpu else Cell(seconds(line.host), style, bar),
             Cell(f"{line.syncs:,}" if line.syncs else ""),

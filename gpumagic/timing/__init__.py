@@ -11,7 +11,8 @@ Repeated runs
 Line by line
     `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
     `synchronizations` (calls that wait), `line_verdict` (what limits the cell), `line_profiler`
-    (all of these for one run).
+    (all of these for one run); of a run under the profiler: `line_log` (which line ran when),
+    `trace_clock` (by the profiler's clock), `line_kernels` (what each launched).
 Functions and magics
     `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
     (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and `profiler`

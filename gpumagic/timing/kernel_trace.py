@@ -31,16 +31,15 @@ _GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 
 def report(trace: Sequence[_Event]) -> KernelReport:
     """Return the kernels and copies in a trace's events."""
-    events = [event for event in trace if event.get("ph") == "X"]
-    host = [event for event in events if event.get("cat") in _HOST]
-    gpu = [event for event in events if event.get("cat") in _GPU]
+    events = _complete(trace)
+    host, gpu = host_events(trace), gpu_events(trace)
     kernels = [event for event in gpu if event["cat"] == "kernel"]
     if not host and not gpu:
         # The wait at the code's end is a call that a working profiler records.
         return KernelReport(visible=False)
     busy = {
-        ordinal: _union(event for event in gpu if _device(event) == ordinal)
-        for ordinal in sorted({_device(event) for event in gpu})
+        ordinal: _union(event for event in gpu if device(event) == ordinal)
+        for ordinal in sorted({device(event) for event in gpu})
     }
     found = KernelReport(
         kernels=_kernels(kernels),
@@ -51,17 +50,34 @@ def report(trace: Sequence[_Event]) -> KernelReport:
     return _checked(found, host, kernels)
 
 
-def _seconds(event: _Event) -> float:
-    return float(event.get("dur", 0.0)) / 1e6
+def host_events(trace: Sequence[_Event]) -> list[_Event]:
+    """Return the calls of the runtime and of the driver."""
+    return [event for event in _complete(trace) if event.get("cat") in _HOST]
 
 
-def _device(event: _Event) -> int:
+def gpu_events(trace: Sequence[_Event]) -> list[_Event]:
+    """Return the kernels, copies and fills."""
+    return [event for event in _complete(trace) if event.get("cat") in _GPU]
+
+
+def device(event: _Event) -> int:
+    """Return the CUDA ordinal on which an event of the GPU ran."""
     return int(event.get("args", {}).get("device", event.get("pid", 0)))
 
 
-def _correlation(event: _Event) -> int | None:
+def correlation(event: _Event) -> int | None:
+    """Return the number that a call has in common with what it started."""
     found = event.get("args", {}).get("correlation")
     return None if found is None else int(found)
+
+
+def _complete(trace: Sequence[_Event]) -> list[_Event]:
+    """Return the events with a start and a duration."""
+    return [event for event in trace if event.get("ph") == "X"]
+
+
+def _seconds(event: _Event) -> float:
+    return float(event.get("dur", 0.0)) / 1e6
 
 
 def _by_name(events: Iterable[_Event]) -> dict[str, list[_Event]]:
@@ -75,7 +91,7 @@ def _kernels(events: Sequence[_Event]) -> tuple[Kernel, ...]:
     kernels = []
     for name, group in _by_name(events).items():
         times = [_seconds(event) for event in group]
-        devices = tuple(sorted({_device(event) for event in group}))
+        devices = tuple(sorted({device(event) for event in group}))
         kernels.append(Kernel(name, len(times), sum(times), min(times), max(times), devices))
     return tuple(sorted(kernels, key=lambda kernel: (-kernel.total, kernel.name)))
 
@@ -121,18 +137,18 @@ def _checked(
     if not host:
         return found
     launches = [event for event in host if _LAUNCH.match(str(event["name"]))]
-    graphs = {_correlation(event) for event in host if _GRAPH.match(str(event["name"]))}
-    started = {_correlation(event) for event in kernels}
-    without = [event for event in launches if _correlation(event) not in started]
+    graphs = {correlation(event) for event in host if _GRAPH.match(str(event["name"]))}
+    started = {correlation(event) for event in kernels}
+    without = [event for event in launches if correlation(event) not in started]
     # The driver's call inside the runtime's is the same launch, recorded twice.
     double = {id(event) for event in without if _is_inside(event, launches)}
-    launched = {_correlation(event) for event in launches}
+    launched = {correlation(event) for event in launches}
     return replace(
         found,
         launches=len(launches) - len(double),
         graph_launches=len(graphs),
         lost_kernels=len(without) - len(double),
-        lost_launches=sum(_correlation(event) not in launched | graphs for event in kernels),
+        lost_launches=sum(correlation(event) not in launched | graphs for event in kernels),
     )
 
 

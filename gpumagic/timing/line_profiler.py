@@ -21,6 +21,8 @@ from gpumagic.results.line_timing import (
 )
 from gpumagic.system import text
 from gpumagic.timing.input_waits import is_container
+from gpumagic.timing.line_kernels import CELL, LineWork
+from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
 
@@ -97,6 +99,10 @@ class LineProfiler:
                 return replace(timing, lines=self._lines(timing))
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
+    def log(self) -> LineLog:
+        """Return what records the lines of one more run."""
+        return LineLog(self._sources)
+
     def _lines(self, timing: CudaTiming) -> LineTimings:
         self._timer.finish()
         times = self._timer.times()
@@ -136,7 +142,7 @@ class LineProfiler:
         ]
         waited = fsum(each.time or 0.0 for each in synchronizations)
         iterated = source.loops.get(number)
-        is_input = iterated is not None and not is_container(iterated, self._names, place == 0)
+        is_input = iterated is not None and not is_container(iterated, self._names, place == CELL)
         waited_for_input = max(time.host - waited, 0.0)
         if waited_for_input < time.hits * _NEXT:
             is_input = False
@@ -167,6 +173,54 @@ class LineProfiler:
         if part > _COST:
             notes.append(f"measuring the lines took {100 * part:.0f} % of the wall time")
         return tuple(notes)
+
+
+def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:
+    """Return ``timing`` with what the lines did in one more run, under the profiler."""
+    lines = timing.lines
+    assert lines is not None
+    cell, *functions = (
+        replace(
+            source,
+            lines=tuple(_with_work(one, work.get(Line(i, one.line))) for one in source.lines),
+        )
+        for i, source in enumerate((lines.cell, *lines.functions))
+    )
+    # Of lines that ran in that run alone, too.
+    shown = {Line(CELL, line.line) for line in cell.lines}
+    rest = [
+        each
+        for line, each in work.items()
+        if line is None or (line.source == CELL and line not in shown)
+    ]
+    between = None
+    if lines.between is not None:
+        of_rest = LineWork(
+            busy=fsum(each.busy for each in rest),
+            kernels=sum(each.kernels for each in rest),
+            kernel_time=fsum(each.kernel_time for each in rest),
+        )
+        between = _with_work(lines.between, of_rest)
+    lines = replace(
+        lines,
+        cell=cell,
+        functions=tuple(functions),
+        between=between,
+        verdict=verdict(cell.lines, timing),
+    )
+    return replace(timing, lines=lines)
+
+
+def without_kernels(timing: CudaTiming, reason: str) -> CudaTiming:
+    """Return ``timing`` with a note why its lines have no busy times."""
+    assert timing.lines is not None
+    notes = (*timing.lines.notes, f"no busy times of lines: {reason}")
+    return replace(timing, lines=replace(timing.lines, notes=notes))
+
+
+def _with_work(line: LineTiming, work: LineWork | None) -> LineTiming:
+    work = work or LineWork()
+    return replace(line, busy=work.busy, kernels=work.kernels, kernel_time=work.kernel_time)
 
 
 def _on_devices(

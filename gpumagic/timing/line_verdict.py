@@ -12,6 +12,9 @@ from gpumagic.results.line_timing import LineTiming
 _LARGE, _NEARLY_ALL = 0.3, 0.9
 #: A line with this part of what is said is named for it.
 _MOST = 0.5
+#: A launch takes a few microseconds, and torch's own work around it some more: where the host takes
+#: longer for each kernel, something else does.
+_LAUNCH, _MANY = 50e-6, 100
 
 
 def verdict(lines: Sequence[LineTiming], timing: CudaTiming) -> str | None:
@@ -22,8 +25,9 @@ def verdict(lines: Sequence[LineTiming], timing: CudaTiming) -> str | None:
     certain = math.fsum(line.gpu or 0.0 for line in lines if not line.at_most)
     if certain >= _NEARLY_ALL * wall:
         return _gpu_bound(lines, certain, wall)
-    found = max(_synchronizations(lines, wall), _input(lines, wall), key=lambda found: found[0])
-    return found[1] if found[0] >= _LARGE else None
+    causes = (_synchronizations(lines, wall), _input(lines, wall), _launches(lines, wall))
+    part, evidence = max(causes, key=lambda cause: cause[0])
+    return evidence if part >= _LARGE else None
 
 
 def _gpu_bound(lines: Sequence[LineTiming], certain: float, wall: float) -> str:
@@ -54,6 +58,22 @@ def _input(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
     return part, (
         f"the GPU waits for input: line {waiting.line}, {_percent(part)} of the wall time"
     )
+
+
+def _launches(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
+    """Return the part of the wall time in which a line launches and the GPU has nothing to do."""
+    largest = 0.0, ""
+    for line in lines:
+        if not line.kernels or line.kernels < _MANY or not line.at_most:
+            continue
+        busy, kernel_time = line.busy or 0.0, line.kernel_time or 0.0
+        launching = line.host - line.sync_time - (line.input_wait or 0.0)
+        if busy < launching <= _LAUNCH * line.kernels:
+            each = 1e6 * kernel_time / line.kernels
+            time = f"{each:.0f} µs" if each >= 1 else "less than 1 µs"
+            evidence = f"launch-bound: {line.kernels:,} kernels of {time} in line {line.line}"
+            largest = max(largest, ((launching - busy) / wall, evidence))
+    return largest
 
 
 def _percent(part: float) -> str:

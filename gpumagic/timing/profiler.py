@@ -9,17 +9,23 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import gpu_absence, graph_capture, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
+from gpumagic.results.kernels import NOT_VISIBLE, WHY_NOT_VISIBLE
 from gpumagic.system import text
 from gpumagic.system.paths import output_path
 from gpumagic.timing.kernel_trace import RANGE, report
+from gpumagic.timing.line_kernels import LineWork, by_line
+from gpumagic.timing.line_log import LineLog
+from gpumagic.timing.trace_clock import TraceClock
 
 
 def check_trace(path: str) -> Path:
@@ -38,13 +44,18 @@ class Profiled:
     """A context manager that runs its body under the profiler, and raises nothing because of it.
 
     ``problem`` is set at once where profiling is impossible: then do not run the body again.
-    ``report`` is set after the body.
+    ``report`` is set after the body; with ``lines``, ``by_line`` too, or ``lines_note`` says why
+    not.
     """
 
-    def __init__(self, trace: Path | None = None) -> None:
+    def __init__(self, trace: Path | None = None, lines: LineLog | None = None) -> None:
         self._trace = trace
+        self._lines = lines
+        self._clock = TraceClock()
         self._open: list[Any] = []
         self.report: KernelReport | None = None
+        self.by_line: dict[Line | None, LineWork] | None = None
+        self.lines_note: str | None = None
         self.problem = self._problem()
 
     def _problem(self) -> str | None:
@@ -67,9 +78,11 @@ class Profiled:
             with _on_a_device_in_use():
                 self._profile.__enter__()
             self._open.append(self._profile)
-            annotation = torch_cuda.annotation(RANGE)
-            annotation.__enter__()
-            self._open.append(annotation)
+            if self._lines is not None:
+                self._start(self._clock)
+            self._start(torch_cuda.annotation(RANGE))
+            if self._lines is not None:
+                self._start(self._lines)
         except Exception as error:  # a GPU in a bad state
             self._fail(error)
         return self
@@ -88,6 +101,10 @@ class Profiled:
                 self.report = self._read()
             except Exception as error:  # a file that cannot be written, a trace that has no end
                 self.problem = f"no profile: {text.reason(error)}"
+
+    def _start(self, scope: AbstractContextManager[Any]) -> None:
+        scope.__enter__()
+        self._open.append(scope)
 
     def _wait(self) -> None:
         for ordinal in torch_cuda.contexts():
@@ -116,7 +133,23 @@ class Profiled:
         self._profile.export_chrome_trace(str(path))
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-            return report(json.load(file, strict=False)["traceEvents"])
+            events = json.load(file, strict=False)["traceEvents"]
+        found = report(events)
+        if self._lines is not None:
+            self._read_lines(events, self._lines, found)
+        return found
+
+    def _read_lines(self, events: Sequence[Any], lines: LineLog, found: KernelReport) -> None:
+        """Find the work of each line, or say why there is none."""
+        host_time = self._clock.host_time(events)
+        if not found.visible:
+            self.lines_note = f"{NOT_VISIBLE} ({WHY_NOT_VISIBLE})"
+        elif lines.note is not None:
+            self.lines_note = lines.note
+        elif host_time is None:
+            self.lines_note = "the profiler's clock does not agree with the host's"
+        else:
+            self.by_line = by_line(events, lambda time: lines.at(host_time(time)))
 
 
 def _on_a_device_in_use() -> AbstractContextManager[Any]:

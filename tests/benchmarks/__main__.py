@@ -76,7 +76,7 @@ def _rows(name: str) -> Iterable[Row]:
 def line(row: Row) -> str:
     """A row as it is measured: the table comes when all are."""
     if row.ours is None:
-        return f"FAILED  {row.name}: {row.note}"
+        return f"{'FAILED' if row.passed is False else '':6}  {row.name}: {row.note}"
     verdict = {True: "ok", False: "MISSED", None: ""}[row.passed]
     ratio = "" if row.ratio is None else f", ratio {row.ratio:.4g}"
     bar = f" (bar: {row.bar})" if row.bar else ""
@@ -104,7 +104,8 @@ def table(rows: list[Row]) -> Table:
     shown.add_column("reference, and how measured", overflow="fold")
     verdicts = {True: "[green]ok[/]", False: "[red bold]MISSED[/]", None: ""}
     for row in rows:
-        verdict = "[red bold]FAILED[/]" if row.ours is None else verdicts[row.passed]
+        failed = row.ours is None and row.passed is False
+        verdict = "[red bold]FAILED[/]" if failed else verdicts[row.passed]
         ratio = "–" if row.ratio is None else f"{row.ratio:.4g}"
         shown.add_row(
             escape(row.name),

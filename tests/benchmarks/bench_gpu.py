@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.process import SHELL, script, wall
+from tests.benchmarks.process import SHELL, reason, script, wall
 from tests.benchmarks.row import Row
 from tests.virtual_gpu import GPU, ExternalProcess, Scenario, environment
 
@@ -104,13 +104,21 @@ def rows() -> list[Row]:
     slow = script(_GPU, machine(slow={"nvmlDevice*": CALL}))
     tools = {"gpustat": [str(bin_ / "gpustat")], "nvitop -1": [str(bin_ / "nvitop"), "-1"]}
     times: dict[str, list[float]] = {name: [] for name in tools}
+    missing: dict[str, str] = {}
     for turn in range(ROUNDS + 1):
         for name, command in tools.items():
-            taken = wall(command, env)
+            if name in missing:
+                continue
+            try:
+                taken = wall(command, env)
+            except (OSError, RuntimeError) as error:
+                missing[name] = reason(error)
+                continue
             if turn:
                 times[name].append(taken)
     where = f"{DEVICES} devices, warm, shown"
     return [
+        *(Row.missing(name, why) for name, why in missing.items()),
         *(
             Row.at_most(
                 f"%gpu against {name}",
@@ -120,6 +128,7 @@ def rows() -> list[Row]:
                 note=f"{where}; the tool as a process, median of {ROUNDS}",
             )
             for name, taken in times.items()
+            if taken
         ),
         Row.equal(
             "NVML calls of a warm %gpu",

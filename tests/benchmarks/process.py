@@ -46,6 +46,11 @@ def script(source: str, environment: Mapping[str, str], *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def reason(error: Exception) -> str:
+    """The last line of an error, which is what a script said last."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
 def wall(command: Sequence[str], environment: Mapping[str, str]) -> float:
     """Seconds that a command takes from start to end.
 

@@ -65,6 +65,11 @@ class Row:
         return cls(name, ours, reference, _ratio(ours, reference), "", None, unit, note)
 
     @classmethod
+    def missing(cls, name: str, reason: str) -> Row:
+        """A peer that is not here, or does not say what is asked of it: no bar of ours."""
+        return cls(name, None, None, None, note=f"not measured: {reason}")
+
+    @classmethod
     def failed(cls, benchmark: str, reason: str) -> Row:
         """A benchmark, or what is left of it, that could not be measured: below every bar."""
         return cls(benchmark, None, None, None, "", False, note=f"not measured: {reason}")

@@ -38,6 +38,16 @@ def test_one_that_fails_is_a_row_and_the_others_go_on() -> None:
     ]
 
 
+def test_a_peer_that_is_missing_is_a_row_and_fails_nothing() -> None:
+    row = Row.missing("a peer", "ModuleNotFoundError: No module named 'peer'")
+    assert program.line(row) == (
+        "        a peer: not measured: ModuleNotFoundError: No module named 'peer'"
+    )
+    shown = program.table([row])
+    assert [*shown.columns[1].cells, *shown.columns[5].cells] == ["–", ""]
+    assert row.passed is None
+
+
 def test_one_that_hangs_is_given_up_and_cleans_up() -> None:
     cleaned = []
     handler = signal.getsignal(signal.SIGALRM)

@@ -12,6 +12,8 @@ from gpumagic.memory.idle_parking import IdleParking, debugger_attached
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
 
+pytestmark = pytest.mark.usefixtures("can_park")
+
 
 class Loop:
     """Timers that end when the test says so."""

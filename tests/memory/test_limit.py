@@ -67,8 +67,10 @@ def test_a_device_that_comes_into_use_later(torch: Any) -> None:
     LIMIT.set(2 * GIB)
     torch.empty(1, device="cuda:1")
     LIMIT.update()
+    assert torch.cuda.current_device() == 0
     assert not fits(torch, 2 * GIB, 1)
     LIMIT.lift()
+    assert torch.cuda.current_device() == 0
     assert fits(torch, 2 * GIB, 1)
 
 

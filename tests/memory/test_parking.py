@@ -16,6 +16,8 @@ from gpumagic.memory.parkable_storages import IN_USE, NO_OBJECT, TWICE
 from gpumagic.memory.parking import PARKING
 from gpumagic.system import host_memory
 
+pytestmark = pytest.mark.usefixtures("can_park")
+
 MIB, GIB = 2**20, 2**30
 
 
@@ -359,8 +361,3 @@ def test_refused_twice_and_nothing_to_do(torch: Any) -> None:
         PARKING.park()
     PARKING.bring_back()
     assert bool((tensor.cpu() == 1).all())
-
-
-def test_refused_by_a_torch_that_cannot_guard(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch._C, "_clear_storage_data_ptr_access_error_msg")
-    refused(torch, "cannot guard parked memory")

@@ -13,6 +13,8 @@ import pytest
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
 
+pytestmark = pytest.mark.usefixtures("can_park")
+
 
 @pytest.fixture(autouse=True)
 def _modes_are_left(torch: Any) -> Iterator[None]:

@@ -251,8 +251,9 @@ def test_where_gpumagic_fails_in_the_new_process(kernel: Callable[..., Kernel], 
 def test_a_process_that_would_not_start_is_detected_before(
     kernel: Callable[..., Kernel], tmp_path: Path, change: str, said: str
 ) -> None:
-    (tmp_path / "traitlets.py").write_text("1 / 0")
     k = kernel()
+    # Not before: ipykernel 6.29 itself would import it from the working folder.
+    (tmp_path / "traitlets.py").write_text("1 / 0")
     k.run(f"{FREEZE}; kept = 1; import os")
     k.run(f"before = dict(os.environ)\n{change}")
     refused = k.run("%gpu 1 --restart", raising=False)

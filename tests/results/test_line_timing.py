@@ -95,6 +95,24 @@ def test_several_devices_have_columns() -> None:
     assert "cuda:1" in as_text(timings(lines), width=120).splitlines()[0]
 
 
+def test_busy_times_and_kernels_where_they_are_known() -> None:
+    known = (
+        line(4, 0.5, 0.01, busy=0.4, kernels=4100, kernel_time=0.41),
+        line(5, 0.01, 0.3, busy=0.0, kernels=0, kernel_time=0.0),
+    )
+    rows = as_text(timings(known), width=120).splitlines()
+    names = ["Line", "Hits", "GPU", "Busy", "Kernels", "Host", "Syncs", "Waited", "Source"]
+    assert rows[0].split() == names
+    assert "500 ms  400 ms    4,100  10.0 ms" in rows[4]
+    assert "10.0 ms     0 s            300 ms" in rows[5]
+    assert "2.00 ms       –        –  3.00 ms" in rows[-1], "not known of what lies between"
+    assert "Busy" not in as_text(timings(), width=120)
+    pytest.importorskip("pandas")
+    frame = timings(known).to_pandas()
+    assert frame.loc[("cell", 4), "busy"] == 0.4
+    assert frame["kernels"].sum() == 4100
+
+
 def test_a_sequence_and_a_frame() -> None:
     pytest.importorskip("pandas")
     found = timings()

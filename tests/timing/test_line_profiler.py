@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTiming, LineTimings
+from gpumagic.timing.line_kernels import LineWork
+from gpumagic.timing.line_profiler import with_kernels, without_kernels
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.
@@ -101,7 +104,8 @@ def test_another_threads_work_counts_to_the_line_that_runs(gpu_work: Any) -> Non
 
 def test_at_most(gpu_work: Any) -> None:
     """Only where the GPU may have been idle, for a part of the time that matters."""
-    cell = "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.01)\nx = 1"
+    # The last is long: a mark on each of the streams that were ever used delays its beginning.
+    cell = "w.sleep(.01)\nw.torch.cuda.synchronize()\ntime.sleep(.05)\nw.sleep(.05)\nx = 1"
     found = by_number(measured(cell, w=gpu_work, time=time))
     assert [found[i].at_most for i in range(2, 7)] == [False, True, True, False, False]
 
@@ -232,6 +236,50 @@ def test_input_waits(gpu_work: Any) -> None:
     assert found[2].input_wait == pytest.approx(0.15, rel=0.02)
     assert found[3].input_wait is None
     assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 93 % of the wall time")
+
+
+def test_a_loop_in_one_line_does_not_wait_for_input_alone(gpu_work: Any) -> None:
+    timing = measured("for i in range(5): time.sleep(.03)", w=gpu_work, time=time)
+    assert by_number(timing)[2].input_wait is None
+    assert lines_of(timing).verdict is None
+
+
+def test_the_work_of_another_run_goes_to_the_lines(gpu_work: Any) -> None:
+    """What lines do that did not run in the timed run is with what lies between them."""
+
+    def step() -> None:
+        gpu_work.sleep(0.01)
+
+    timing = measured("step()\nx = 1\nstep()", (step,), step=step)
+    function_line = lines_of(timing).functions[0].lines[0].line
+    work: dict[Line | None, LineWork] = {
+        Line(0, 2): LineWork(0.02, 3, 0.03),
+        Line(1, function_line): LineWork(0.05, 5, 0.06),
+        Line(0, 9): LineWork(0.001, 1, 0.001),
+        None: LineWork(0.002, 2, 0.002),
+    }
+    with_work = with_kernels(timing, work)
+    found, lines = by_number(with_work), lines_of(with_work)
+    assert (found[2].busy, found[2].kernels, found[2].kernel_time) == (0.02, 3, 0.03)
+    assert (found[3].busy, found[3].kernels) == (0.0, 0)
+    assert lines.functions[0].lines[0].kernels == 5
+    assert lines.between is not None
+    assert lines.between.busy == pytest.approx(0.003)
+    assert lines.between.kernels == 3
+    assert found[2].gpu == by_number(timing)[2].gpu
+    noted = lines_of(without_kernels(timing, "for a reason"))
+    assert noted.notes[-1] == "no busy times of lines: for a reason"
+    assert noted.cell == lines_of(timing).cell
+
+
+def test_the_verdict_uses_the_kernels(gpu_work: Any) -> None:
+    timing = measured(
+        "w.torch.cuda.synchronize()\nfor i in range(2000):\n    w.sleep(1e-6)", w=gpu_work
+    )
+    assert lines_of(timing).verdict is None
+    work = {Line(0, 4): LineWork(2e-3, 2000, 2e-3)}
+    with_work = with_kernels(timing, {**work})
+    assert lines_of(with_work).verdict == "launch-bound: 2,000 kernels of 1 µs in line 4"
 
 
 def test_where_a_device_is_first_used(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:

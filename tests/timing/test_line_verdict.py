@@ -17,7 +17,9 @@ def line(
     at_most: bool = False,
     waits: tuple[tuple[str, int, float], ...] = (),
     input_wait: float | None = None,
+    kernels: tuple[int, float] | None = None,
 ) -> LineTiming:
+    """``kernels``: how many, and the sum of their times."""
     calls = tuple(Synchronization(*wait) for wait in waits)
     waited = sum(wait[2] for wait in waits)
     syncs = sum(wait[1] for wait in waits)
@@ -25,6 +27,9 @@ def line(
         *(number, "x", 1, gpu, host, syncs, waited, at_most),
         synchronizations=calls,
         input_wait=input_wait,
+        busy=None if kernels is None else kernels[1],
+        kernels=None if kernels is None else kernels[0],
+        kernel_time=None if kernels is None else kernels[1],
     )
 
 
@@ -71,6 +76,45 @@ ITEM = ((".item()", 312, 0.62), (".cpu()", 1, 0.01))
     ],
 )
 def test_verdict(lines: list[LineTiming], wall: float, expected: str | None) -> None:
+    assert verdict(lines, timing(wall)) == expected
+
+
+LAUNCHES = (4100, 4100 * 6e-6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "wall", "expected"),
+    [
+        (
+            [line(8, 0.01, 0.01), line(9, 0.08, 0.08, at_most=True, kernels=LAUNCHES)],
+            0.1,
+            "launch-bound: 4,100 kernels of 6 µs in line 9",
+        ),
+        (
+            [line(9, 0.01, 0.01, at_most=True, kernels=(1000, 4e-4))],
+            0.01,
+            "launch-bound: 1,000 kernels of less than 1 µs in line 9",
+        ),
+        (  # it waits for more than it launches
+            [line(9, 0.09, 0.09, at_most=True, kernels=LAUNCHES, waits=((".item()", 9, 0.06),))],
+            0.1,
+            "60 % of the wall time is waiting for .item() in line 9 (9 times)",
+        ),
+        # the GPU had work all the time
+        ([line(9, 0.08, 0.08, kernels=LAUNCHES)], 0.1, None),
+        # the kernels take longer than the launches
+        ([line(9, 0.08, 0.02, at_most=True, kernels=LAUNCHES)], 0.1, None),
+        # the host does more than to launch: 250 µs a kernel
+        ([line(9, 1.0, 1.0, at_most=True, kernels=LAUNCHES)], 1.0, None),
+        # a few, which explain nothing
+        ([line(9, 0.001, 0.001, at_most=True, kernels=(20, 1e-4))], 0.001, None),
+        # a small part of the wall time
+        ([line(9, 0.08, 0.08, at_most=True, kernels=LAUNCHES)], 1.0, None),
+        # not known
+        ([line(9, 0.08, 0.08, at_most=True)], 0.1, None),
+    ],
+)
+def test_launch_bound(lines: list[LineTiming], wall: float, expected: str | None) -> None:
     assert verdict(lines, timing(wall)) == expected
 
 

@@ -43,6 +43,8 @@ KNOWN = ("tests/timing/test_event_timer.py",)
 REPEATS = ("tests/timing/test_benchmark.py",)
 COMPARING = ("tests/timing/test_comparison.py",)
 ENOUGH = ("tests/timing/test_stopping_rule.py",)
+LAUNCHED = ("tests/timing/test_line_kernels.py", "tests/timing/test_trace_clock.py")
+VERDICT = ("tests/timing/test_line_verdict.py",)
 PEAKS = ("tests/memory/test_peak_ledger.py",)
 BLOCKS = ("tests/memory/test_allocator_blocks.py",)
 _REPORT = "tests/memory/test_report.py::"
@@ -118,6 +120,22 @@ MUTANTS = (
     ),
     Mutant(_TIMING + "bottleneck.py", "as_run = min(gpu) / loops", "as_run = min(gpu)", BOUND),
     Mutant(_TIMING + "bottleneck.py", "if share < _HOST_BOUND:", "if share > _HOST_BOUND:", BOUND),
+    Mutant(
+        _TIMING + "line_kernels.py",
+        "fresh = max(stop - max(start, busy_until[ordinal]), 0.0)",
+        "fresh = stop - start",
+        LAUNCHED,
+    ),
+    Mutant(_TIMING + "line_kernels.py", "else lines_at(at)", "else lines_at(start)", LAUNCHED),
+    Mutant(_TIMING + "line_kernels.py", "of_cell[-1] if", "of_cell[0] if", LAUNCHED),
+    Mutant(_TIMING + "trace_clock.py", "mark[0][1] - mark[0][0]", "mark[0][0]", LAUNCHED),
+    Mutant(_TIMING + "line_verdict.py", "< _MANY or not line.at_most", "< _MANY", VERDICT),
+    Mutant(
+        _TIMING + "line_verdict.py",
+        "busy < launching <= _LAUNCH * line.kernels",
+        "busy < launching",
+        VERDICT,
+    ),
     Mutant(
         _TIMING + "run.py",
         "seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]",

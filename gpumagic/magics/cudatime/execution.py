@@ -41,9 +41,10 @@ def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any
 
 def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
     __tracebackhide__ = True
-    profiled = ProfiledRun(delivery)
+    line_profiler = lines.profiler(delivery.options, cell)
+    profiled = ProfiledRun(delivery, line_profiler)
     baseline, _ = _baseline(delivery, None)
-    scope = _SingleRun(delivery, cell.compile_time, lines.profiler(delivery.options, cell))
+    scope = _SingleRun(delivery, profiled, cell.compile_time, line_profiler)
 
     async def run() -> Any:
         __tracebackhide__ = True
@@ -105,9 +106,14 @@ class _SingleRun(AbstractContextManager[None]):
     """Times a block and shows the result at its end, also after an exception."""
 
     def __init__(
-        self, delivery: Delivery, compile_time: float, profiler: LineProfiler | lines.NoLines
+        self,
+        delivery: Delivery,
+        profiled: ProfiledRun,
+        compile_time: float,
+        profiler: LineProfiler | lines.NoLines,
     ) -> None:
         self._delivery = delivery
+        self._profiled = profiled
         self._compile_time = compile_time
         self._lines = profiler
         self._range = nvtx_range(delivery.options)
@@ -150,7 +156,7 @@ class _SingleRun(AbstractContextManager[None]):
                     partial=partial,
                     compiled=self._compiled,
                 )
-                self._delivery.deliver(self._lines.result(result))
+                self._profiled.deliver(self._lines.result(result))
         finally:
             self._lines.close(error)  # also after a second interrupt
             self._range.__exit__(None, None, None)

@@ -141,6 +141,7 @@ def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
     assert claim.pid == k.value("__import__('os').getpid()")
 
 
+@pytest.mark.usefixtures("can_park")
 def test_a_published_notebook_says_that_its_memory_is_parked(
     run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any
 ) -> None:

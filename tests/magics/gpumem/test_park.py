@@ -13,6 +13,8 @@ from IPython.core.error import UsageError
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("can_park")
+
 MIB = 2**20
 SETUP = """
 import torch

@@ -1,0 +1,91 @@
+"""Which lines ran when, by the host's clock: the lines of a run under the profiler."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from time import perf_counter
+
+from gpumagic.cells.line_sources import Source
+from gpumagic.cells.line_tracer import Line, LineTracer
+from gpumagic.system import text
+
+
+class LineLog:
+    """Records which lines of ``sources`` run, from `start` to `stop`; raises nothing.
+
+    A context manager, and the counter of its own tracer.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._tracer: LineTracer[None] = LineTracer(sources, self, by_statement=True)
+        self._now = 0.0
+        #: The lines that run now, the innermost last.
+        self._running: list[Line] = []
+        #: When the lines changed, and to which of ``_states``.
+        self._times, self._entries = array("d"), array("l")
+        self._states: list[tuple[Line, ...]] = []
+        self._numbers: dict[tuple[Line, ...], int] = {}
+        #: Why there are no lines.
+        self.note: str | None = None
+
+    def __enter__(self) -> LineLog:
+        try:
+            self._tracer.start()
+        except Exception as error:  # all of sys.monitoring's tools are in use
+            self.note = text.named(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.note is not None:
+            return
+        self._tracer.stop()
+        self._now = perf_counter()
+        self._running.clear()
+        self._write()
+        if self._tracer.notes:
+            self.note = self._tracer.notes[0]
+
+    def at(self, time: float) -> tuple[Line, ...]:
+        """Return the lines that ran at a time of `perf_counter`, the innermost last."""
+        place = bisect_right(self._times, time) - 1
+        return self._states[self._entries[place]] if place >= 0 else ()
+
+    def _write(self) -> None:
+        """Write down which lines run from now on."""
+        state = tuple(self._running)
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        if self._times and self._times[-1] == self._now:
+            self._entries[-1] = number
+        else:
+            self._times.append(self._now)
+            self._entries.append(number)
+
+    # --- what the tracer calls ---------------------------------------------------------------
+
+    def new_record(self) -> None:
+        """Return nothing: calls need no record."""
+
+    def read(self, running: None) -> None:
+        """Read the clock."""
+        self._now = perf_counter()
+
+    def begin_statement(self, call: None) -> None:
+        """Do nothing: the runs of lines are independent of one another."""
+
+    def begin_line(self, call: None, line: Line, *, again: bool, awaited: bool) -> None:
+        """Begin a run of a line, or go on with it."""
+        self._running.append(line)
+        self._write()
+
+    def end_line(self, call: None, line: Line, *, recursive: bool) -> None:
+        """End the run of a line."""
+        last = len(self._running) - 1 - self._running[::-1].index(line)
+        del self._running[last]
+        self._write()
+
+    def end_call(self, call: None, caller: None) -> None:
+        """Do nothing: the call's line has ended."""
