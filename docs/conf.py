@@ -1,0 +1,43 @@
+"""Sphinx's configuration of the site. `make site` builds it; see tests/tools/docs/site.py."""
+
+from typing import Any
+
+import gpumagic
+
+project = "gpumagic"
+release = version = gpumagic.__version__
+copyright = "the gpumagic developers"
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_static"]
+default_role = "code"
+
+# The notebooks are executed before; see tests/tools/docs/site.py.
+nb_execution_mode = "off"
+nb_merge_streams = True
+# Nothing is loaded from a network: no MathJax, no widgets.
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}
+myst_enable_extensions: list[str] = []
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # cells of a notebook may begin with a second-level heading
+
+html_theme = "furo"
+html_title = "gpumagic"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "separated"
+napoleon_numpy_docstring = False
+
+
+def setup(app: Any) -> None:
+    """Leave out the signatures of results, which gpumagic makes."""
+
+    def signature(app: Any, what: str, *rest: Any) -> tuple[str, None] | None:
+        return ("", None) if what in ("class", "exception") else None
+
+    app.connect("autodoc-process-signature", signature)
