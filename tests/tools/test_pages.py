@@ -103,5 +103,3 @@ def test_what_is_loaded_from_a_network_is_found(tmp_path: Path) -> None:
         "//d.example/x.css",
         "https://e.example/font.woff",
     }
-
-

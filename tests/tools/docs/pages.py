@@ -61,9 +61,7 @@ def as_notebook(page: Path) -> nbformat.NotebookNode:
             before = cell.before.strip()
             made.append(nbformat.v4.new_markdown_cell(before, id=f"text-{number}"))
         tags = {"tags": ["raises-exception"]} if cell.fails else {}
-        made.append(
-            nbformat.v4.new_code_cell(cell.source, id=f"cell-{number}", metadata=tags)
-        )
+        made.append(nbformat.v4.new_code_cell(cell.source, id=f"cell-{number}", metadata=tags))
     if rest.strip():
         made.append(nbformat.v4.new_markdown_cell(rest.strip(), id="text-end"))
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

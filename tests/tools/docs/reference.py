@@ -47,9 +47,7 @@ def settings() -> dict[str, tuple[str, str]]:
 
 def page() -> str:
     """Return the page."""
-    magics = "\n".join(
-        f"## `%{name}`\n\n```text\n{text}\n```\n" for name, text in helps().items()
-    )
+    magics = "\n".join(f"## `%{name}`\n\n```text\n{text}\n```\n" for name, text in helps().items())
     rows = "".join(
         f"| `{name}` | `{default}` | {text} |\n" for name, (default, text) in settings().items()
     )

@@ -25,7 +25,8 @@ OTHER_PAGES = {
     "changelog.md": ROOT / "CHANGELOG.md",
     **{f"notebooks/{path.name}": path for path in notebooks()},
 }
-#: A link to one of the demo notebooks, from a page in ``docs/`` or in a folder of it.
+#: A link to another page, and one to a demo notebook.
+_TO_PAGE = re.compile(r"\]\(([\w./-]+)\.md\b")
 _TO_NOTEBOOK = re.compile(r"\]\((?:\.\./)+demo_notebooks/")
 
 
@@ -53,7 +54,8 @@ def assemble(machine: Machine) -> None:
             print(f"Executing docs/{name} on {machine.name}", flush=True)
             _execute(page, SOURCE / name.with_suffix(".ipynb"), machine)
         else:
-            (SOURCE / name).write_text(_linked(page.read_text(encoding="utf-8")), encoding="utf-8")
+            text = _linked(page.read_text(encoding="utf-8"), page)
+            (SOURCE / name).write_text(text, encoding="utf-8")
     for target, source in OTHER_PAGES.items():
         (SOURCE / target).parent.mkdir(exist_ok=True)
         shutil.copy(RESULTS / source.name if source.suffix == ".ipynb" else source, SOURCE / target)
@@ -67,14 +69,19 @@ def _execute(page: Path, target: Path, machine: Machine) -> None:
     notebook = as_notebook(page)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = _linked(cell.source)
+            cell.source = _linked(cell.source, page)
     with tempfile.TemporaryDirectory() as folder:
         nbformat.write(execute(notebook, machine, folder=Path(folder)), target)
 
 
-def _linked(text: str) -> str:
-    """Return a page's text with its links as they are in the site."""
-    return _TO_NOTEBOOK.sub("](/notebooks/", text)
+def _linked(text: str, page: Path) -> str:
+    """Return a text of a page with its links as they are in the site."""
+
+    def link(found: re.Match[str]) -> str:
+        is_notebook = has_cells(page.parent / f"{found[1]}.md")
+        return f"]({found[1]}.{'ipynb' if is_notebook else 'md'}"
+
+    return _TO_NOTEBOOK.sub("](/notebooks/", _TO_PAGE.sub(link, text))
 
 
 def _benchmarks() -> str:
@@ -104,7 +111,7 @@ def _benchmarks() -> str:
 
 
 def loaded_from_elsewhere(site: Path) -> set[str]:
-    """Return the addresses that the pages of a site load scripts, styles, fonts or pictures from."""
+    """Return the addresses from which a site loads scripts, styles, fonts or pictures."""
     loads = re.compile(
         r"<(?:script|img|iframe|source|link(?![^>]*rel=.(?:canonical|next|prev|search)))"
         r"[^>]*?(?:src|href)=.((?:https?:)?//[^\"'\s>]+)"
