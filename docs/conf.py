@@ -19,7 +19,10 @@ nb_merge_streams = True
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}
 myst_enable_extensions: list[str] = []
 myst_heading_anchors = 3
-suppress_warnings = ["myst.header"]  # cells of a notebook may begin with a second-level heading
+suppress_warnings = [
+    "myst.header",  # cells of a notebook may begin with a second-level heading
+    "misc.highlighting_failure",  # CUDA's messages in tracebacks
+]
 
 html_theme = "furo"
 html_title = "gpumagic"
