@@ -1,5 +1,6 @@
 """Sphinx's configuration of the site. `make site` builds it; see tests/tools/docs/site.py."""
 
+import re
 from typing import Any
 
 import gpumagic
@@ -8,7 +9,7 @@ project = "gpumagic"
 release = version = gpumagic.__version__
 copyright = "the gpumagic developers"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 exclude_patterns = ["_static"]
 default_role = "code"
 
@@ -33,14 +34,29 @@ html_copy_source = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
-napoleon_numpy_docstring = False
+autodoc_default_options = {"members": True, "undoc-members": True, "exclude-members": "items_in"}
+
+
+def signature(app: Any, what: str, *rest: Any) -> tuple[str, None] | None:
+    """Leave out the signatures of results, which gpumagic makes."""
+    return ("", None) if what == "class" else None
+
+
+def fields(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Make fields of the sections ``Args:`` and ``Raises:`` of a docstring."""
+    kind, found = "", []
+    for line in lines:
+        if line in ("Args:", "Raises:"):
+            kind = "param" if line == "Args:" else "raises"
+        elif kind and line.startswith("    "):
+            found.append(re.sub(r"^    ([\w, `]+): ", rf":{kind} \1: ", line))
+        else:
+            kind = kind if not line else ""
+            found.append(line)
+    lines[:] = found
 
 
 def setup(app: Any) -> None:
-    """Leave out the signatures of results, which gpumagic makes."""
-
-    def signature(app: Any, what: str, *rest: Any) -> tuple[str, None] | None:
-        return ("", None) if what in ("class", "exception") else None
-
+    """Connect the two functions above."""
     app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-process-docstring", fields)
