@@ -65,8 +65,12 @@ lint: $(VENV)/ready ## Check style and types
 	$(RUN) -m tests.tools.docs --check
 
 .PHONY: docs
-docs: $(VENV)/ready ## Write the README's reference from the magics' help
+docs: $(VENV)/ready ## Write the reference in docs/ from the magics' help
 	$(RUN) -m tests.tools.docs
+
+.PHONY: site
+site: $(VENV)/ready-site demo ## Build the site of documentation, with no network, in build/site/
+	@$(RUN) -m tests.tools.docs.site
 
 .PHONY: format
 format: $(VENV)/ready ## Format the code
@@ -92,6 +96,10 @@ $(VENV)/ready: pyproject.toml
 
 $(VENV)/ready-frontends: $(VENV)/ready
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --group frontends --group libraries
+	@touch $@
+
+$(VENV)/ready-site: $(VENV)/ready
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --group site
 	@touch $@
 
 # One of these that cannot be installed is a row of the table that says so.

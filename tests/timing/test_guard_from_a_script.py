@@ -1,4 +1,4 @@
-"""README's example: a test that fails when code has become slower."""
+"""The example in docs/howto/guard-in-ci.md: a test that fails when code has become slower."""
 
 from __future__ import annotations
 

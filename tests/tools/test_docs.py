@@ -1,4 +1,4 @@
-"""README.md agrees with the code."""
+"""README.md and the reference of the magics agree with the code."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from importlib import import_module
 
 import pytest
 
-from tests.tools.docs.reference import MAGICS, README, ROOT, reference, updated
+from tests.tools.docs.reference import MAGICS, PAGE, README, ROOT, helps, page
 
 
 def test_the_reference_is_up_to_date() -> None:
     """If this fails: ``make docs``."""
-    text = README.read_text(encoding="utf-8")
-    assert updated(text) == text
+    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """And, by the test above, on every Python: argparse's own wording differs from 3.13 on."""
-    before = reference()
+    before = page()
     for name, value in (("COLUMNS", "40"), ("TERM", "dumb"), ("FORCE_COLOR", "1")):
         monkeypatch.setenv(name, value)
-    assert reference() == before
+    assert page() == before
 
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_every_option_is_in_it(magic: str) -> None:
     parser = import_module(f"gpumagic.magics.{magic}.command").parser()
-    section = reference().split(f"### `%{magic}`")[1].split("### ")[0]
+    section = helps()[magic]
+    assert section in page()
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
@@ -37,7 +37,12 @@ def test_every_option_is_in_it(magic: str) -> None:
             assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", section), option
 
 
-def test_its_links_and_pictures_exist() -> None:
+def test_every_setting_is_in_it() -> None:
+    assert "| `claim` | `True` | Claim the GPUs that are chosen" in page()
+    assert "| `publish_notebook` | `False` |" in page()
+
+
+def test_readmes_links_and_pictures_exist() -> None:
     text = README.read_text(encoding="utf-8")
     local = [
         *re.findall(r"\]\((?!https?://|#)([^)#]+)", text),
@@ -46,3 +51,12 @@ def test_its_links_and_pictures_exist() -> None:
     assert local
     for target in local:
         assert (ROOT / target).exists(), target
+
+
+def test_readmes_options_exist() -> None:
+    """Each option that README names is one of a magic's, or of a command shown beside it."""
+    text = README.read_text(encoding="utf-8")
+    known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page()))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"<!--|-->", "", text)))
+    assert len(named) > 10
+    assert named <= known

@@ -88,9 +88,18 @@ def virtual_machine(devices: int = VIRTUAL_DEVICES) -> Machine:
     )
     return Machine(
         f"a virtual machine with {devices} GPU{'' if devices == 1 else 's'}",
-        python_environment(environment(scenario)),
+        python_environment(environment(scenario)) | _own_claims(),
         virtual=True,
     )
+
+
+def _own_claims() -> dict[str, str]:
+    """Keep claims of virtual GPUs out of the folder that this machine's users share."""
+    if "GPUMAGIC_CLAIMS" in os.environ:
+        return {}
+    folder = ROOT / "build" / "claims"
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"GPUMAGIC_CLAIMS": str(folder)}
 
 
 def without_memory_figures() -> Machine:
@@ -99,7 +108,7 @@ def without_memory_figures() -> Machine:
 
     unsupported = frozenset({"memory", "temperature", "power"})
     gpu = GPU("NVIDIA GB10", compute_capability=(12, 1), integrated=True, unsupported=unsupported)
-    variables = python_environment(environment(Scenario(devices=[gpu])))
+    variables = python_environment(environment(Scenario(devices=[gpu]))) | _own_claims()
     return Machine("a virtual machine that does not report memory", variables, virtual=True)
 
 
@@ -108,13 +117,16 @@ def notebooks() -> list[Path]:
 
 
 def execute(
-    source: Path,
+    source: Path | nbformat.NotebookNode,
     machine: Machine,
     *,
+    folder: Path = SOURCES,
     timeout: float = 300,
     client_class: type[NotebookClient] | None = None,
 ) -> nbformat.NotebookNode:
     """Execute a notebook and return it with its outputs, and a note if the GPU was virtual.
+
+    ``folder`` is the kernel's working folder.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed that is not meant to.
@@ -122,7 +134,7 @@ def execute(
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.read(source, as_version=4)
+    notebook = nbformat.read(source, as_version=4) if isinstance(source, Path) else source
     if machine.virtual:
         note = nbformat.v4.new_markdown_cell(_VIRTUAL_NOTE, id="virtual-gpu")
         notebook.cells.insert(1, note)
@@ -131,7 +143,7 @@ def execute(
         timeout=int(timeout),
         kernel_name="python3",
         extra_arguments=["--log-level=ERROR"],
-        resources={"metadata": {"path": str(SOURCES)}},
+        resources={"metadata": {"path": str(folder)}},
     )
     executed: nbformat.NotebookNode = client.execute(env=dict(machine.environment))
     return executed

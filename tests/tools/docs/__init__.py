@@ -1,1 +1,5 @@
-"""``python -m tests.tools.docs``: write README.md's reference; ``--check`` only compares."""
+"""``python -m tests.tools.docs``: write the reference of the magics; ``--check`` only compares.
+
+`reference` is that page, `pages` has the pages of ``docs/`` and their cells, `site` builds the site
+(``make site``), `pictures` takes README's pictures.
+"""

@@ -1,4 +1,4 @@
-"""Write the reference in README.md, or check that it is up to date."""
+"""Write the reference of the magics, or check that it is up to date."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 
-from tests.tools.docs.reference import README, ROOT, updated
+from tests.tools.docs.reference import PAGE, ROOT, page
 
 
 def main() -> int:
@@ -14,31 +14,27 @@ def main() -> int:
     options.add_argument(
         "--check", action="store_true", help="change nothing; fail on a difference"
     )
-    options.add_argument("--pictures", action="store_true", help="take the pictures too")
+    options.add_argument("--pictures", action="store_true", help="take README's pictures too")
     given = options.parse_args()
     if given.pictures:
         from tests.tools.docs.pictures import take
 
         for picture in take():
             print(picture.relative_to(ROOT))
-    check = given.check
-    old = README.read_text(encoding="utf-8")
-    new = updated(old)
+    name = str(PAGE.relative_to(ROOT))
+    old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    new = page()
     if old == new:
-        print("README.md: the reference is up to date")
+        print(f"{name} is up to date")
         return 0
-    if check:
-        print(
-            "README.md's reference differs from the magics' help; run: make docs", file=sys.stderr
-        )
+    if given.check:
+        print(f"{name} differs from the magics' help; run: make docs", file=sys.stderr)
         sys.stderr.writelines(
-            difflib.unified_diff(
-                old.splitlines(True), new.splitlines(True), "README.md", "the code", n=1
-            )
+            difflib.unified_diff(old.splitlines(True), new.splitlines(True), name, "the code", n=1)
         )
         return 1
-    README.write_text(new, encoding="utf-8")
-    print("README.md: the reference was written")
+    PAGE.write_text(new, encoding="utf-8")
+    print(f"{name} was written")
     return 0
 
 

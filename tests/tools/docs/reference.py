@@ -1,4 +1,4 @@
-"""Generate the reference of every option in README.md from the magics' help."""
+"""The reference of the magics in ``docs/reference/magics.md``, generated from their own help."""
 
 from __future__ import annotations
 
@@ -7,27 +7,48 @@ from importlib import import_module
 from tests.support.kernels import ROOT
 
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "magics.md"
 MAGICS = ("gpu", "cudatime", "gpumem")
-_START = "<!-- reference: written by `make docs` from the magics' help; not by hand -->\n"
-_END = "<!-- end of the reference -->\n"
+_INTRODUCTION = """\
+<!-- written by `make docs` from the magics' help; not by hand -->
+
+# The magics
+
+The help that `%gpu?`, `%cudatime?` and `%gpumem?` show. Every magic takes `-o` (return the result),
+`-v NAME` (assign it to NAME) and `-q` (print nothing), and a trailing `;`.
+"""
+_SETTINGS = """\
+## Defaults
+
+`%config GpuMagic` lists them; `%config GpuMagic.NAME = VALUE` sets one, and a line
+`c.GpuMagic.NAME = VALUE` in `ipython_config.py` sets it for every session.
+
+| name | default | what it does |
+|---|---|---|
+"""
 
 
-def reference() -> str:
-    """Return the help of every magic, as ``%gpu?`` shows it, in Markdown."""
-    helps = {name: import_module(f"gpumagic.magics.{name}.command").help_text() for name in MAGICS}
-    return "\n".join(
-        f"### `%{name}`\n\n```text\n{text.strip()}\n```\n" for name, text in helps.items()
+def helps() -> dict[str, str]:
+    """Return the help of every magic, as ``%gpu?`` shows it."""
+    modules = {name: import_module(f"gpumagic.magics.{name}.command") for name in MAGICS}
+    return {name: module.help_text().strip() for name, module in modules.items()}
+
+
+def settings() -> dict[str, tuple[str, str]]:
+    """Return the default and the help of every setting, by name."""
+    from gpumagic.magics.extension import Settings
+
+    traits = Settings.class_own_traits(config=True)
+    return {
+        name: (repr(trait.default_value), " ".join(trait.help.split()))
+        for name, trait in sorted(traits.items())
+    }
+
+
+def page() -> str:
+    """Return the page."""
+    magics = "\n".join(f"## `%{name}`\n\n```text\n{text}\n```\n" for name, text in helps().items())
+    rows = "".join(
+        f"| `{name}` | `{default}` | {text} |\n" for name, (default, text) in settings().items()
     )
-
-
-def updated(readme: str) -> str:
-    """Return the README with the current reference.
-
-    Raises:
-        ValueError: the two markers are not there, each once.
-    """
-    if readme.count(_START) != 1 or readme.count(_END) != 1:
-        raise ValueError("README.md must hold the reference's two markers, each once")
-    head, rest = readme.split(_START)
-    _, tail = rest.split(_END)
-    return f"{head}{_START}\n{reference()}\n{_END}{tail}"
+    return f"{_INTRODUCTION}\n{magics}\n{_SETTINGS}{rows}"

@@ -1,0 +1,149 @@
+"""``make site``: build the site from ``docs/`` and the executed notebooks, with no network.
+
+Pages with cells are executed, on this machine's GPU or on a virtual one, and shown with what their
+cells show. The sources are put together in ``build/site-source``, the site in ``build/site``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.kernels import ROOT
+from tests.tools.demo.runner import RESULTS, Machine, execute, notebooks, this_machine
+from tests.tools.docs.pages import DOCS, as_notebook, has_cells, pages
+
+if TYPE_CHECKING:  # it takes a second of CPU time to import
+    import nbformat
+
+SOURCE, SITE = ROOT / "build" / "site-source", ROOT / "build" / "site"
+BENCHMARKS = ROOT / "build" / "bench.json"
+#: Pages of the site that do not lie in ``docs/``: what they are made from, in the repository.
+OTHER_PAGES = {
+    "changelog.md": ROOT / "CHANGELOG.md",
+    **{f"notebooks/{path.name}": path for path in notebooks()},
+}
+#: A link to another page, and one to a demo notebook.
+_TO_PAGE = re.compile(r"\]\(([\w./-]+)\.md\b")
+_TO_NOTEBOOK = re.compile(r"\]\((?:\.\./)+demo_notebooks/")
+
+
+def main() -> int:
+    assemble(this_machine())
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    built = subprocess.run([*command, str(SOURCE), str(SITE)], check=False).returncode
+    if built:
+        return built
+    if loaded := loaded_from_elsewhere(SITE):
+        print("The site loads from a network:", *sorted(loaded), sep="\n  ", file=sys.stderr)
+        return 1
+    print(f"Look at {(SITE / 'index.html').relative_to(ROOT)} in a browser.")
+    return 0
+
+
+def assemble(machine: Machine) -> None:
+    """Write the sources of the site: pages with cells as executed notebooks."""
+    import nbformat
+
+    for folder in (SOURCE, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(DOCS, SOURCE, ignore=shutil.ignore_patterns("*.md"))
+    for page in pages():
+        name = page.relative_to(DOCS)
+        if has_cells(page):
+            print(f"Executing docs/{name} on {machine.name}", flush=True)
+            _execute(page, SOURCE / name.with_suffix(".ipynb"), machine)
+        else:
+            text = _linked(page.read_text(encoding="utf-8"), page)
+            (SOURCE / name).write_text(text, encoding="utf-8")
+    for target, source in OTHER_PAGES.items():
+        (SOURCE / target).parent.mkdir(exist_ok=True)
+        if source.suffix == ".ipynb":
+            _write(nbformat.read(RESULTS / source.name, as_version=4), SOURCE / target)
+        else:
+            shutil.copy(source, SOURCE / target)
+    with (SOURCE / "measured.md").open("a", encoding="utf-8") as file:
+        file.write(_benchmarks())
+
+
+def _execute(page: Path, target: Path, machine: Machine) -> None:
+    notebook = as_notebook(page)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _linked(cell.source, page)
+    with tempfile.TemporaryDirectory() as folder:
+        _write(execute(notebook, machine, folder=Path(folder)), target)
+
+
+def _write(notebook: nbformat.NotebookNode, target: Path) -> None:
+    """Write a notebook without outputs that show nothing: a progress display that has ended."""
+    import nbformat
+
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [
+                each for each in cell.outputs if "data" not in each or any(each["data"].values())
+            ]
+    nbformat.write(notebook, target)
+
+
+def _linked(text: str, page: Path) -> str:
+    """Return a text of a page with its links as they are in the site."""
+
+    def link(found: re.Match[str]) -> str:
+        is_notebook = has_cells(page.parent / f"{found[1]}.md")
+        return f"]({found[1]}.{'ipynb' if is_notebook else 'md'}"
+
+    return _TO_NOTEBOOK.sub("](/notebooks/", _TO_PAGE.sub(link, text))
+
+
+def _benchmarks() -> str:
+    """Return what ``make bench`` has measured last on this machine, if it has."""
+    if not BENCHMARKS.exists():
+        return ""
+    found = json.loads(BENCHMARKS.read_text(encoding="utf-8"))
+    from gpumagic.render.units import bytes_, seconds
+
+    def figure(value: float | None, unit: str) -> str:
+        if value is None:
+            return "–"
+        if unit in ("s", "bytes", "B"):
+            return seconds(value) if unit == "s" else bytes_(int(value))
+        return f"{value:.4g} {unit}"
+
+    rows = "".join(
+        f"| {row['name']} | {figure(row['ours'], row['unit'])} | "
+        f"{figure(row['reference'], row['unit'])} | {row['bar']} | {row['note']} |\n"
+        for row in found["rows"]
+    )
+    return (
+        f"\n## Measured last\n\n{found['date'][:10]}, {found['machine']}, "
+        f"torch {found['versions']['torch']}.\n\n"
+        f"| what | gpumagic | reference | bar | the reference |\n|---|---:|---:|---|---|\n{rows}"
+    )
+
+
+def loaded_from_elsewhere(site: Path) -> set[str]:
+    """Return the addresses from which a site loads scripts, styles, fonts or pictures."""
+    loads = re.compile(
+        r"<(?:script|img|iframe|source|link(?![^>]*rel=.(?:canonical|next|prev|search)))"
+        r"[^>]*?(?:src|href)=.((?:https?:)?//[^\"'\s>]+)"
+    )
+    styles = re.compile(r"(?:url\(|@import )[\"']?((?:https?:)?//[^\"')\s]+)")
+    found: set[str] = set()
+    for path in site.rglob("*"):
+        if path.suffix == ".html":
+            found.update(loads.findall(path.read_text(encoding="utf-8")))
+        if path.suffix in (".html", ".css"):
+            found.update(styles.findall(path.read_text(encoding="utf-8")))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The pages of the site: their links, their place in the navigation, and what their cells show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpumagic
+import gpumagic.cluster
+from tests.support.kernels import Kernel
+from tests.tools.demo.runner import notebooks
+from tests.tools.docs.pages import DOCS, cells, has_cells, pages
+from tests.tools.docs.reference import PAGE, README, ROOT
+from tests.tools.docs.site import OTHER_PAGES, loaded_from_elsewhere
+from tests.tools.test_plain_english import UNCLEAR
+
+#: A page, and what a link in it may name.
+TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
+PROSE = {
+    page: re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for page, text in TEXTS.items()
+}
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which the headings of a page can be linked to, as GitHub and MyST make them."""
+    titles = re.findall(r"^#{1,6} (.+)$", PROSE[page], re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(DOCS)))
+def test_links(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", PROSE[page]):
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        assert found.is_file(), target
+        if anchor:
+            assert anchor in anchors(found), target
+        if found.suffix == ".ipynb":
+            assert found in OTHER_PAGES.values(), target
+        else:
+            assert found in TEXTS, f"{target} is not in the site"
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    found: list[str] = []
+    for page, text in TEXTS.items():
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            for line in tree.splitlines():
+                if line and not line.startswith(":"):
+                    found += entries(page.parent, line)
+    names = [page.relative_to(DOCS).as_posix() for page in pages()] + [*OTHER_PAGES]
+    expected = [name.rpartition(".")[0] for name in names]
+    assert sorted(found) == sorted({*expected} - {"index"})
+
+
+def entries(folder: Path, line: str) -> list[str]:
+    name = (folder / line).relative_to(DOCS).as_posix()
+    if not name.endswith("*"):
+        return [name]
+    others = [other.rpartition(".")[0] for other in OTHER_PAGES]
+    return [other for other in others if other.startswith(name[:-1])]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*(page for page in TEXTS if page != PAGE), README, ROOT / "CHANGELOG.md", *notebooks()],
+    ids=lambda page: page.stem,
+)
+def test_texts_are_in_plain_terms(page: Path) -> None:
+    """Of the reference of the magics the code has the texts."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if UNCLEAR.search(line)] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = TEXTS[DOCS / "reference" / "python.md"]
+    _, own, of_cluster = text.split(".. currentmodule:: ")
+    for module, section in ((gpumagic, own), (gpumagic.cluster, of_cluster)):
+        documented = re.findall(r"^\.\. auto\w+:: (\w+)$", section, re.MULTILINE)
+        assert len(documented) == len({*documented})
+        assert {*documented} == {*module.__all__} - {"__version__"}
+
+
+#: Its cells compare times, and may fail by them: by the virtual clock, in this process.
+BY_THE_CLOCK = DOCS / "howto" / "guard-in-ci.md"
+
+
+def check(page: Path, run: Callable[[str], Any]) -> None:
+    """Run the cells: those that are meant to fail do, each of our magics shows something."""
+    for cell in cells(page)[0]:
+        reply = run(cell.source)
+        assert bool(reply.error) == cell.fails, f"{cell.source}\n{reply.error}"
+        if cell.fails:
+            continue
+        unexpected = [each for each in reply.stderr.splitlines() if "GpuMagicWarning" not in each]
+        assert not "".join(unexpected), f"{cell.source}\n{reply.stderr}"
+        ours = re.match(r"%%?(gpu|cudatime|gpumem)\b(?!.* -q)", cell.source)
+        assert not ours or reply.text or reply.stdout, f"{cell.source} shows nothing"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in pages() if has_cells(page) and page != BY_THE_CLOCK],
+    ids=lambda page: page.stem,
+)
+def test_the_cells_of_a_page(page: Path, kernel: Callable[..., Kernel]) -> None:
+    check(page, partial(kernel(load=False).run, raising=False))
+
+
+def test_the_cells_that_compare_times(
+    clock: None, run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(BY_THE_CLOCK, partial(run_cell, raising=False))
+
+
+def test_what_is_loaded_from_a_network_is_found(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<link rel="canonical" href="https://a.example/"><a href="https://b.example/">b</a>'
+        '<script src="https://c.example/x.js"></script><img src="local.png">'
+        '<link rel="stylesheet" href="//d.example/x.css">'
+    )
+    (tmp_path / "x.css").write_text("a { src: url(https://e.example/font.woff) }")
+    assert loaded_from_elsewhere(tmp_path) == {
+        "https://c.example/x.js",
+        "//d.example/x.css",
+        "https://e.example/font.woff",
+    }
