@@ -86,6 +86,7 @@ def _before_operation(arguments: Iterable[Any]) -> None:
     Raises:
         DeviceError: there is no memory for it.
     """
+    __tracebackhide__ = True
     if not PARKING.active:
         return
     with plain_functions():
@@ -103,6 +104,7 @@ def _dispatch_mode() -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            __tracebackhide__ = True
             _before_operation((args, kwargs or {}))
             return func(*args, **(kwargs or {}))
 
@@ -120,6 +122,7 @@ def _function_mode() -> Any:
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            __tracebackhide__ = True
             if func in accessing:
                 _before_operation((args, kwargs or {}))
             return func(*args, **(kwargs or {}))
