@@ -174,7 +174,6 @@ class Parking:
         Raises:
             DeviceError: a device has too little memory now; everything stays parked.
         """
-        __tracebackhide__ = True
         with self._lock:
             if not self.active:
                 return Unparked()
@@ -192,7 +191,6 @@ class Parking:
         return result
 
     def _bring_back(self, progress: _Progress) -> Unparked:
-        __tracebackhide__ = True
         parked_for = self.seconds
         wanted = []
         for each in self._parked:

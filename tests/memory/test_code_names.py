@@ -69,7 +69,6 @@ import torch
 import a_module_of_the_users
 n.__class__
 get_ipython().run_line_magic('gpumem', 'thing + 1')
-get_ipython().run_line_magic('gpu', 'reset --restart --keep all')
 get_ipython().run_cell_magic('time', '', 'thing')
 get_ipython()
 def f(): return thing

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +78,71 @@ def test_unpark(cells: Callable[..., Any]) -> None:
     assert not parked()
 
 
-def test_no_room_before_a_cell(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
-    """The cell runs; what it does to a parked tensor fails in one clear line."""
-    cells("big = torch.zeros(64 * 2**20).cuda()")
+@contextmanager
+def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator[None]:
+    """256 MiB and ``x`` are parked, and another process has taken the memory."""
+    cells("big, begun = torch.zeros(64 * 2**20).cuda(), []")
     cells("%gpumem park -q")
     virtual_gpu.add_process(0, 4242, torch.cuda.mem_get_info(0)[0] - MIB)
-    ran = cells("n\nuses()", raising=False)
-    assert "parked memory cannot come back" in ran.stderr
-    assert "everything stays parked" in str(ran.error)
-    assert parked()
-    virtual_gpu.end_process(4242)
+    try:
+        yield
+    finally:
+        virtual_gpu.end_process(4242)
+        cells("%gpumem unpark -q")
+        cells("del big, begun")
+        cells("%gpumem free -q")
+
+
+def test_no_room_before_a_cell_which_is_not_run(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
+) -> None:
+    """One line, with who holds the memory; the cell has done nothing, and all stays parked."""
+    with no_room(cells, torch, virtual_gpu):
+        ran = cells("begun.append(1)\nuses()", raising=False)
+        assert ip.user_ns["begun"] == []
+        (line,) = ran.stdout.strip().splitlines()
+        assert line.startswith("%gpumem: the cell was not run: parked memory cannot come back: ")
+        assert "(pid 4242" in line
+        assert "everything stays parked, and %gpumem unpark --wait brings it back" in line
+        assert ran.error is not None
+        assert str(ran.error) in line
+        assert parked()
+        # What needs no GPU memory runs, also where the cell before was rejected, or no Python.
+        cells("1 +", raising=False)
+        assert cells("plain(1)").value == 4
+        assert ip.ast_transformers == []
     assert cells("uses()").value == 499500.0
-    del ran
-    cells("del big")
-    cells("%gpumem free -q")
+
+
+def test_no_room_within_a_cell(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
+) -> None:
+    """What it does to a parked tensor fails; our frames are not in the traceback."""
+    cells("import builtins\nbuiltins.use = uses")  # by a name that says nothing of tensors
+    with no_room(cells, torch, virtual_gpu):
+        try:
+            ran = cells("use()", raising=False)
+        finally:
+            del builtins.use  # type: ignore[attr-defined]
+        assert "everything stays parked" in str(ran.error)
+        assert "def uses(): return x.cpu()" in ran.stdout
+        assert "gpumagic/" not in ran.stdout
+        assert parked()
+
+
+def test_no_room_to_unload(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
+    """Nothing is undone, and one line says what to type."""
+    with no_room(cells, torch, virtual_gpu):
+        for line in ("%unload_ext gpumagic", "%reload_ext gpumagic"):
+            with pytest.raises(UsageError, match="^gpumagic stays loaded: parked memory cannot "):
+                cells(line)
+            assert parked()
+        assert "Parked in host memory" in cells("%gpumem").text
+    assert cells("uses()").value == 499500.0
+    cells("%gpumem park -q")
+    cells("%unload_ext gpumagic")
+    assert not parked()
+    cells("%load_ext gpumagic")
 
 
 def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
@@ -195,5 +248,12 @@ def test_an_interrupt_says_where_the_memory_is(
         patch.setattr(PARKING, "_bring_back", interrupted)
         with pytest.raises(UsageError, match="interrupted; the memory is parked"):
             run_cell("%gpumem unpark")
-        assert "interrupted; the memory is parked" in run_cell("1 + x.dim()").stderr
+        ran = run_cell("shape = x.shape", raising=False)
+        assert ran.stdout == (
+            "%gpumem: the cell was not run: interrupted; the memory is parked; %gpumem unpark "
+            "brings it back\n"
+        )
+        assert "shape" not in ip.user_ns
+        with pytest.raises(UsageError, match="stays loaded: interrupted; the memory is parked"):
+            run_cell("%unload_ext gpumagic")
     run_cell("%gpumem unpark -q")
