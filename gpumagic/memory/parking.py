@@ -214,8 +214,8 @@ class Parking:
                 raise DeviceError(_no_room(self.size(), error)) from None
             if isinstance(error, RuntimeError):  # CUDA has failed
                 raise DeviceError(
-                    f"parked memory cannot come back: {text.reason(error)}; "
-                    "everything stays in host memory"
+                    f"parked memory cannot come back: {text.reason(error)}; everything stays in "
+                    "host memory, from where %gpu reset --restart --keep all takes it along"
                 ) from None
             raise
         owners = [storage for _, storage in wanted]
