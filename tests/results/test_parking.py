@@ -16,7 +16,9 @@ def test_what_is_parked_and_what_stays() -> None:
     assert "5.00 GiB → 2.00 GiB" in lines[2]
     text = " ".join(lines)
     assert "cuda:0: 1.00 GiB stay: a captured CUDA graph uses it" in text
-    assert "3.00 GiB in pinned host memory, copied in 2.00 s (1.50 GiB/s), and found in 250 ms" in text
+    assert (
+        "3.00 GiB in pinned host memory, copied in 2.00 s (1.50 GiB/s), and found in 250 ms" in text
+    )
     assert "%gpumem unpark" in text
 
 

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claim_folder, claims
+from tests.support.claims import claimed_by_another
 
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 pytestmark = pytest.mark.own_process
-
-_CLAIM = (
-    "import sys; from gpumagic.selection import claims; claims.claim(tuple(sys.argv[1:]));"
-    "print('claimed', flush=True); input()"
-)
-
-
-@contextmanager
-def claimed_by_another(*uuids: str) -> Iterator[int]:
-    """Another process claims these; its pid."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _CLAIM, *uuids],
-        cwd=Path(__file__).parents[3],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "claimed\n"
-        try:
-            yield other.pid
-        finally:
-            other.communicate("\n")
 
 
 def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -> None:
