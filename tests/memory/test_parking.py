@@ -347,15 +347,20 @@ def test_a_fork_cannot_bring_it_back(torch: Any) -> None:
         child = os.fork()
     if not child:
         try:
-            PARKING.bring_back()
-        except DeviceError as error:
-            os.write(writer, str(error).encode())
+            assert tensor.shape == (MIB,)
+            for use in (PARKING.bring_back, tensor.cpu, tensor.data_ptr):
+                try:
+                    use()
+                except RuntimeError as error:
+                    os.write(writer, f"{str(error).splitlines()[0]}\n".encode())
         finally:
             os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
     with os.fdopen(reader) as told:
-        assert told.read().startswith("this is a fork of the process")
+        own, *others = told.read().splitlines()
+    assert own.startswith("this is a fork of the process that has parked GPU memory")
+    assert others == [PARKED] * 2
     PARKING.bring_back()
     assert bool((tensor.cpu() == 1).all())
 

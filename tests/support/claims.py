@@ -9,17 +9,21 @@ from contextlib import contextmanager
 
 from tests.support.device import ROOT
 
-_CLAIM = (
-    "import sys; from gpumagic.selection import claims; claims.claim(tuple(sys.argv[1:]));"
-    "print('claimed', flush=True); input()"
-)
+_CLAIM = """
+import sys
+from gpumagic.selection import claims
+claims.claim(tuple(sys.argv[1:]))
+{then}
+print('claimed', flush=True)
+input()
+"""
 
 
 @contextmanager
-def claimed_by_another(*uuids: str) -> Iterator[int]:
-    """Another process claims these; its pid."""
+def claimed_by_another(*uuids: str, then: str = "") -> Iterator[int]:
+    """Another process claims these, and does what is said then; its pid."""
     with subprocess.Popen(
-        [sys.executable, "-c", _CLAIM, *uuids],
+        [sys.executable, "-c", _CLAIM.format(then=then), *uuids],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

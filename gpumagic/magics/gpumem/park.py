@@ -105,7 +105,7 @@ def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
         MODES.leave()
 
 
-class CellNotRunError(InputRejected):  # type: ignore[misc]
+class CellNotRunError(InputRejected):
     """A cell was not run, since what is parked could not come back; IPython shows one line."""
 
     def _render_traceback_(self) -> list[str]:

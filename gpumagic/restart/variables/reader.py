@@ -172,8 +172,8 @@ class Reader:
             content = torch.empty(size, dtype=torch.uint8, device="cpu")
             self._fill(memoryview(content.numpy()), start)
             on_host = content.untyped_storage()
-            moves = callable(self._location)
-            self._parked[number] = self._location(on_host, where) if moves else on_host
+            to = self._location
+            self._parked[number] = on_host if isinstance(to, str) else to(on_host, where)
         return self._parked[number]
 
     def _finished(self, number: int, tensor: Any) -> Any:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 
+from gpumagic.cuda.storages import PARKED
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
+from tests.support.shells import second_shell
 
 MIB = 2**20
 SETUP = """
@@ -257,3 +259,141 @@ def test_an_interrupt_says_where_the_memory_is(
         with pytest.raises(UsageError, match="stays loaded: interrupted; the memory is parked"):
             run_cell("%unload_ext gpumagic")
     run_cell("%gpumem unpark -q")
+
+
+CALLBACKS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1); pool.submit(int).result()
+said = []
+def opened(comm, message):
+    @comm.on_msg
+    def _(message):
+        comm.send({"sum": x.cpu().sum().item()})
+get_ipython().kernel.comm_manager.register_target("use", opened)
+stop = threading.Event()
+def train():
+    weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+    while not stop.wait(0.001):
+        (weight @ weight).sum().backward()
+thread = threading.Thread(target=train)
+"""
+
+
+def test_training_in_a_thread_and_callbacks_of_widgets(kernel: Callable[..., Any]) -> None:
+    """A thread that trains refuses it; what a front end calls has its memory at the first use."""
+    k = kernel()
+    k.run(SETUP)
+    k.run(f"{CALLBACKS}\nthread.start()")
+    (line,) = k.run("%gpumem park", raising=False).shown.strip().splitlines()
+    assert "nothing was parked: the running thread " in line
+    assert "and may use the GPU; end it first" in line
+    k.run("stop.set(); thread.join()")
+    client = k.client
+
+    def send(kind: str, **content: Any) -> str:
+        message = client.session.msg(kind, {"comm_id": "one", **content})
+        client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    k.wait_idle(send("comm_open", target_name="use", data={}))
+    k.run("%gpumem park -q")
+    assert "Parked in host memory" in k.run("%gpumem").text
+    answers = k.wait_idle(send("comm_msg", data={}))
+    assert [each["data"] for each in answers if each.get("comm_id")] == [{"sum": 499500.0}]
+    assert k.run("%gpumem unpark").text == "Nothing is parked."
+    # A thread that waits in a library is not seen; a cell that names its pool brings all back.
+    k.run("%gpumem park -q")
+    ran = k.run("print(pool.submit(uses).result())")
+    assert ran.stdout == "499500.0\n"
+    assert "Brought back" in ran.text
+    # What such a thread is told by a callback is refused in one line, and all stays parked.
+    k.run(
+        "def later():\n    try:\n        pool.submit(uses).result()\n"
+        "    except RuntimeError as error:\n        said.append(str(error))\n"
+        "def calls(comm, message): comm.on_msg(lambda message: later())\n"
+        "get_ipython().kernel.comm_manager.register_target('thread', calls)"
+    )
+    k.wait_idle(send("comm_close", data={}))
+    k.wait_idle(send("comm_open", target_name="thread", data={}))
+    k.run("%gpumem park -q")
+    k.wait_idle(send("comm_msg", data={}))
+    assert "Parked in host memory" in k.run("%gpumem").text
+    (said,) = k.value("said")
+    assert said.splitlines()[0] == PARKED
+    # Sent as torch.multiprocessing sends it; no other process has to have it yet.
+    k.run("sent = torch.multiprocessing.reductions.reduce_tensor(x)")
+    (line,) = k.run("%gpumem park", raising=False).shown.strip().splitlines()
+    assert "nothing was parked: another process uses tensors of this one" in line
+
+
+DEBUGGED = """
+import asyncio, pathlib
+from gpumagic.magics.gpumem import park
+idle, ended = park.of_shell(get_ipython())._idle, []
+restart = idle._restart
+idle._restart = lambda: (ended.append(idle._busy), restart())
+async def watch(path, done):
+    while not done():
+        await asyncio.sleep(0.01)
+    pathlib.Path(path).write_text(str(torch.cuda.memory_reserved()))
+"""
+
+
+def test_no_parking_by_itself_while_a_debugger_is_attached(
+    kernel: Callable[..., Any], tmp_path: Path
+) -> None:
+    """debugpy, as a front end starts it; after it has gone the memory is parked."""
+    k = kernel(fresh=True)
+    k.run(SETUP)
+    client, number = k.client, iter(range(1, 100))
+
+    def debug(command: str, **arguments: Any) -> None:
+        request = {"type": "request", "command": command, "arguments": arguments}
+        message = client.session.msg("debug_request", {**request, "seq": next(number)})
+        client.control_channel.send(message)
+        reply = client.get_control_msg(timeout=PATIENCE)["content"]
+        assert reply.get("success"), reply
+
+    def waits_for(path: Path) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while not path.exists() or not path.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return int(path.read_text())
+
+    debug(
+        "initialize",
+        **{"clientID": "test", "clientName": "test", "adapterID": "", "pathFormat": "path"},
+        **{"linesStartAt1": True, "columnsStartAt1": True, "supportsVariableType": True},
+    )
+    debug("attach")
+    debug("configurationDone")
+    k.run("%gpumem park --after 50ms")
+    k.run(DEBUGGED)
+    seen = tmp_path / "seen"
+    k.run(f"ended.clear(); task = asyncio.ensure_future(watch({str(seen)!r}, lambda: ended[3:]))")
+    assert waits_for(seen) > 0
+    debug("disconnect", restart=False, terminateDebuggee=False)
+    done = tmp_path / "done"
+    gone = "lambda: not torch.cuda.memory_reserved()"
+    k.run(f"task = asyncio.ensure_future(watch({str(done)!r}, {gone}))")
+    assert waits_for(done) == 0
+    assert k.run("print(uses())").stdout == "499500.0\n"
+
+
+def test_two_shells_in_one_process(cells: Callable[..., Any], ip: Any) -> None:
+    """What one has parked comes back for the other, which does not unload it."""
+    with second_shell() as other:
+        other.user_ns["x"] = ip.user_ns["x"]
+        cells("%gpumem park -q")
+        with pytest.raises(UsageError, match="parked already"):
+            other.run_line_magic("gpumem", "park -q")
+        result = other.run_cell("y = x.cpu().sum().item()")
+        assert result.success
+        assert other.user_ns["y"] == 499500.0
+        assert not parked()
+        cells("%gpumem park -q")
+        other.extension_manager.unload_extension("gpumagic")
+        assert parked()
+        assert cells("uses()").value == 499500.0
