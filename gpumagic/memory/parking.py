@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,8 @@ class Parking:
     def __init__(self) -> None:
         self._parked: list[_Parked] = []
         self._copies: HostCopies | None = None
-        self._addresses: frozenset[int] = frozenset()
+        #: By the address (``_cdata``) of a storage, where its bytes lie in the host's copies.
+        self._places: dict[int, int] = {}
         self._since = 0.0
         self._pid = os.getpid()
         # autograd's threads may be the first to need what is parked.
@@ -70,9 +71,9 @@ class Parking:
         return bool(self._parked)
 
     @property
-    def addresses(self) -> frozenset[int]:
+    def addresses(self) -> Set[int]:
         """The addresses (``_cdata``) of the parked storages."""
-        return self._addresses
+        return self._places.keys()
 
     @property
     def seconds(self) -> float:
@@ -151,7 +152,7 @@ class Parking:
         others = storages.placeholders(owners)
         try:
             self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
-            self._addresses = frozenset(each._cdata for each in owners)
+            self._places = {o._cdata: p.place for o, p in zip(owners, parked, strict=True)}
             self._parked = parked
             storages.exchange(owners, others)
             storages.guard(owners)
@@ -164,7 +165,7 @@ class Parking:
         storages.release(others)
 
     def _forget(self) -> None:
-        self._parked, self._addresses, self._copies = [], frozenset(), None
+        self._parked, self._places, self._copies = [], {}, None
 
     # --- and back --------------------------------------------------------------------------------
 
@@ -241,9 +242,8 @@ class Parking:
     def content(self, storage: Any) -> Iterator[Any]:
         """Yield the bytes of a parked storage, as parts of the host's copies."""
         assert self._copies is not None
-        place = next(p.place for p in self._parked if p.reference.cdata == storage._cdata)
         with plain_functions():
-            for _, _, part in self._copies.parts(place, storage.nbytes()):
+            for _, _, part in self._copies.parts(self._places[storage._cdata], storage.nbytes()):
                 yield memoryview(part.numpy())
 
     def failures(self, seconds: float = 1.0) -> Iterator[DeviceError]:

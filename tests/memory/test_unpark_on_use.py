@@ -12,6 +12,9 @@ import pytest
 
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
+from tests.support.parking import needs_parking
+
+pytestmark = needs_parking
 
 
 @pytest.fixture(autouse=True)

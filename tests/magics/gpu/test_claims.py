@@ -13,6 +13,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claim_folder, claims
 from tests.cluster.conftest import wait_for
 from tests.support.claims import claimed_by_another
+from tests.support.parking import needs_parking
 
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 pytestmark = pytest.mark.own_process
@@ -118,6 +119,7 @@ def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
     assert claim.pid == k.value("__import__('os').getpid()")
 
 
+@needs_parking
 def test_a_published_notebook_says_that_its_memory_is_parked(
     run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any
 ) -> None:

@@ -13,6 +13,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.gpu import keep_variables
 from gpumagic.restart import variables as keep
 from tests.support.kernels import Kernel
+from tests.support.parking import needs_parking
 
 CELL = """
 import os, torch, numpy as np, torch.nn.functional as F
@@ -80,6 +81,7 @@ def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Ke
     assert k.value("(a, torch.ones(1, device='cuda').cpu().tolist())")[0] == 1
 
 
+@needs_parking
 def test_what_is_parked_survives_a_dead_context(kernel: Callable[..., Kernel]) -> None:
     """Its content is in host memory: it is kept, and CUDA is asked nothing."""
     k = kernel()

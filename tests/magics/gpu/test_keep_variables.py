@@ -11,6 +11,7 @@ import pytest
 
 from tests.restart import FREEZE
 from tests.support.kernels import Kernel
+from tests.support.parking import needs_parking
 from tests.virtual_gpu import World
 
 #: ``GPUMAGIC_TEST_KEEP_MIB=2048`` for the full size.
@@ -336,6 +337,7 @@ free = torch.cuda.mem_get_info(0)[0] + torch.cuda.memory_reserved(0)
 """
 
 
+@needs_parking
 def test_what_is_parked_is_kept_without_room_on_the_device(
     kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
 ) -> None:
@@ -362,6 +364,7 @@ def test_what_is_parked_is_kept_without_room_on_the_device(
     assert "Parked" not in k.run("%gpumem").text
 
 
+@needs_parking
 def test_what_is_parked_is_kept_and_the_gpu_hidden(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run("import torch; x = torch.arange(1000.).cuda(); y = x[3:9]; z = torch.ones(2)")

@@ -15,7 +15,10 @@ from IPython.core.error import UsageError
 from gpumagic.cuda.storages import PARKED
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
+from tests.support.parking import needs_parking
 from tests.support.shells import second_shell
+
+pytestmark = needs_parking
 
 MIB = 2**20
 SETUP = """
