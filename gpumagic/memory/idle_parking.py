@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from gpumagic.errors import DeviceError
@@ -103,7 +103,7 @@ def debugger_attached(shell: Any) -> bool:
 
 def _module_of(function: Any) -> str:
     """Return the module of a function, or of a callable object."""
-    if isinstance(function, FunctionType):
+    if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
         return str(function.__module__)
     return introspection.module_of(type(function))
 
