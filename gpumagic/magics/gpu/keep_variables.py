@@ -231,7 +231,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     _restore_outputs(shell, outputs, restored.names)
     notes = [
         *_notes(restored, payload, devices),
-        *_notes_on_losses(shell, restored, resumed),
+        *_notes_on_losses(restored, resumed),
     ]
     if restored.failures:
         notes.append(_left_behind(resumed.files))
@@ -258,7 +258,7 @@ def _notes(
     return notes
 
 
-def _notes_on_losses(shell: Any, restored: variables.Restored, resumed: Resumed) -> list[str]:
+def _notes_on_losses(restored: variables.Restored, resumed: Resumed) -> list[str]:
     """Return notes on what was not restored, and why."""
     notes, payload = list[str](), resumed.payload
     if payload["lost_with_context"]:
