@@ -169,17 +169,6 @@ def run_python(child_environment: Callable[..., dict[str, str]]) -> Callable[...
 
 
 @pytest.fixture
-def can_park() -> None:
-    """Skips the test where this torch cannot guard parked memory: there parking is refused."""
-    import torch
-
-    from gpumagic.cuda import storages
-
-    if not storages.can_guard():
-        pytest.skip(f"torch {torch.__version__} cannot guard parked memory: parking is refused")
-
-
-@pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlantedModules:
     """The working folder, full of modules that record their use and on every search path."""
     from tests.support.planted_modules import PlantedModules

@@ -130,3 +130,22 @@ def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
 def source(frame: FrameType, line: int) -> str | None:
     """Return the source of a line without indentation; None if not known."""
     return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip() or None
+
+
+def rendered(error: BaseException) -> list[str]:
+    """Return what IPython shows of an exception, without the frames of gpumagic that raised it."""
+    from IPython.core.getipython import get_ipython
+
+    ours = str(Path(__file__).parents[1])
+    step: Any = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        if step.tb_next.tb_frame.f_code.co_filename.startswith(ours):
+            step.tb_next = None
+        step = step.tb_next
+    shell = get_ipython()
+    if shell is None:
+        return [str(error)]
+    shown: list[str] = shell.InteractiveTB.structured_traceback(
+        type(error), error, error.__traceback__
+    )
+    return shown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpumagic.errors import DeviceError
-from gpumagic.results import ClusterTable, Device, EngineDevices
+from gpumagic.results import Claim, ClusterTable, Device, EngineDevices
 from gpumagic.selection.spec import NO_WANTS, Wants, refusal
 from gpumagic.system.text import noun
 
@@ -22,6 +22,8 @@ class Unit:
     memory_free: int | None = None
     #: The UUID of the device, or of the MIG instance's device.
     device: str | None = None
+    #: The claims of other processes than the engines that are chosen for.
+    claims: tuple[Claim, ...] = ()
 
     @property
     def is_device(self) -> bool:
@@ -33,18 +35,37 @@ class Unit:
         return self.uuid in uuids or self.device in uuids
 
 
-def units(devices: Iterable[Device]) -> list[Unit]:
-    """Return what can be assigned, in nvidia-smi's order; unreadable devices are left out."""
+def units(devices: Iterable[Device], pids: Collection[int | None] = ()) -> list[Unit]:
+    """Return what can be assigned, in nvidia-smi's order; unreadable devices are left out.
+
+    ``pids`` are the engines', whose own claims do not count.
+    """
     found = []
     for device in devices:
+        claims = [claim for claim in device.claims if claim.pid not in pids]
         if device.mig:
             for part in device.mig:
                 known = None not in (part.memory_total, part.memory_used)
                 free = (part.memory_total or 0) - (part.memory_used or 0) if known else None
-                found.append(Unit(part.uuid, device.index, free, device.uuid))
+                named = {part.uuid, device.uuid}
+                by = tuple(claim for claim in claims if not named.isdisjoint(claim.uuids))
+                found.append(Unit(part.uuid, device.index, free, device.uuid, by))
         elif device.uuid is not None and device.error is None:
-            found.append(Unit(device.uuid, device.index, device.memory_free, device.uuid))
+            by = tuple(claims)
+            found.append(Unit(device.uuid, device.index, device.memory_free, device.uuid, by))
     return found
+
+
+def claimed_by_others(table: ClusterTable, specs: Mapping[int, str]) -> tuple[str, ...]:
+    """Return a note for each assigned device that processes beside the engines claim."""
+    notes = []
+    for host, engines in table.hosts.items():
+        chosen = {uuid for each in engines for uuid in specs.get(each.engine, "").split(",")}
+        for unit in _units_of(engines):
+            if unit.uuid in chosen and unit.claims:
+                by = ", ".join(map(str, unit.claims))
+                notes.append(f"GPU {unit.index} of {host} is claimed by {by}")
+    return tuple(notes)
 
 
 def by_rank(
@@ -167,22 +188,26 @@ def _too_few(
     return f"{has}: {way}"
 
 
-def most_free(table: ClusterTable, number: int, wants: Wants = NO_WANTS) -> dict[int, str]:
+def most_free(
+    table: ClusterTable, number: int, wants: Wants = NO_WANTS, *, claims: bool = True
+) -> dict[int, str]:
     """Assign the ``number`` devices with the most free memory on all hosts, each to one engine.
 
     Return their UUIDs by engine id, without the other engines. A device goes to an engine that was
-    given it at its start; it is skipped where all of those have a device already.
+    given it at its start; it is skipped where all of those have a device already. With ``claims``
+    those that other processes claim come last.
 
     Raises:
         DeviceError: there are fewer devices with an engine for each.
     """
     candidates: dict[str, list[int]] = {}  # by UUID alone: two host names may be one machine
-    free: dict[str, tuple[int, str, int]] = {}
+    free: dict[str, tuple[int, int, str, int]] = {}
     for host, engines in table.hosts.items():
         for engine, mine in sorted(_of_host(host, engines, wants).items()):
             for unit in mine:
                 candidates.setdefault(unit.uuid, []).append(engine)
-                free.setdefault(unit.uuid, (-(unit.memory_free or 0), host, unit.index))
+                order = (len(unit.claims) * claims, -(unit.memory_free or 0), host, unit.index)
+                free.setdefault(unit.uuid, order)
     owned: dict[int, str] = {}
     for uuid in sorted(free, key=free.__getitem__):
         if len(owned) < number:
@@ -208,7 +233,7 @@ def _of_host(
     first = next(iter(tables.values()))
     if first.error is not None:
         raise DeviceError(f"{host}: {first.error}")
-    found = units(first)
+    found = _units_of(engines)
     for table in tables.values():
         if {unit.uuid for unit in units(table)} != {unit.uuid for unit in found}:
             # Containers on one host may have its name, and different devices.
@@ -219,6 +244,12 @@ def _of_host(
     fitting = {device.index for device in first if refusal(device, wants) is None}
     fit = [unit for unit in found if unit.index in fitting]
     return {each.engine: [unit for unit in fit if unit.is_in(each.given)] for each in engines}
+
+
+def _units_of(engines: Sequence[EngineDevices]) -> list[Unit]:
+    """Return what can be assigned on a host, by the table of its first engine."""
+    first = next(each.table for each in engines if each.table is not None)
+    return units(first, {each.pid for each in engines})
 
 
 def _count(number: int, what: str) -> str:

@@ -70,8 +70,9 @@ def choose(
     """Select the same devices on every engine, verified there.
 
     ``auto N`` selects the N devices with the most free memory on all hosts, each for one engine of
-    its host; the other engines see none. With ``restart``, engines where it is too late restart in
-    place, and lose their variables; ``force`` lets them lose threads and child processes too.
+    its host, and those that other processes claim last; the other engines see none. With
+    ``restart``, engines where it is too late restart in place, and lose their variables; ``force``
+    lets them lose threads and child processes too.
     With ``claim`` each engine claims its devices in its host's registry.
 
     Raises:
@@ -81,11 +82,13 @@ def choose(
     parsed = parse(spec)
     chosen = cluster.ids if engines is None else engines
     specs = dict.fromkeys(chosen, spec)
+    notes: tuple[str, ...] = ()
     if parsed.kind == "auto":
         specs = dict.fromkeys(chosen, "off")
         table = complete_table(cluster, chosen, timeout or TIMEOUT)
-        specs |= assignment.most_free(table, parsed.count, wants)
-    return _apply(cluster, spec, specs, restart, force, claim, timeout)
+        specs |= assignment.most_free(table, parsed.count, wants, claims=claim)
+        notes = assignment.claimed_by_others(table, specs) if claim else ()
+    return _apply(cluster, spec, specs, restart, force, claim, timeout, notes)
 
 
 def pin(
@@ -121,7 +124,8 @@ def pin(
             )
         pinned = frozenset(uuid for each in other_table for uuid in each.pinned)
     specs = assignment.by_rank(table, per_engine, share=share, taken=pinned)
-    return _apply(cluster, "pin", specs, restart, force, claim, timeout)
+    notes = assignment.claimed_by_others(table, specs) if claim else ()
+    return _apply(cluster, "pin", specs, restart, force, claim, timeout, notes)
 
 
 def complete_table(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
@@ -146,6 +150,7 @@ def _apply(
     force: bool,
     claim: bool,
     timeout: float | None,
+    notes: tuple[str, ...],
 ) -> ClusterSelection:
     replies = call(
         cluster,
@@ -163,8 +168,8 @@ def _apply(
             place, selection = reply.value
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
     restarted = [e.engine for e in rows if e.selection and e.selection.status == "restarted"]
-    notes: tuple[str, ...] = ()
     if restarted:
         which = f"{noun(len(restarted), 'engine')} {spans(restarted)}"
-        notes = (f"{which} restarted in place: variables and process groups there are gone",)
+        lost = "restarted in place: variables and process groups there are gone"
+        notes = (*notes, f"{which} {lost}")
     return ClusterSelection(requested, tuple(rows), notes)

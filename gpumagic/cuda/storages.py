@@ -1,34 +1,91 @@
-"""Storages of CUDA tensors: read their bytes, allocate their memory again, guard their data.
+"""Storages of CUDA tensors: their bytes, their memory taken and given back, a guard.
 
-The guard is torch's: any access to the data of a guarded storage, by any thread and any library,
-raises a `RuntimeError` in C++ with a given message before a kernel is launched.
+A storage whose memory was taken keeps its size and its device, so that shapes and views stay what
+they are. Its guard is torch's own: any access to its data, by any thread and any library, raises a
+`RuntimeError` in C++ with `PARKED` before a kernel is launched.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.tensor_functions import tensor_base
 
+#: What an access to a storage without memory raises.
+PARKED = (
+    "this tensor's GPU memory is parked in host memory (%gpumem park); "
+    "%gpumem unpark brings it back"
+)
 _GUARD = "_set_storage_data_ptr_access_error_msg"
+#: The newest of the functions needed: torch 2.12 brought it, and no older one can undo a guard.
 _CLEAR = "_clear_storage_data_ptr_access_error_msg"
+_EMPTY = "_construct_storage_from_data_pointer"
+_SWAP = "_swap_data_ptr_"
 
 
-def can_guard() -> bool:
-    """Return whether this torch has functions to guard storages and to remove the guard."""
+def can_take_memory() -> bool:
+    """Return whether this torch can take a storage's memory, guard it, and give it back."""
+    storage = cast(Any, torch_cuda.loaded()).UntypedStorage
     functions = torch_cuda.c_functions()
-    return hasattr(functions, _GUARD) and hasattr(functions, _CLEAR)
+    return hasattr(storage, _SWAP) and all(
+        hasattr(functions, name) for name in (_GUARD, _CLEAR, _EMPTY)
+    )
 
 
-def guard(storage: Any, message: str) -> None:
-    """Make any access to a storage's data raise ``message``."""
-    getattr(torch_cuda.c_functions(), _GUARD)(storage._cdata, message)
+def placeholders(owners: Iterable[Any]) -> list[Any]:
+    """Return for each storage one of its size and device without memory, guarded."""
+    functions = torch_cuda.c_functions()
+    made = [getattr(functions, _EMPTY)(0, each.device, each.nbytes()) for each in owners]
+    guard(made)
+    return made
 
 
-def clear_guard(storage: Any) -> None:
-    """Remove the guard of a storage."""
-    getattr(torch_cuda.c_functions(), _CLEAR)(storage._cdata)
+def exchange(owners: Sequence[Any], others: Sequence[Any]) -> None:
+    """Exchange the memory of storages, and whether it is guarded, pair by pair.
+
+    In C alone, so that an interrupt comes before or after all of it.
+    """
+    swap = getattr(cast(Any, torch_cuda.loaded()).UntypedStorage, _SWAP)
+    deque(map(swap, owners, others), maxlen=0)
+
+
+def guard(owners: Iterable[Any]) -> None:
+    """Make any access to the data of storages raise `PARKED`."""
+    function = getattr(torch_cuda.c_functions(), _GUARD)
+    for each in owners:
+        function(each._cdata, PARKED)
+
+
+def clear_guard(owners: Iterable[Any]) -> None:
+    """Undo `guard`."""
+    function = getattr(torch_cuda.c_functions(), _CLEAR)
+    for each in owners:
+        function(each._cdata)
+
+
+def has_memory(storage: Any) -> bool:
+    """Return whether the memory of a storage of torch's allocator was not taken."""
+    return bool(storage.resizable())
+
+
+def is_parked(storage: Any) -> bool:
+    """Return whether any storage is one whose memory was taken."""
+    if storage.device.type != "cuda" or has_memory(storage):
+        return False
+    try:
+        storage.data_ptr()
+    except RuntimeError as error:
+        return PARKED in str(error)
+    return False
+
+
+def release(owners: Iterable[Any]) -> None:
+    """Free the memory of storages, whatever still refers to them."""
+    for each in owners:
+        each.resize_(0)
 
 
 def storage_of(thing: Any) -> Any:
@@ -53,19 +110,19 @@ def references(storage: Any) -> int:
     return int(cast(Any, torch_cuda.loaded())._C._storage_Use_Count(storage._cdata))
 
 
-def allocate(storage: Any, nbytes: int, stream: int) -> None:
-    """Allocate ``nbytes`` bytes for an empty CUDA storage, on the stream with this handle.
+def allocate(device: Any, nbytes: int, stream: int) -> Any:
+    """Return a new storage, allocated for the stream of this handle.
 
     Raises:
         torch.OutOfMemoryError: the device has too little memory.
     """
-    cuda = cast(Any, torch_cuda.loaded()).cuda
+    torch = cast(Any, torch_cuda.loaded())
     if not stream:
-        chosen = cuda.default_stream(storage.device)
+        chosen = torch.cuda.default_stream(device)
     else:
-        chosen = cuda.ExternalStream(stream, device=storage.device)
-    with cuda.stream(chosen):
-        storage.resize_(nbytes)
+        chosen = torch.cuda.ExternalStream(stream, device=device)
+    with torch.cuda.stream(chosen):
+        return torch.UntypedStorage(nbytes, device=device)
 
 
 def weak_reference(storage: Any) -> Any:

@@ -139,7 +139,13 @@ class Extension:
     # --- unloading -------------------------------------------------------------------------------
 
     def unload(self) -> None:
-        """Undo everything; a failure is one line, and the rest is undone nevertheless."""
+        """Undo everything; a failure is one line, and the rest is undone nevertheless.
+
+        Raises:
+            DeviceError: parked memory cannot come back now; nothing was undone.
+        """
+        if self.parking is not None:
+            self.parking.release()
         for step in self._steps():
             try:
                 step()
@@ -167,8 +173,6 @@ class Extension:
     def _end_modes(self) -> None:
         if self.watch is not None:
             self.watch.end("gpumagic was unloaded")
-        if self.parking is not None:
-            self.parking.release()
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):

@@ -136,10 +136,16 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Unload gpumagic from ``shell``."""
+    """Unload gpumagic from ``shell``, unless variables would be lost by it."""
     extension = find(shell)
-    if extension is not None:
+    if extension is None:
+        return
+    from gpumagic.errors import DeviceError
+
+    try:
         extension.unload()
+    except DeviceError as error:
+        raise UsageError(f"gpumagic stays loaded: {error}") from None
 
 
 def _publish(extension: Extension) -> None:

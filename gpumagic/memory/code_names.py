@@ -43,7 +43,8 @@ _UNSAFE_FUNCTIONS = {
     *("setattr", "delattr", "hasattr", "breakpoint", "input", "help"),
 }
 #: Magics of IPython's that use no tensor.
-_LINE_MAGICS = {"pwd", "cd", "ls", "env", "pip", "conda", "config", "who", "load_ext"}
+_LINE_MAGICS = {"pwd", "cd", "ls", "env", "pip", "conda", "config", "who"}
+_LINE_MAGICS |= {"load_ext", "unload_ext", "reload_ext"}
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...))
 _CONTAINERS = (list, tuple, set, frozenset)
 #: The most values of containers that are checked.
@@ -84,9 +85,9 @@ class _WithoutMagics(ast.NodeTransformer):
         known = function.attr in ("system", "getoutput", "getoutput_detect")
         if function.attr == "run_line_magic" and len(texts) == len(node.args) == 2:
             name, words = texts[0], str(texts[1]).split() or [""]
-            known = name in _LINE_MAGICS or (
-                (name == "gpu" and "--keep" not in words)
-                or (name == "gpumem" and words[0] in ("", *self._verbs))
+            # %gpu --keep too: a restart writes what is parked as it is.
+            known = name in (*_LINE_MAGICS, "gpu") or (
+                name == "gpumem" and words[0] in ("", *self._verbs)
             )
         return ast.Constant(None) if known else self.generic_visit(node)
 

@@ -31,18 +31,18 @@ class HostCopies:
         under way on return.
         """
         place, self._used = self._used, self._used + source.numel()
-        for begin, end, part in self._parts(place, source.numel()):
+        for begin, end, part in self.parts(place, source.numel()):
             part.copy_(source[begin:end], non_blocking=self.pinned)
             advance(end - begin)
         return place
 
     def read(self, place: int, target: Any, advance: Callable[[int], None]) -> None:
         """Copy the bytes at a place into a tensor of bytes."""
-        for begin, end, part in self._parts(place, target.numel()):
+        for begin, end, part in self.parts(place, target.numel()):
             target[begin:end].copy_(part, non_blocking=self.pinned)
             advance(end - begin)
 
-    def _parts(self, place: int, size: int) -> Iterator[tuple[int, int, Any]]:
+    def parts(self, place: int, size: int) -> Iterator[tuple[int, int, Any]]:
         """Yield the parts that lie in one chunk: from, to, and the chunk's bytes."""
         done = 0
         while done < size:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from gpumagic.errors import DeviceError
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
+from gpumagic.system import introspection
 
 
 class IdleParking:
@@ -88,10 +90,26 @@ class IdleParking:
 
 def debugger_attached(shell: Any) -> bool:
     """Return whether a debugger traces this process, or the front end's is started."""
-    if sys.gettrace() is not None:
+    debugger = getattr(getattr(shell, "kernel", None), "debugger", None)
+    if getattr(debugger, "is_started", False):
+        return True
+    traced = sys.gettrace()
+    if traced is not None and not _is_left_behind(_module_of(traced)):
         return True
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12
-    if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:
-        return True
-    debugger = getattr(getattr(shell, "kernel", None), "debugger", None)
-    return bool(getattr(debugger, "is_started", False))
+    tool = None if monitoring is None else monitoring.get_tool(monitoring.DEBUGGER_ID)
+    return tool is not None and not _is_left_behind(str(tool))
+
+
+def _module_of(function: Any) -> str:
+    """Return the module of a function, or of a callable object."""
+    if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
+        return str(function.__module__)
+    return introspection.module_of(type(function))
+
+
+def _is_left_behind(name: str) -> bool:
+    """Return whether a trace function, or a tool, is debugpy's, whose client has gone."""
+    debugpy: Any = sys.modules.get("debugpy")
+    ours = name.lstrip("_").startswith(("pydevd", "debugpy"))
+    return ours and debugpy is not None and not debugpy.is_client_connected()

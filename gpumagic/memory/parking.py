@@ -1,9 +1,10 @@
 """GPU memory given back to the device, its content kept in host memory until it is needed again.
 
-Parking copies every storage to the host, and only then releases their memory; bringing back
-allocates all of them, copies, and only then forgets the host's copies. So either of them, if it
-fails or is interrupted, leaves everything as it was before. The storages themselves stay: views,
-gradients and graphs that wait for backward share them as before.
+Parking copies every storage to the host, and only then takes their memory; bringing back allocates
+and fills new memory for all of them, and only then gives it to them and forgets the host's copies.
+So either of them, if it fails or is interrupted, leaves everything as it was before. The storages
+themselves stay, with their sizes: views, gradients and graphs that wait for backward share them as
+before.
 
 A parked storage is guarded by torch itself (`gpumagic.cuda.storages`): any access to its data, in
 any thread, is an error in Python, and no kernel is launched.
@@ -14,11 +15,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cuda import storages, torch_cuda
+from gpumagic.cuda.storages import has_memory
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
@@ -31,11 +33,6 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
 from gpumagic.system import text
 
-#: What an access to a parked storage raises.
-GUARD = (
-    "this tensor's GPU memory is parked in host memory (%gpumem park); "
-    "%gpumem unpark brings it back"
-)
 _Progress = Callable[[float], None]
 
 
@@ -57,11 +54,10 @@ class Parking:
     def __init__(self) -> None:
         self._parked: list[_Parked] = []
         self._copies: HostCopies | None = None
-        self._addresses: frozenset[int] = frozenset()
+        #: By the address (``_cdata``) of a storage, where its bytes lie in the host's copies.
+        self._places: dict[int, int] = {}
         self._since = 0.0
         self._pid = os.getpid()
-        #: Whether memory was being allocated again: what it contains does not count.
-        self._returning = False
         # autograd's threads may be the first to need what is parked.
         self._lock = threading.RLock()
         #: Called after everything has come back.
@@ -75,9 +71,9 @@ class Parking:
         return bool(self._parked)
 
     @property
-    def addresses(self) -> frozenset[int]:
+    def addresses(self) -> Set[int]:
         """The addresses (``_cdata``) of the parked storages."""
-        return self._addresses
+        return self._places.keys()
 
     @property
     def seconds(self) -> float:
@@ -125,41 +121,51 @@ class Parking:
         total = sum(each.nbytes for each in chosen)
         pinned = parking_checks.check_host(total)
         account = _account(found)
+        copying, searching = 0.0, time.perf_counter() - began
         if chosen:
             with plain_functions():
                 copies = HostCopies(total, pinned=pinned)
-                self._release(chosen, copies, _copied(chosen, copies, progress))
+                began = time.perf_counter()
+                parked = _copied(chosen, copies, progress)
+                copying = time.perf_counter() - began
+                self._release([each.storage for each in chosen], copies, parked)
         number = len(chosen)
         found.parkable.clear()
         del chosen
         torch_cuda.empty_cache()
         outside = {i: memory.outside for i, memory in memory_report().devices.items()}
         devices = {}
-        for ordinal, (parked, stays) in account.items():
+        for ordinal, (parked_bytes, stays) in account.items():
             allocated, reserved = before[ordinal]
             left = found.blocks.allocated[ordinal]
             now = torch_cuda.memory_held(ordinal)
             if allocated or reserved:
                 devices[ordinal] = DeviceParking(
-                    left, parked, stays, allocated - left, reserved, *now, outside.get(ordinal)
+                    *(left, parked_bytes, stays, allocated - left, reserved),
+                    *(*now, outside.get(ordinal)),
                 )
         used = self._copies is not None and self._copies.pinned
-        return ParkedMemory(devices, total, number, time.perf_counter() - began, used)
+        return ParkedMemory(devices, total, number, copying, searching, used)
 
-    def _release(
-        self, chosen: list[ParkableStorage], copies: HostCopies, parked: list[_Parked]
-    ) -> None:
-        """Release the memory. From here on the host's copies are what counts."""
+    def _release(self, owners: list[Any], copies: HostCopies, parked: list[_Parked]) -> None:
+        """Release the memory. Of what has none, from here on, the host's copies are what counts."""
+        others = storages.placeholders(owners)
         try:
             self._copies, self._since, self._pid = copies, time.monotonic(), os.getpid()
-            self._addresses = frozenset(each.storage._cdata for each in chosen)
+            self._places = {o._cdata: p.place for o, p in zip(owners, parked, strict=True)}
             self._parked = parked
-            for each in chosen:
-                each.storage.resize_(0)
-                storages.guard(each.storage, GUARD)
-        except BaseException:  # an interrupt: what was released comes back
-            self.bring_back()
+            storages.exchange(owners, others)
+            storages.guard(owners)
+        except BaseException:  # an interrupt: each gets its memory again
+            taken = [pair for pair in zip(owners, others, strict=True) if not has_memory(pair[0])]
+            storages.exchange([owner for owner, _ in taken], [other for _, other in taken])
+            storages.clear_guard(owners)
+            self._forget()
             raise
+        storages.release(others)
+
+    def _forget(self) -> None:
+        self._parked, self._places, self._copies = [], {}, None
 
     # --- and back --------------------------------------------------------------------------------
 
@@ -186,54 +192,59 @@ class Parking:
         return result
 
     def _bring_back(self, progress: _Progress) -> Unparked:
-        began, parked_for = time.perf_counter(), self.seconds
+        parked_for = self.seconds
         wanted = []
         for each in self._parked:
             storage = storages.referenced(each.reference)
-            # Memory that is not released, since parking was interrupted, is the newer.
-            if storage is not None and (self._returning or not storage.nbytes()):
+            # Those that have memory got it before this was interrupted.
+            if storage is not None and not has_memory(storage):
                 wanted.append((each, storage))
-        self._returning = True
+        new: list[Any] = []
         try:
             for ordinal in {each.device for each, _ in wanted}:
                 torch_cuda.synchronize(ordinal)
-            self._allocate(wanted)
-            self._copy_in(wanted, progress)
+            for each, storage in wanted:
+                new.append(storages.allocate(storage.device, each.nbytes, each.stream))
+            began = time.perf_counter()
+            self._copy_in([each for each, _ in wanted], new, progress)
+            copying = time.perf_counter() - began
         except BaseException as error:
-            for _, storage in wanted:
-                _empty(storage)
+            storages.release(new)
             torch_cuda.empty_cache()
             if _is_out_of_memory(error):
                 raise DeviceError(_no_room(self.size(), error)) from None
             if isinstance(error, RuntimeError):  # CUDA has failed
                 raise DeviceError(
-                    f"parked memory cannot come back: {text.reason(error)}; "
-                    "everything stays in host memory"
+                    f"parked memory cannot come back: {text.reason(error)}; everything stays in "
+                    "host memory, from where %gpu reset --restart --keep all takes it along"
                 ) from None
             raise
-        self._parked, self._addresses = [], frozenset()
-        self._returning = False
+        owners = [storage for _, storage in wanted]
+        storages.exchange(owners, new)
+        storages.clear_guard(owners)
         pinned = self._copies is not None and self._copies.pinned
-        self._copies = None
+        self._forget()
         if pinned:
             storages.release_pinned_memory()
         sizes: dict[int, int] = {}
         for each, _ in wanted:
             sizes[each.device] = sizes.get(each.device, 0) + each.nbytes
-        return Unparked(sizes, len(wanted), time.perf_counter() - began, parked_for)
+        return Unparked(sizes, len(wanted), copying, parked_for)
 
-    def _allocate(self, wanted: list[tuple[_Parked, Any]]) -> None:
-        for each, storage in wanted:
-            storages.clear_guard(storage)
-            storages.allocate(storage, each.nbytes, each.stream)
-
-    def _copy_in(self, wanted: list[tuple[_Parked, Any]], progress: _Progress) -> None:
+    def _copy_in(self, wanted: list[_Parked], new: list[Any], progress: _Progress) -> None:
         assert self._copies is not None
-        advance = _meter(sum(each.nbytes for each, _ in wanted), progress)
-        for each, storage in wanted:
+        advance = _meter(sum(each.nbytes for each in wanted), progress)
+        for each, storage in zip(wanted, new, strict=True):
             self._copies.read(each.place, storages.as_bytes(storage), advance)
-        for ordinal in {each.device for each, _ in wanted}:
+        for ordinal in {each.device for each in wanted}:
             torch_cuda.synchronize(ordinal)
+
+    def content(self, storage: Any) -> Iterator[Any]:
+        """Yield the bytes of a parked storage, as parts of the host's copies."""
+        assert self._copies is not None
+        with plain_functions():
+            for _, _, part in self._copies.parts(self._places[storage._cdata], storage.nbytes()):
+                yield memoryview(part.numpy())
 
     def failures(self, seconds: float = 1.0) -> Iterator[DeviceError]:
         """Try to bring back until it works; yield each failure, and then sleep."""
@@ -287,13 +298,6 @@ def _copied(
     for ordinal in {each.device for each in chosen}:
         torch_cuda.synchronize(ordinal)
     return parked
-
-
-def _empty(storage: Any) -> None:
-    """Release a storage's memory and guard it, whatever state it is in."""
-    storages.clear_guard(storage)
-    storage.resize_(0)
-    storages.guard(storage, GUARD)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

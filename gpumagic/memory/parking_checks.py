@@ -38,9 +38,9 @@ def check_process(shell: Any = None) -> None:
     backend = torch_cuda.allocator_backend()
     if backend != "native":
         raise refuse(f"torch's allocator is {backend}; only its native one can be parked")
-    if not storages.can_guard():
+    if not storages.can_take_memory():
         raise refuse(
-            f"torch {torch.__version__} cannot guard parked memory against use; a newer torch can"
+            f"torch {torch.__version__} cannot guard parked memory against use; torch 2.12 can"
         )
     _check_graphs()
     _check_nccl()

@@ -13,8 +13,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from gpumagic.cells import tracebacks
 from gpumagic.cuda import storages, torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.errors import DeviceError
 from gpumagic.memory.parking import PARKING
 from gpumagic.system import introspection
 
@@ -24,6 +26,13 @@ _METHODS = (
     *("numpy", "__array__", "__dlpack__", "share_memory_", "__reduce_ex__", "__deepcopy__"),
 )
 _PROPERTIES = ("__cuda_array_interface__",)
+
+
+class StillParkedError(DeviceError):
+    """An operation was not run, since what it uses could not come back; shown at its line."""
+
+    def _render_traceback_(self) -> list[str]:
+        return tracebacks.rendered(self)
 
 
 class ParkingModes:
@@ -84,14 +93,18 @@ def _before_operation(arguments: Iterable[Any]) -> None:
     """Bring everything back if an operation uses something parked.
 
     Raises:
-        DeviceError: there is no memory for it.
+        StillParkedError: there is no memory for it.
     """
     if not PARKING.active:
         return
     with plain_functions():
         used = _uses_parked(arguments)
-    if used:
+    if not used:
+        return
+    try:
         PARKING.bring_back()
+    except DeviceError as error:
+        raise StillParkedError(*error.args) from None
 
 
 def _dispatch_mode() -> Any:

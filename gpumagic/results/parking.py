@@ -49,7 +49,9 @@ class ParkedMemory(Result):
     #: Bytes and storages that were copied to the host.
     copied: int = 0
     storages: int = 0
+    #: For copying alone, and for finding what can be parked before it.
     seconds: float = 0.0
+    search_seconds: float = 0.0
     #: Whether the copies are in pinned host memory.
     pinned: bool = False
     notes: tuple[str, ...] = ()
@@ -71,7 +73,8 @@ class ParkedMemory(Result):
         ]
         kind = "pinned" if self.pinned else "pageable"
         text = (
-            f"{bytes_(self.copied)} in {kind} host memory, copied in {seconds(self.seconds)}; "
+            f"{bytes_(self.copied)} in {kind} host memory, copied in "
+            f"{_speed(self.copied, self.seconds)}, and found in {seconds(self.search_seconds)}; "
             "they come back before a cell that may use them, and by %gpumem unpark"
         )
         return [Grid(columns, rows), *self._stays(), *dim_lines((text, *self.notes))]
@@ -94,6 +97,7 @@ class Unparked(Result):
     #: Bytes by CUDA ordinal.
     devices: Mapping[int, int] = field(default_factory=dict)
     storages: int = 0
+    #: For copying alone.
     seconds: float = 0.0
     #: Seconds since it was parked.
     parked_for: float = 0.0
@@ -102,8 +106,15 @@ class Unparked(Result):
         if not self.storages:
             return [Line.of("Nothing is parked.", "dim")]
         sizes = ", ".join(f"{bytes_(n)} to cuda:{ordinal}" for ordinal, n in self.devices.items())
-        back = f"Brought back {sizes} in {seconds(self.seconds)}"
+        speed = _speed(sum(self.devices.values()), self.seconds)
+        back = f"Brought back {sizes} in {speed}"
         return [Line.of(f"{back}, parked for {seconds(round(self.parked_for, 1))}.", "dim")]
 
     def __repr__(self) -> str:
         return f"<Unparked: {self.storages} {noun(self.storages, 'storage')}>"
+
+
+def _speed(size: int, took: float) -> str:
+    """Return how long a copy took, and bytes per second where that can be told."""
+    rate = f" ({bytes_(round(size / took))}/s)" if took and size else ""
+    return f"{seconds(took)}{rate}"

@@ -12,6 +12,7 @@ import http.client
 import ipaddress
 import json
 import os
+import secrets
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,9 +151,11 @@ def _server(fields: Any) -> Server | None:
     addresses = [address for address, number in _listening(pid) if number == port]
     if not addresses or not base.isascii() or not base.isprintable() or " " in base:
         return None
-    authorization = {}
     if type(token) is str and token and token.isascii() and token.isprintable():
         authorization = {"Authorization": f"token {token}"}
+    else:  # a server without one wants a cookie and a header that agree, to change anything
+        value = secrets.token_hex(16)
+        authorization = {"Cookie": f"_xsrf={value}", "X-XSRFToken": value}
     return Server(
         pid=pid,
         address=addresses[0],

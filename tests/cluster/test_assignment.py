@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from gpumagic.cluster import assignment
 from gpumagic.errors import DeviceError
 from gpumagic.results import (
+    Claim,
     ClusterTable,
     Device,
     DeviceTable,
@@ -156,3 +158,35 @@ def test_one_machine_under_two_names_has_each_device_once() -> None:
     assert assignment.most_free(found, 2) == {0: "GPU-a0", 1: "GPU-a1"}
     with pytest.raises(DeviceError, match="the cluster has 2 GPUs and 2 engines"):
         assignment.most_free(found, 3)
+
+
+def claimed(devices: DeviceTable, *by: tuple[str, ...]) -> DeviceTable:
+    """The table, with claims of the processes 1000, 1001, …; process 7 is an engine."""
+    found = [Claim(uuids, 7 if not uuids[1:] else 1000 + n, "ann") for n, uuids in enumerate(by)]
+    return replace(
+        devices,
+        devices=tuple(
+            replace(device, claims=tuple(c for c in found if device.uuid in c.uuids))
+            for device in devices
+        ),
+    )
+
+
+def test_what_others_claim_comes_last() -> None:
+    """The engines' own claims do not count: they choose again."""
+    devices = claimed(machine(9, 8, 7), ("GPU-a0", "GPU-a2"), ("GPU-a1",))
+    found = table({"a": (devices, [0, 1])})
+    found = replace(found, engines=tuple(replace(each, pid=7) for each in found))
+    assert assignment.most_free(found, 1) == {0: "GPU-a1"}
+    specs = assignment.most_free(found, 2)
+    assert {*specs.values()} == {"GPU-a1", "GPU-a0"}
+    assert assignment.claimed_by_others(found, specs) == (
+        "GPU 0 of a is claimed by process 1000 of ann",
+    )
+    assert assignment.most_free(found, 1, claims=False) == {0: "GPU-a0"}
+
+
+def test_a_claim_on_an_instance_is_not_one_on_its_sister() -> None:
+    parts = (MigInstance("M1"), MigInstance("M2"))
+    device = Device(0, uuid="GPU-a0", mig=parts, claims=(Claim(("M1",), 1000, "ann"),))
+    assert [len(unit.claims) for unit in assignment.units([device])] == [1, 0]

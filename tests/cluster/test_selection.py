@@ -13,7 +13,9 @@ from gpumagic.results import (
     ClusterSelection,
     ClusterTable,
 )
+from gpumagic.selection import claims
 from tests.cluster.conftest import INITIALISE_CUDA, wait_for
+from tests.support.claims import claimed_by_another
 from tests.support.clusters import Cluster
 from tests.support.shells import Ran
 from tests.virtual_gpu import GPU, ExternalProcess, Mig, Scenario
@@ -174,6 +176,39 @@ def test_auto_selects_the_most_free_memory(cluster_of: Callable[..., Cluster], r
     assert chosen.targets == (0,)
     with pytest.raises(UsageError, match="the cluster has 4 GPUs and 2 engines, which is enough"):
         run(cluster, "%gpu auto 3 --cluster")
+
+
+def test_engines_claim_what_they_are_pinned_to(two_engines: Cluster, run: Run) -> None:
+    chosen = run(two_engines, "%gpu pin -o -q").value
+    found = {claim.pid: claim.uuids for claim in claims.all_claims()}
+    assert found == {
+        engine.pid: (each.selection.devices[0].uuid,)
+        for engine, each in zip(two_engines.engines, chosen, strict=True)
+    }
+    assert chosen.notes == ()  # their own claims are none of another's
+    assert run(two_engines, "%gpu auto 2 --cluster -o -q").value.notes == ()
+    run(two_engines, "%gpu pin --no-claim -q")
+    assert claims.all_claims() == []
+
+
+def test_auto_leaves_what_other_kernels_claim_for_last(two_engines: Cluster, run: Run) -> None:
+    table = run(two_engines, "%gpu cluster -o -q").value[0].table
+    uuids = [device.uuid for device in table]
+
+    def auto(line: str) -> tuple[list[int], tuple[str, ...]]:
+        chosen = run(two_engines, f"%gpu auto {line} --cluster -o -q").value
+        return [d.index for each in chosen for d in each.selection.devices], chosen.notes
+
+    with claimed_by_another(*uuids[:2]) as pid:
+        assert auto("2") == ([2, 3], ())
+        with claimed_by_another(*uuids[2:]):
+            indexes, notes = auto("1")
+            assert len(notes) == 1
+            assert notes[0].startswith(f"GPU {indexes[0]} of ")
+        assert auto("1 --no-claim") == ([0], ())
+        pinned = run(two_engines, "%gpu pin -t 0 -o -q").value
+        assert [note.partition(" of ")[0] for note in pinned.notes] == ["GPU 0"]
+        assert pinned.notes[0].endswith(f" is claimed by process {pid}")
 
 
 def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:

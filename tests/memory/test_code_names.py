@@ -49,6 +49,8 @@ get_ipython().system('ls')
 get_ipython().run_line_magic('gpumem', 'vars')
 get_ipython().run_line_magic('gpumem', '')
 get_ipython().run_line_magic('gpu', '-p')
+get_ipython().run_line_magic('gpu', 'reset --restart --keep all')
+get_ipython().run_line_magic('unload_ext', 'gpumagic')
 r = get_ipython().run_line_magic('gpumem', 'unpark --wait')
 this is no Python
 """.strip().splitlines()
@@ -69,7 +71,6 @@ import torch
 import a_module_of_the_users
 n.__class__
 get_ipython().run_line_magic('gpumem', 'thing + 1')
-get_ipython().run_line_magic('gpu', 'reset --restart --keep all')
 get_ipython().run_cell_magic('time', '', 'thing')
 get_ipython()
 def f(): return thing

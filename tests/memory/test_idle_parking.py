@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from gpumagic.memory.idle_parking import IdleParking, debugger_attached
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
+from tests.support.parking import needs_parking
 
-pytestmark = pytest.mark.usefixtures("can_park")
+pytestmark = needs_parking
 
 
 class Loop:
@@ -93,6 +95,21 @@ def test_not_while_a_debugger_is_attached(
     loop.time_passes()
     assert PARKING.active
     del tensor
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_what_debugpy_leaves_behind_is_no_debugger(
+    monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    def traces(*_: Any) -> None: ...
+
+    traces.__module__ = "_pydevd_bundle.pydevd_trace_dispatch_regular"
+    debugpy = SimpleNamespace(is_client_connected=lambda: connected)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "debugpy", debugpy)
+        patch.setattr(sys, "gettrace", lambda: traces)
+        found = debugger_attached(None)
+    assert found is connected
 
 
 def test_a_refusal_is_tried_again(torch: Any, idle: IdleParking, loop: Loop) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import threading
 import warnings
@@ -10,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cuda.storages import PARKED
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
 from gpumagic.memory.parkable_storages import IN_USE, NO_OBJECT, TWICE
 from gpumagic.memory.parking import PARKING
 from gpumagic.system import host_memory
+from tests.support.parking import needs_parking
 
-pytestmark = pytest.mark.usefixtures("can_park")
+pytestmark = needs_parking
 
 MIB, GIB = 2**20, 2**30
 
@@ -174,27 +178,60 @@ def test_interrupted_while_parking_nothing_has_changed(torch: Any) -> None:
     assert [each.data_ptr() for each in tensors] == addresses
 
 
-def test_interrupted_between_release_and_guard_all_comes_back(
-    torch: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["exchange", "guard"])
+def test_interrupted_while_memory_is_taken_each_gets_it_again(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    addresses = [each.data_ptr() for each in tensors]
     from gpumagic.cuda import storages
 
-    guard, calls = storages.guard, []
+    original, calls = getattr(storages, step), []
 
-    def interrupted(storage: Any, message: str) -> None:
-        calls.append(storage)
-        if len(calls) == 2:
+    def interrupted(*owners: Any) -> None:
+        calls.append(step)
+        if len(calls) == (1 if step == "exchange" else 2):  # the placeholders are guarded first
+            for pair in zip(*(each[:2] for each in owners), strict=True):
+                original(*([each] for each in pair))
             raise KeyboardInterrupt
-        guard(storage, message)
+        original(*owners)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storages, "guard", interrupted)
+        patch.setattr(storages, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
             PARKING.park()
-    calls.clear()
     assert not PARKING.active
+    assert [each.data_ptr() for each in tensors] == addresses
     assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+
+
+def test_interrupted_when_it_has_come_back_the_rest_follows(
+    torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has its memory again may have been changed since, and is left alone."""
+    tensors = [torch.full((MIB,), float(i)).to("cuda") for i in range(4)]
+    PARKING.park()
+    from gpumagic.cuda import storages
+
+    exchange = storages.exchange
+
+    def interrupted(owners: Any, others: Any) -> None:
+        exchange(owners[:2], others[:2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storages, "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            PARKING.bring_back()
+    assert PARKING.active
+    back = [each for each in tensors if storages.has_memory(each.untyped_storage())]
+    assert len(back) == 2
+    for each in back:
+        each.copy_(torch.full((MIB,), 9.0))
+    PARKING.bring_back()
+    expected = [9 if any(each is b for b in back) else i for i, each in enumerate(tensors)]
+    assert [float(each.cpu()[7]) for each in tensors] == expected
+    assert not PARKING.active
 
 
 def test_interrupted_while_coming_back_all_stays_parked(torch: Any) -> None:
@@ -231,23 +268,77 @@ def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:
 # --- nothing touches it --------------------------------------------------------------------------
 
 
-def test_another_thread_gets_one_clear_line(torch: Any) -> None:
-    tensor = torch.ones(MIB).to("cuda")
-    failures: list[str] = []
+#: What a thread may do with a parked tensor: a figure, or the error's first line.
+FIGURES: dict[str, Callable[[Any, Any], Any]] = {
+    "shape": lambda torch, x: tuple(x.shape),
+    "elements": lambda torch, x: x.numel(),
+    "bytes": lambda torch, x: x.nbytes,
+    "device": lambda torch, x: str(x.device),
+    "bytes of the storage": lambda torch, x: x.untyped_storage().nbytes(),
+    "size of the storage": lambda torch, x: len(x.untyped_storage()),
+    "device of the storage": lambda torch, x: str(x.untyped_storage().device),
+    "a row": lambda torch, x: tuple(x[3].shape),
+    "a view": lambda torch, x: (tuple(x.view(-1).shape), x[3:5].storage_offset()),
+    "transposed": lambda torch, x: tuple(x.t().stride()),
+}
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "operation": lambda torch, x: x + 1,
+    "in place": lambda torch, x: x.mul_(2),
+    "sum": lambda torch, x: x.sum(),
+    "item of a row": lambda torch, x: x[3, 0].item(),
+    "address": lambda torch, x: x.data_ptr(),
+    "address of the storage": lambda torch, x: x.untyped_storage().data_ptr(),
+    "to the host": lambda torch, x: x.cpu(),
+    "the storage to the host": lambda torch, x: x.untyped_storage().cpu(),
+    "print": lambda torch, x: repr(x),
+    "list": lambda torch, x: x.tolist(),
+    "save": lambda torch, x: torch.save(x, io.BytesIO()),
+    "copy": lambda torch, x: copy.deepcopy(x),
+    "DLPack": lambda torch, x: x.__dlpack__(),
+    "CUDA array interface": lambda torch, x: x.__cuda_array_interface__,
+    "written over": lambda torch, x: x.copy_(torch.ones(8, 16)),
+    "optimizer": lambda torch, x: torch.optim.SGD([x], lr=0.1).step(),
+}
+
+
+def test_another_thread_gets_true_figures_or_one_clear_line(torch: Any) -> None:
+    x = torch.arange(128.0).view(8, 16).to("cuda")
+    # As a parameter has one; made here, where it may allocate.
+    x.grad = torch.ones(8, 16).to("cuda")
+    expected = {name: figure(torch, x) for name, figure in FIGURES.items()}
+    found: dict[str, Any] = {}
+    said: dict[str, str] = {}
 
     def work() -> None:
-        for use in (lambda: tensor + 1, lambda: tensor.sum(), lambda: tensor.data_ptr()):
+        for name, figure in FIGURES.items():
+            found[name] = figure(torch, x)
+        for name, use in USES.items():
             try:
-                use()
+                said[name] = f"nothing: {use(torch, x)!r}"
             except RuntimeError as error:
-                failures.append(str(error).splitlines()[0])
+                said[name] = str(error).splitlines()[0]
 
     PARKING.park()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(failures) == 3
-    assert all("%gpumem unpark brings it back" in each for each in failures)
+    assert PARKING.active
+    assert found == expected
+    assert {name: line for name, line in said.items() if line != PARKED} == {}
+    assert said.keys() == USES.keys()
+    PARKING.bring_back()
+    assert torch.equal(x.cpu(), torch.arange(128.0).view(8, 16))
+
+
+def test_a_view_that_a_thread_has_made_meanwhile_comes_back_too(torch: Any) -> None:
+    x, views = torch.arange(128.0).to("cuda"), []
+    PARKING.park()
+    thread = threading.Thread(target=lambda: views.append(x[3:9]))
+    thread.start()
+    thread.join()
+    PARKING.bring_back()
+    assert views[0].tolist() == [3, 4, 5, 6, 7, 8]
+    assert views[0].data_ptr() == x.data_ptr() + 12
 
 
 def test_a_fork_cannot_bring_it_back(torch: Any) -> None:
@@ -259,15 +350,20 @@ def test_a_fork_cannot_bring_it_back(torch: Any) -> None:
         child = os.fork()
     if not child:
         try:
-            PARKING.bring_back()
-        except DeviceError as error:
-            os.write(writer, str(error).encode())
+            assert tensor.shape == (MIB,)
+            for use in (PARKING.bring_back, tensor.cpu, tensor.data_ptr):
+                try:
+                    use()
+                except RuntimeError as error:
+                    os.write(writer, f"{str(error).splitlines()[0]}\n".encode())
         finally:
             os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
     with os.fdopen(reader) as told:
-        assert told.read().startswith("this is a fork of the process")
+        own, *others = told.read().splitlines()
+    assert own.startswith("this is a fork of the process that has parked GPU memory")
+    assert others == [PARKED] * 2
     PARKING.bring_back()
     assert bool((tensor.cpu() == 1).all())
 

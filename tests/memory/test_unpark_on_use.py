@@ -12,8 +12,9 @@ import pytest
 
 from gpumagic.memory.parking import PARKING
 from gpumagic.memory.unpark_on_use import MODES
+from tests.support.parking import needs_parking
 
-pytestmark = pytest.mark.usefixtures("can_park")
+pytestmark = needs_parking
 
 
 @pytest.fixture(autouse=True)

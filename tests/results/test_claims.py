@@ -16,6 +16,10 @@ GPU = ("GPU-aaaa",)
         (Claim(GPU, 7, mine=True, notebook="eval.ipynb", idle=0), "eval.ipynb, busy"),
         (Claim(GPU, 7, mine=True), "process 7"),
         (Claim(GPU, 7, "ann", "eval.ipynb", 7200), "eval.ipynb of ann, idle 2 h"),
+        (
+            Claim(GPU, 7, "ann", "eval.ipynb", 7200, parked=True),
+            "eval.ipynb of ann, parked, idle 2 h",
+        ),
         (Claim(GPU, 7), "process 7 of another user"),
         (Claim(GPU, 7, "ann", parked=True), "process 7 of ann, parked"),
     ],

@@ -132,6 +132,15 @@ class Kernel:
         while not any(text in output.get("text", "") for output in early):
             assert self._publish(message, deadline, early), f"the cell ended without {text!r}"
 
+    def wait_idle(self, message: str, *, timeout: float = PATIENCE) -> list[dict[str, Any]]:
+        """Wait until a message that has no reply is handled; what the kernel published for it."""
+        deadline, found = time.monotonic() + timeout, []
+        while True:
+            content = self._next(self.client.get_iopub_msg, message, deadline)["content"]
+            if content.get("execution_state") == "idle":
+                return found
+            found.append(content)
+
     def wait(self, message: str, *, timeout: float = PATIENCE) -> Reply:
         """Wait for the reply to ``message`` and for the end of its output."""
         deadline = time.monotonic() + timeout

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
 from gpumagic.cuda import context_failure, driver, torch_cuda
+from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay
@@ -15,6 +16,7 @@ from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import bytes_
 from gpumagic.restart import shutdown, state_file, variables
 from gpumagic.restart.resuming import Resumed
+from gpumagic.restart.variables import shared_memory
 from gpumagic.system import text
 
 #: Seconds after which progress is shown.
@@ -35,9 +37,8 @@ def write(
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
-        DeviceError: GPU memory is parked, and there is no room for it to come back.
+        DeviceError: what is parked must come back for it, and there is no room.
     """
-    PARKING.bring_back()
     began = time.monotonic()
     present = shutdown.variables(shell)
     names = _names(shell, options.keep, present)
@@ -98,6 +99,8 @@ def _files(
         RestartError: some cannot be kept, and ``--force`` was not given.
     """
     _refuse(chosen.failures, options)
+    if PARKING.active and not all(map(_can_be_written, chosen.tables.tensors)):
+        PARKING.bring_back()
     while True:
         files, failures = _written(chosen, environment, shown)
         if not failures:
@@ -112,6 +115,12 @@ def _files(
             return files
         variables.close(files)
         _refuse(failures, options)
+
+
+def _can_be_written(tensor: Any) -> bool:
+    """Return whether a tensor can be written while it is parked: it has a storage of its own."""
+    with plain_functions():
+        return tensor.device.type != "cuda" or shared_memory.has_storage(tensor)
 
 
 def _names(shell: Any, words: Sequence[str], present: Mapping[str, Any]) -> list[str]:
@@ -149,7 +158,8 @@ def _written(
             trials.append(variables.Trial(file, environment))
 
     try:
-        files = variables.write(chosen, state_file.create, shown.written, begin)
+        content = PARKING.content if PARKING.active else None
+        files = variables.write(chosen, state_file.create, shown.written, begin, content)
         failures: dict[str, str] = {}
         try:
             for trial in trials:
@@ -221,7 +231,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     _restore_outputs(shell, outputs, restored.names)
     notes = [
         *_notes(restored, payload, devices),
-        *_notes_on_losses(shell, restored, resumed),
+        *_notes_on_losses(restored, resumed),
     ]
     if restored.failures:
         notes.append(_left_behind(resumed.files))
@@ -248,14 +258,12 @@ def _notes(
     return notes
 
 
-def _notes_on_losses(shell: Any, restored: variables.Restored, resumed: Resumed) -> list[str]:
+def _notes_on_losses(restored: variables.Restored, resumed: Resumed) -> list[str]:
     """Return notes on what was not restored, and why."""
     notes, payload = list[str](), resumed.payload
-    unreadable = payload["lost_with_context"]
-    if unreadable:
-        missing = {name for name in resumed.variables if name not in shell.user_ns}
-        which = "all" if missing == {*unreadable} else text.listed(unreadable)
-        notes.append(f"Lost since the GPU could not be read any more: {which}.")
+    if payload["lost_with_context"]:
+        lost = text.listed(payload["lost_with_context"])
+        notes.append(f"Could not be kept, since the GPU could not be read any more: {lost}.")
     for name, reason in {**payload["not_kept"], **restored.failures}.items():
         notes.append(f"Not kept: {name} ({reason}).")
     if restored.random_lost:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+
+from IPython.core.error import InputRejected
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
@@ -102,6 +105,24 @@ def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
         MODES.leave()
 
 
+class CellNotRunError(InputRejected):
+    """A cell was not run, since what is parked could not come back; IPython shows one line."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"%gpumem: {self}"]
+
+
+class _Refusal(ast.NodeTransformer):
+    """Has IPython reject the cell that has begun, in place of running it."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Raise the reason."""
+        raise CellNotRunError(f"the cell was not run: {self._reason}")
+
+
 #: What a cell is: run by the user, or by another cell.
 _OUTERMOST, _WITHIN = "outermost", "within"
 
@@ -114,6 +135,8 @@ class ShellParking:
         PARKING.when_changed = _publish
         self._idle: IdleParking | None = None
         self._in_cell = False
+        #: Rejects the cell that has begun; None where it may run.
+        self._refusal: _Refusal | None = None
         self._hook = CellHook(
             before=self._before, after=self._after, cancelled=self._cancelled, failed=_failed
         )
@@ -171,13 +194,21 @@ class ShellParking:
                 self._shell.events.unregister(event, function)
 
     def release(self) -> None:
-        """Bring everything back, and undo all that was added to the shell."""
+        """Bring everything back, and undo all that was added to the shell.
+
+        Raises:
+            DeviceError: there is no room; everything stays parked, and the shell as it is.
+        """
+        try:
+            PARKING.bring_back()
+        except KeyboardInterrupt:
+            raise DeviceError(f"interrupted; {_where()}") from None
+        MODES.leave()
+        self._allow()
         if self._idle is not None:
             self._idle.off()
             self._unregister()
         of(self._shell).hooks.remove(self._hook)
-        PARKING.bring_back()
-        MODES.leave()
 
     # --- around cells ----------------------------------------------------------------------------
 
@@ -185,21 +216,37 @@ class ShellParking:
         self._in_cell = True
         if self._idle is not None:
             self._idle.begin_activity()
+        self._allow()
         if not PARKING.active:
             MODES.leave()
         elif not self._leaves_parked(info):
-            try:
-                result = PARKING.bring_back()
-                MODES.leave()
-                if not of(self._shell).magics.quiet:
-                    show(self._shell, result)
-            except DeviceError as error:  # the cell runs; what it does to a parked tensor fails
-                print(f"%gpumem: {error}", file=sys.stderr)
-            except (
-                KeyboardInterrupt
-            ):  # IPython would show our frames, and run the cell all the same
-                print(f"%gpumem: interrupted; {_where()}", file=sys.stderr)
+            self._bring_back()
         return _OUTERMOST if outer is None else _WITHIN
+
+    def _bring_back(self) -> None:
+        """Bring everything back before a cell, which is not run where that fails."""
+        try:
+            result = PARKING.bring_back()
+        except DeviceError as error:
+            self._refuse(str(error))
+        except KeyboardInterrupt:
+            self._refuse(f"interrupted; {_where()}")
+        except Exception as error:
+            self._refuse(f"parked memory cannot come back: {text.named(error)}")
+        else:
+            MODES.leave()
+            if not of(self._shell).magics.quiet:
+                show(self._shell, result)
+
+    def _refuse(self, reason: str) -> None:
+        self._refusal = _Refusal(reason)
+        self._shell.ast_transformers.insert(0, self._refusal)
+
+    def _allow(self) -> None:
+        """Reject no cell any more."""
+        if self._refusal in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self._refusal)
+        self._refusal = None
 
     def _leaves_parked(self, info: Any) -> bool:
         source = getattr(info, "transformed_cell", None)
@@ -209,6 +256,7 @@ class ShellParking:
         return uses_no_gpu_memory(source, names, verbs=VERBS["gpumem"])
 
     def _after(self, begun: Any, result: Any) -> None:
+        self._allow()
         if not PARKING.active:
             MODES.leave()
         if begun == _OUTERMOST:
@@ -217,6 +265,7 @@ class ShellParking:
             self._idle.end_activity()
 
     def _cancelled(self) -> None:
+        self._allow()
         self._in_cell = False
         if self._idle is not None:
             self._idle.end_activity(all_of_it=True)

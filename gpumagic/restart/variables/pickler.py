@@ -24,7 +24,7 @@ from typing import Any
 
 import cloudpickle
 
-from gpumagic.cuda import context_failure, torch_cuda
+from gpumagic.cuda import context_failure, storages, torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables.names import global_names
@@ -161,8 +161,16 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return ("storage", self._tables.number("tensors", value, bytes_of))
 
     def _check_readable(self, value: Any) -> None:
-        if self._dead and value.device.type == "cuda":
+        if self._dead and value.device.type == "cuda" and not self._is_parked(value):
             raise LostWithContextError
+
+    def _is_parked(self, value: Any) -> bool:
+        """Return whether the data are in host memory (``%gpumem park``)."""
+        if isinstance(value, self._torch.Generator):
+            return False
+        with plain_functions():
+            storage = storages.storage_of(value)
+            return storage is not None and storages.is_parked(storage)
 
     def _tensor(self, value: Any) -> Any:
         self._check_readable(value)
@@ -191,7 +199,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Reduce objects that need care; cloudpickle does all others."""
         kind = type(value)
         reduced: Any = NotImplemented
-        if self._dead and isinstance(value, self._torch.Tensor):
+        if self._dead and self._torch is not None and isinstance(value, self._torch.Tensor):
             with plain_functions():
                 self._check_readable(value)
         reducer = self._reducers.get(kind)

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumagic.cuda import context_failure
+from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables.names import Import, data_of_modules, imports, is_users_data
 from gpumagic.restart.variables.pickler import LostWithContextError, VariablePickler
@@ -69,13 +70,14 @@ class Plan:
             for block in shared_memory.memory_blocks(arrays, tensors)
         )
         storages: dict[int, int] = {}
-        for tensor in tensors:
-            if shared_memory.has_storage(tensor):
-                storage = tensor.untyped_storage()
-                storages[storage._cdata] = storage.nbytes()
-            elif tensor.is_sparse:
-                values = tensor.detach()._values()
-                storages[-id(tensor)] = values.element_size() * values.numel() * 2
+        with plain_functions():
+            for tensor in tensors:
+                if shared_memory.has_storage(tensor):
+                    storage = tensor.untyped_storage()
+                    storages[storage._cdata] = storage.nbytes()
+                elif tensor.is_sparse:
+                    values = tensor.detach()._values()
+                    storages[-id(tensor)] = values.element_size() * values.numel() * 2
         raw = sum(memoryview(value).nbytes for value, _ in self.tables.raw)
         return int(self.pickled + memory + sum(storages.values()) + raw)
 

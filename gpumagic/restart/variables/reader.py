@@ -52,6 +52,8 @@ class Reader:
         self._arrays: dict[int, Any] = {}
         self._tensors: dict[int, Any] = {}
         self._saved: list[Any] | None = None
+        #: The storages that were parked, by number.
+        self._parked: dict[int, Any] = {}
         #: What the user's modules had too, and where; set when `load_graph` has ended.
         self.module_data: list[tuple[str, str, Any]] = []
         file = files[0]
@@ -123,14 +125,18 @@ class Reader:
 
     def _memory(self, written: shared_memory.BlockRecord) -> tuple[Any, Any]:
         buffer, owner = shared_memory.allocate(written)
-        view, done = memoryview(buffer), 0
-        self._files[0].seek(written.offset)
-        while done < written.size:
+        self._fill(memoryview(buffer)[: written.size], written.offset)
+        return buffer, owner
+
+    def _fill(self, view: memoryview, start: int) -> None:
+        """Read as many bytes as there is room for."""
+        done = 0
+        self._files[0].seek(start)
+        while done < len(view):
             amount = self._files[0].readinto(view[done:])  # type: ignore[attr-defined]
             if not amount:
                 raise EOFError("the file of the kept variables is shorter than it should be")
             done += amount
-        return buffer, owner
 
     def _tensor(self, number: int) -> Any:
         if number not in self._tensors:
@@ -153,8 +159,22 @@ class Reader:
         kind = self.index.tensors[number]
         if kind.view is None:
             return self._saved[0][number]
-        storage = self._saved[1][kind.view.storage].untyped_storage()
+        storage = self._storage(kind.view.storage)
         return kind.view.on_storage(storage.share_memory_() if kind.shared else storage)
+
+    def _storage(self, number: int) -> Any:
+        assert self._saved is not None
+        if number not in self.index.parked:
+            return self._saved[1][number].untyped_storage()
+        if number not in self._parked:
+            start, size, where = self.index.parked[number]
+            torch = torch_cuda.require()
+            content = torch.empty(size, dtype=torch.uint8, device="cpu")
+            self._fill(memoryview(content.numpy()), start)
+            on_host = content.untyped_storage()
+            to = self._location
+            self._parked[number] = on_host if isinstance(to, str) else to(on_host, where)
+        return self._parked[number]
 
     def _finished(self, number: int, tensor: Any) -> Any:
         kind = self.index.tensors[number]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import storages, torch_cuda
 
 #: An array that covers less than this part of its block of memory is copied.
 _SPARSE = 0.5
@@ -76,6 +76,8 @@ def has_storage(tensor: Any) -> bool:
         return False
     try:
         storage = tensor.untyped_storage()
+        if storages.is_parked(storage):
+            return True
         # A wrapper of other tensors has none; nor have those that functional transforms track.
         return bool(storage.nbytes() == 0 or storage.data_ptr())
     except (RuntimeError, NotImplementedError):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import storages, torch_cuda
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.restart.variables import library_settings, random_state, shared_memory
@@ -32,6 +32,8 @@ from gpumagic.restart.variables.plan import Plan
 
 #: Called while writing, with the bytes written and the bytes expected.
 Progress = Callable[[int, int], None]
+#: Returns the bytes of a storage whose content is parked in host memory, in parts.
+Content = Callable[[Any], Iterable[Any]]
 _CHUNK = 64 << 20
 
 
@@ -66,6 +68,8 @@ class Index:
     raw: list[tuple[int, int, str]] = field(default_factory=list)
     blocks: list[shared_memory.BlockRecord] = field(default_factory=list)
     tensors: list[TensorKind] = field(default_factory=list)
+    #: By the number of a storage that was parked: where its bytes are, and its device.
+    parked: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     #: The lines of the cells that kept functions were defined in, by the names of their files.
     sources: dict[str, list[str]] = field(default_factory=dict)
     random: dict[str, Any] = field(default_factory=dict)
@@ -79,11 +83,12 @@ def write(
     create: Callable[[str], IO[bytes]],
     progress: Progress = lambda written, expected: None,
     begin: Callable[[IO[bytes]], None] = lambda file: None,
+    content: Content | None = None,
 ) -> list[IO[bytes]]:
     """Write the variables of a plan to new files; the second one only if there are tensors.
 
     ``create`` creates a private file in a folder; ``begin`` is called with the first one when it is
-    complete.
+    complete. ``content`` is needed where storages are parked.
 
     Raises:
         RestartError: they do not fit on the disk.
@@ -94,7 +99,7 @@ def write(
     try:
         files.append(create(folder))
         out = _ProgressFile(files[0], size, progress)
-        _write(chosen, out)
+        _write(chosen, out, content)
         begin(files[0])
         if chosen.tables.tensors:
             files.append(create(folder))
@@ -117,7 +122,7 @@ def close(files: Iterable[IO[bytes]]) -> None:
         file.close()
 
 
-def _write(chosen: Plan, out: _ProgressFile) -> None:
+def _write(chosen: Plan, out: _ProgressFile, content: Content | None) -> None:
     tables = chosen.tables
     # Objects that are loaded later may call earlier ones, in a `__setstate__` for example.
     asked = [*chosen.names, *chosen.needed]
@@ -142,7 +147,9 @@ def _write(chosen: Plan, out: _ProgressFile) -> None:
         index.blocks.append(_write_block(out, block, tables.arrays, tables.tensors))
     if tables.tensors:
         with plain_functions():
-            index.tensors, _ = _kinds(tables.tensors)
+            index.tensors, owners = _kinds(tables.tensors)
+            if content is not None:
+                index.parked = _write_parked(owners, out, content)
     for name in chosen.files:
         entry = linecache.cache.get(name, ())
         if len(entry) == 4 and entry[1] is None:  # a cell, not a file on disk
@@ -188,18 +195,33 @@ def _write_block(
     return written
 
 
+def _write_parked(
+    owners: Sequence[Any], out: _ProgressFile, content: Content
+) -> dict[int, tuple[int, int, str]]:
+    """Write the bytes of parked storages, and return where they are."""
+    written = {}
+    for number, tensor in enumerate(owners):
+        storage = tensor.untyped_storage()
+        if storages.is_parked(storage):
+            start = out.file.tell()
+            for part in content(storage):
+                out.write(part)
+            written[number] = (start, storage.nbytes(), str(storage.device))
+    return written
+
+
 def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
     """Return the kinds of the tensors, and one tensor of each storage."""
     torch, numbers = torch_cuda.require(), dict[int, int]()
     kinds: list[TensorKind] = []
-    storages: list[Any] = []
+    owners: list[Any] = []
     for tensor in tensors:
         how = None
         if shared_memory.has_storage(tensor):
             identity = tensor.untyped_storage()._cdata
             if identity not in numbers:
-                numbers[identity] = len(storages)
-                storages.append(tensor)
+                numbers[identity] = len(owners)
+                owners.append(tensor)
             how = shared_memory.view_of(tensor, numbers[identity])
         kinds.append(
             TensorKind(
@@ -212,7 +234,7 @@ def _kinds(tensors: Sequence[Any]) -> tuple[list[TensorKind], list[Any]]:
                 quantized=(tuple(tensor.size()), _axis(tensor)) if tensor.is_quantized else None,
             )
         )
-    return kinds, storages
+    return kinds, owners
 
 
 def _axis(tensor: Any) -> int | None:
@@ -221,7 +243,10 @@ def _axis(tensor: Any) -> int | None:
 
 
 def _write_tensors(chosen: Plan, out: _ProgressFile) -> None:
-    """Write each storage as bytes, and tensors without one as they are; without attributes."""
+    """Write each storage as bytes, and tensors without one as they are; without attributes.
+
+    Not those that are written already: on the host and shared with arrays, or parked.
+    """
     torch, tables = torch_cuda.require(), chosen.tables
     in_blocks: set[int] = set()
     for block in shared_memory.memory_blocks(tables.arrays, tables.tensors):
@@ -232,18 +257,18 @@ def _write_tensors(chosen: Plan, out: _ProgressFile) -> None:
             tensor.detach() if kind.view is None else None
             for kind, tensor in zip(kinds, tables.tensors, strict=True)
         ]
-        storages = []
+        contents = []
         for tensor in owners:
             storage = tensor.untyped_storage()
-            as_bytes = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-            storages.append(None if storage._cdata in in_blocks else as_bytes.set_(storage))
+            written = storage._cdata in in_blocks or storages.is_parked(storage)
+            contents.append(None if written else storages.as_bytes(storage))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about some kinds of tensors
             # In its own archive: torch refuses one storage with two types in one archive, and the
             # values of a sparse tensor, for example, may also be a tensor of the user's.
             torch.save(bare, apart := io.BytesIO())
-            torch.save((apart.getvalue(), storages), out)
+            torch.save((apart.getvalue(), contents), out)
     except RuntimeError as error:
         # An interrupt or a full disk: torch closes its archive all the same, and that fails.
         stopped: BaseException | None = error

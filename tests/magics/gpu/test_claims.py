@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpumagic.cuda.process_state import STATE
 from gpumagic.selection import claim_folder, claims
+from tests.cluster.conftest import wait_for
+from tests.support.claims import claimed_by_another
+from tests.support.parking import needs_parking
 
 #: Where CUDA has started already, a choice is too late, and claims nothing.
 pytestmark = pytest.mark.own_process
-
-_CLAIM = (
-    "import sys; from gpumagic.selection import claims; claims.claim(tuple(sys.argv[1:]));"
-    "print('claimed', flush=True); input()"
-)
-
-
-@contextmanager
-def claimed_by_another(*uuids: str) -> Iterator[int]:
-    """Another process claims these; its pid."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _CLAIM, *uuids],
-        cwd=Path(__file__).parents[3],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "claimed\n"
-        try:
-            yield other.pid
-        finally:
-            other.communicate("\n")
 
 
 def test_a_choice_is_claimed_shown_and_withdrawn(run_cell: Callable[..., Any]) -> None:
@@ -141,7 +119,7 @@ def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
     assert claim.pid == k.value("__import__('os').getpid()")
 
 
-@pytest.mark.usefixtures("can_park")
+@needs_parking
 def test_a_published_notebook_says_that_its_memory_is_parked(
     run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any
 ) -> None:
@@ -158,3 +136,49 @@ def test_a_published_notebook_says_that_its_memory_is_parked(
     assert not claim.parked
     run_cell("%config GpuMagic.publish_notebook = False")
     run_cell("%gpu on -q")
+
+
+def test_a_claim_of_another_says_that_its_memory_is_parked(run_cell: Callable[..., Any]) -> None:
+    uuid = run_cell("%gpu -o -q").value[2].uuid
+    then = "claims.publish_notebook('eval.ipynb', busy=False); claims.set_parked(True)"
+    with claimed_by_another(uuid, then=then):
+        text = run_cell("%gpu").text
+        assert "GPU 2: claimed by eval.ipynb, parked, idle " in text
+    assert "claimed" not in run_cell("%gpu").text
+
+
+HOLD = """
+import os
+from gpumagic.selection.claim_folder import open_folder
+opened = open_folder(); folder = opened.__enter__()
+lock = folder.lock(10.0)
+assert lock.__enter__()
+pid = os.getpid()
+"""
+
+
+def test_a_kernel_that_is_killed_with_the_common_lock(
+    kernel: Callable[..., Any], child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """Others choose without it meanwhile, and different GPUs; afterwards nothing is left of it."""
+    environment = child_environment()
+    one, two, dead = (kernel(env=environment) for _ in range(3))
+    dead.run("%gpu auto -q")
+    dead.run(HOLD)
+    pid = dead.value("pid")
+
+    def auto(k: Any) -> str:
+        k.run("chosen = %gpu auto -o -q")
+        notes, uuid = k.value("(chosen.notes, chosen.devices[0].uuid)")
+        assert notes == ()
+        return str(uuid)
+
+    first = auto(one)
+    assert len({claim.uuids for claim in claims.all_claims()}) == 2
+    os.kill(pid, signal.SIGKILL)
+    dead.manager.cleanup_resources()
+    wait_for(lambda: len(claims.all_claims()) == 1)
+    assert auto(two) != first
+    assert {claim.pid for claim in claims.all_claims()} == {
+        k.value("__import__('os').getpid()") for k in (one, two)
+    }

@@ -13,6 +13,7 @@ from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.gpu import keep_variables
 from gpumagic.restart import variables as keep
 from tests.support.kernels import Kernel
+from tests.support.parking import needs_parking
 
 CELL = """
 import os, torch, numpy as np, torch.nn.functional as F
@@ -39,7 +40,10 @@ def test_what_is_on_the_host_survives_a_dead_context(kernel: Callable[..., Kerne
     shown = k.run("selection = %gpu reset --restart --keep all --blocking -o").text
     assert "Kept: " in shown
     assert "Lost: 5 variables (model, optimizer, inputs, stream, generator)." in shown
-    assert "Lost since the GPU could not be read any more: all." in shown
+    assert (
+        "Could not be kept, since the GPU could not be read any more: "
+        "model, optimizer, inputs, stream, generator."
+    ) in shown
     assert "Not kept: CUDA's random state of cuda:0, cuda:1 (it could not be read" in shown
     assert "CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel" in shown
     assert k.value("selection.lost") == ("model", "optimizer", "inputs", "stream", "generator")
@@ -73,8 +77,27 @@ def test_an_error_that_was_caught_and_no_line_has_shown(kernel: Callable[..., Ke
     shown = k.run("%gpu reset --restart --keep x a").text
     assert "Kept: a." in shown
     assert "Lost: 2 variables (x, b)." in shown
-    assert "Lost since the GPU could not be read any more: x." in shown
+    assert "Could not be kept, since the GPU could not be read any more: x." in shown
     assert k.value("(a, torch.ones(1, device='cuda').cpu().tolist())")[0] == 1
+
+
+@needs_parking
+def test_what_is_parked_survives_a_dead_context(kernel: Callable[..., Kernel]) -> None:
+    """Its content is in host memory: it is kept, and CUDA is asked nothing."""
+    k = kernel()
+    k.run(
+        "import builtins, torch\nfrom tests.virtual_gpu import World\n"
+        "builtins.end = lambda: World.current().end_context(710)\n"
+        "x = torch.arange(1000.).cuda(); y = x[3:9]; host = [1]"
+    )
+    k.run("%gpumem park -q")
+    k.run("end()")
+    (line,) = k.run("x.sum()", raising=False).shown.strip().splitlines()
+    assert "the cell was not run: parked memory cannot come back: CUDA error" in line
+    assert "%gpu reset --restart --keep all takes it along" in line
+    k.run("%gpu reset --restart --keep x y host")
+    assert k.value("(y.tolist(), x.device.type, host)") == ([3, 4, 5, 6, 7, 8], "cuda", [1])
+    assert k.value("y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()")
 
 
 @pytest.mark.own_process

@@ -11,6 +11,8 @@ import pytest
 
 from tests.restart import FREEZE
 from tests.support.kernels import Kernel
+from tests.support.parking import needs_parking
+from tests.virtual_gpu import World
 
 #: ``GPUMAGIC_TEST_KEEP_MIB=2048`` for the full size.
 MIB = int(os.environ.get("GPUMAGIC_TEST_KEEP_MIB", "128"))
@@ -320,3 +322,55 @@ def test_settings_of_the_session_are_restored(
     assert "numpy's formatter, pandas's option display.float_format." in shown  # without digits
     assert "Not loaded again: drawing_extension (ModuleNotFoundError" in shown
     assert k.value("str(torch.get_default_device())") == "cpu"
+
+
+PARKED = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+big, host = torch.zeros(64 * 2**20).cuda(), torch.ones(3)
+x = torch.arange(1000.).to("cuda:1")
+y = x.view(10, 100).t()
+sparse = torch.eye(4).to_sparse().cuda()
+weight = model.weight.tolist()
+free = torch.cuda.mem_get_info(0)[0] + torch.cuda.memory_reserved(0)
+"""
+
+
+@needs_parking
+def test_what_is_parked_is_kept_without_room_on_the_device(
+    kernel: Callable[..., Kernel], child_environment: Callable[..., dict[str, str]]
+) -> None:
+    """The bytes go from the host's copies to the file; what cannot is refused, and all is safe."""
+    environment = child_environment()
+    k, world = kernel(env=environment), World.current(environment)
+    k.run(PARKED)
+    free = k.value("free")
+    k.run("%gpumem park -q")
+    world.add_process(0, 4242, free - 2**20)
+    failed = k.run("%gpumem unpark", raising=False)
+    assert "everything stays parked" in failed.shown
+    failed = k.run("%gpu off --restart --keep sparse host", raising=False)
+    assert len(failed.shown.strip().splitlines()) == 1
+    assert "parked memory cannot come back: cuda:0 needs 256 MiB" in failed.shown
+    assert "Parked in host memory" in k.run("%gpumem").text
+    k.run("del sparse")
+    shown = k.run("%gpu 0,1 --restart --keep all").text
+    assert "On the CPU, since cuda:0 has too little free memory for it: 256 MiB." in shown
+    assert k.value("(big.numel(), str(x.device), str(big.device))") == (64 * 2**20, "cuda:1", "cpu")
+    assert k.value("x.tolist() == [*range(1000)] and y.t().tolist()[1][:2] == [100, 101]")
+    assert k.value("y.data_ptr() == x.data_ptr() and model.weight.tolist() == weight")
+    assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
+    assert "Parked" not in k.run("%gpumem").text
+
+
+@needs_parking
+def test_what_is_parked_is_kept_and_the_gpu_hidden(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch; x = torch.arange(1000.).cuda(); y = x[3:9]; z = torch.ones(2)")
+    k.run("%gpumem park -q")
+    shown = k.run("%gpu off --restart --keep x y z").text
+    assert "Tensors moved: cuda:0 → cpu." in shown
+    assert k.value("(y.tolist(), z.tolist(), str(x.device))") == (
+        *([3, 4, 5, 6, 7, 8], [1, 1], "cpu"),
+    )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
 
+from gpumagic.cuda.storages import PARKED
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
+from tests.support.parking import needs_parking
+from tests.support.shells import second_shell
 
-pytestmark = pytest.mark.usefixtures("can_park")
+pytestmark = needs_parking
 
 MIB = 2**20
 SETUP = """
@@ -78,20 +83,71 @@ def test_unpark(cells: Callable[..., Any]) -> None:
     assert not parked()
 
 
-def test_no_room_before_a_cell(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
-    """The cell runs; what it does to a parked tensor fails in one clear line."""
-    cells("big = torch.zeros(64 * 2**20).cuda()")
+@contextmanager
+def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator[None]:
+    """256 MiB and ``x`` are parked, and another process has taken the memory."""
+    cells("big, begun = torch.zeros(64 * 2**20).cuda(), []")
     cells("%gpumem park -q")
     virtual_gpu.add_process(0, 4242, torch.cuda.mem_get_info(0)[0] - MIB)
-    ran = cells("n\nuses()", raising=False)
-    assert "parked memory cannot come back" in ran.stderr
-    assert "everything stays parked" in str(ran.error)
-    assert parked()
-    virtual_gpu.end_process(4242)
+    try:
+        yield
+    finally:
+        virtual_gpu.end_process(4242)
+        cells("%gpumem unpark -q")
+        cells("del big, begun")
+        cells("%gpumem free -q")
+
+
+def test_no_room_before_a_cell_which_is_not_run(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
+) -> None:
+    """One line, with who holds the memory; the cell has done nothing, and all stays parked."""
+    with no_room(cells, torch, virtual_gpu):
+        ran = cells("begun.append(1)\nuses()", raising=False)
+        assert ip.user_ns["begun"] == []
+        (line,) = ran.stdout.strip().splitlines()
+        assert line.startswith("%gpumem: the cell was not run: parked memory cannot come back: ")
+        assert "(pid 4242" in line
+        assert "everything stays parked, and %gpumem unpark --wait brings it back" in line
+        assert ran.error is not None
+        assert str(ran.error) in line
+        assert parked()
+        # What needs no GPU memory runs, also where the cell before was rejected, or no Python.
+        cells("1 +", raising=False)
+        assert cells("plain(1)").value == 4
+        assert ip.ast_transformers == []
     assert cells("uses()").value == 499500.0
-    del ran
-    cells("del big")
-    cells("%gpumem free -q")
+
+
+def test_no_room_within_a_cell(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
+) -> None:
+    """What it does to a parked tensor fails; our frames are not in the traceback."""
+    cells("import builtins\nbuiltins.use = uses")  # by a name that says nothing of tensors
+    with no_room(cells, torch, virtual_gpu):
+        try:
+            ran = cells("use()", raising=False)
+        finally:
+            del builtins.use  # type: ignore[attr-defined]
+        assert "everything stays parked" in str(ran.error)
+        assert "def uses(): return x.cpu()" in ran.stdout
+        assert "gpumagic/" not in ran.stdout
+        assert parked()
+
+
+def test_no_room_to_unload(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
+    """Nothing is undone, and one line says what to type."""
+    with no_room(cells, torch, virtual_gpu):
+        for line in ("%unload_ext gpumagic", "%reload_ext gpumagic"):
+            with pytest.raises(UsageError, match="gpumagic stays loaded: parked memory cannot "):
+                cells(line)
+            assert parked()
+        assert "Parked in host memory" in cells("%gpumem").text
+    assert cells("uses()").value == 499500.0
+    cells("%gpumem park -q")
+    cells("%unload_ext gpumagic")
+    assert not parked()
+    cells("%load_ext gpumagic")
 
 
 def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
@@ -197,5 +253,151 @@ def test_an_interrupt_says_where_the_memory_is(
         patch.setattr(PARKING, "_bring_back", interrupted)
         with pytest.raises(UsageError, match="interrupted; the memory is parked"):
             run_cell("%gpumem unpark")
-        assert "interrupted; the memory is parked" in run_cell("1 + x.dim()").stderr
+        ran = run_cell("shape = x.shape", raising=False)
+        assert ran.stdout == (
+            "%gpumem: the cell was not run: interrupted; the memory is parked; %gpumem unpark "
+            "brings it back\n"
+        )
+        assert "shape" not in ip.user_ns
+        with pytest.raises(UsageError, match="stays loaded: interrupted; the memory is parked"):
+            run_cell("%unload_ext gpumagic")
     run_cell("%gpumem unpark -q")
+
+
+CALLBACKS = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1); pool.submit(int).result()
+said = []
+def opened(comm, message):
+    @comm.on_msg
+    def _(message):
+        comm.send({"sum": x.cpu().sum().item()})
+get_ipython().kernel.comm_manager.register_target("use", opened)
+stop = threading.Event()
+def train():
+    weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+    while not stop.wait(0.001):
+        (weight @ weight).sum().backward()
+thread = threading.Thread(target=train)
+"""
+
+
+def test_training_in_a_thread_and_callbacks_of_widgets(kernel: Callable[..., Any]) -> None:
+    """A thread that trains refuses it; what a front end calls has its memory at the first use."""
+    k = kernel()
+    k.run(SETUP)
+    k.run(f"{CALLBACKS}\nthread.start()")
+    (line,) = k.run("%gpumem park", raising=False).shown.strip().splitlines()
+    assert "nothing was parked: the running thread " in line
+    assert "and may use the GPU; end it first" in line
+    k.run("stop.set(); thread.join()")
+    client = k.client
+
+    def send(kind: str, **content: Any) -> str:
+        message = client.session.msg(kind, {"comm_id": "one", **content})
+        client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    k.wait_idle(send("comm_open", target_name="use", data={}))
+    k.run("%gpumem park -q")
+    assert "Parked in host memory" in k.run("%gpumem").text
+    answers = k.wait_idle(send("comm_msg", data={}))
+    assert [each["data"] for each in answers if each.get("comm_id")] == [{"sum": 499500.0}]
+    assert k.run("%gpumem unpark").text == "Nothing is parked."
+    # A thread that waits in a library is not seen; a cell that names its pool brings all back.
+    k.run("%gpumem park -q")
+    ran = k.run("print(pool.submit(uses).result())")
+    assert ran.stdout == "499500.0\n"
+    assert "Brought back" in ran.text
+    # What such a thread is told by a callback is refused in one line, and all stays parked.
+    k.run(
+        "def later():\n    try:\n        pool.submit(uses).result()\n"
+        "    except RuntimeError as error:\n        said.append(str(error))\n"
+        "def calls(comm, message): comm.on_msg(lambda message: later())\n"
+        "get_ipython().kernel.comm_manager.register_target('thread', calls)"
+    )
+    k.wait_idle(send("comm_close", data={}))
+    k.wait_idle(send("comm_open", target_name="thread", data={}))
+    k.run("%gpumem park -q")
+    k.wait_idle(send("comm_msg", data={}))
+    assert "Parked in host memory" in k.run("%gpumem").text
+    (said,) = k.value("said")
+    assert said.splitlines()[0] == PARKED
+    # Sent as torch.multiprocessing sends it; no other process has to have it yet.
+    k.run("sent = torch.multiprocessing.reductions.reduce_tensor(x)")
+    (line,) = k.run("%gpumem park", raising=False).shown.strip().splitlines()
+    assert "nothing was parked: another process uses tensors of this one" in line
+
+
+DEBUGGED = """
+import asyncio, pathlib
+from gpumagic.magics.gpumem import park
+idle, ended = park.of_shell(get_ipython())._idle, []
+restart = idle._restart
+idle._restart = lambda: (ended.append(idle._busy), restart())
+async def watch(path, done):
+    while not done():
+        await asyncio.sleep(0.01)
+    pathlib.Path(path).write_text(str(torch.cuda.memory_reserved()))
+"""
+
+
+def test_no_parking_by_itself_while_a_debugger_is_attached(
+    kernel: Callable[..., Any], tmp_path: Path
+) -> None:
+    """debugpy, as a front end starts it; after it has gone the memory is parked."""
+    k = kernel(fresh=True)
+    k.run(SETUP)
+    client, number = k.client, iter(range(1, 100))
+
+    def debug(command: str, **arguments: Any) -> None:
+        request = {"type": "request", "command": command, "arguments": arguments}
+        message = client.session.msg("debug_request", {**request, "seq": next(number)})
+        client.control_channel.send(message)
+        reply = client.get_control_msg(timeout=PATIENCE)["content"]
+        assert reply.get("success"), reply
+
+    def waits_for(path: Path) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while not path.exists() or not path.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return int(path.read_text())
+
+    debug(
+        "initialize",
+        **{"clientID": "test", "clientName": "test", "adapterID": "", "pathFormat": "path"},
+        **{"linesStartAt1": True, "columnsStartAt1": True, "supportsVariableType": True},
+    )
+    debug("attach")
+    debug("configurationDone")
+    k.run("%gpumem park --after 50ms")
+    k.run(DEBUGGED)
+    seen = tmp_path / "seen"
+    k.run(f"ended.clear(); task = asyncio.ensure_future(watch({str(seen)!r}, lambda: ended[3:]))")
+    assert waits_for(seen) > 0
+    debug("disconnect", restart=False, terminateDebuggee=False)
+    done = tmp_path / "done"
+    gone = "lambda: not torch.cuda.memory_reserved()"
+    k.run(f"task = asyncio.ensure_future(watch({str(done)!r}, {gone}))")
+    assert waits_for(done) == 0
+    assert k.run("print(uses())").stdout == "499500.0\n"
+
+
+def test_two_shells_in_one_process(cells: Callable[..., Any], ip: Any) -> None:
+    """What one has parked comes back for the other, and when that is unloaded."""
+    with second_shell() as other:
+        other.user_ns["x"] = ip.user_ns["x"]
+        cells("%gpumem park -q")
+        with pytest.raises(UsageError, match="parked already"):
+            other.run_line_magic("gpumem", "park -q")
+        result = other.run_cell("y = x.cpu().sum().item()")
+        assert result.success
+        assert other.user_ns["y"] == 499500.0
+        assert not parked()
+        cells("%gpumem park -q")
+        other.extension_manager.unload_extension("gpumagic")
+        assert not parked()
+        cells("%gpumem park -q")
+        assert cells("uses()").value == 499500.0

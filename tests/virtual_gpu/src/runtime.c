@@ -724,6 +724,25 @@ VG_EXPORT int cudaEventRecordWithFlags(struct vg_event *event, struct vg_stream 
     return keep(engine->event_record(event, stream));
 }
 
+/* The sender's side of CUDA IPC: handles that no other process can open, since memory is private. */
+struct ipc_handle { char content[64]; };
+
+VG_EXPORT int cudaIpcGetMemHandle(struct ipc_handle *handle, void *pointer)
+{
+    CALL(cudaIpcGetMemHandle);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &pointer, sizeof pointer);
+    return VG_OK;
+}
+
+VG_EXPORT int cudaIpcGetEventHandle(struct ipc_handle *handle, struct vg_event *event)
+{
+    CALL(cudaIpcGetEventHandle);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &event, sizeof event);
+    return VG_OK;
+}
+
 VG_EXPORT int cudaEventQuery(struct vg_event *event)
 {
     CALL(cudaEventQuery);
