@@ -15,7 +15,21 @@ _TOGETHER = (
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_options.py",  # a kernel
+    "tests/test_imports.py",  # the syntax trees of the package
 )
+#: Beginnings of the names of tests that take long, but would come last: all workers end together.
+_FIRST = (
+    "tests/tools/test_demo.py",
+    "tests/support/test_ending.py",
+    "tests/virtual_gpu/test_processes.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker: the same order in each."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
