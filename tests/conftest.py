@@ -71,8 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the tests themselves, a million objects, out of each garbage collection."""
+    """Leave the tests themselves, very many objects, out of each garbage collection."""
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Have the end of Python collect them: extension modules tell what is left then."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
