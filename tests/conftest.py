@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -67,6 +68,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("hardware"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves, very many objects, out of each garbage collection."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Have the end of Python collect them: extension modules tell what is left then."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -177,7 +177,7 @@ def run(ip: InteractiveShell, run_cell: Callable[..., Ran]) -> Callable[..., Ran
     def run(cluster: Cluster, source: str, **options: Any) -> Ran:
         if cluster not in chosen:
             chosen[:] = [cluster]
-            run_cell(f"%gpu cluster -q {cluster.file}")
+            run_cell(f"%gpu cluster -q '{cluster.file}'")
         return run_cell(source, **options)
 
     return run

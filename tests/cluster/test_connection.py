@@ -61,7 +61,7 @@ def test_no_such_file(run_cell: Run, tmp_path: Path) -> None:
         run_cell("%gpu cluster nowhere.json")
     (tmp_path / "wrong.json").write_text('{"a": 1}')
     with pytest.raises(UsageError, match=r"wrong\.json is no connection file of ipyparallel's"):
-        run_cell(f"%gpu cluster {tmp_path / 'wrong.json'}")
+        run_cell(f"%gpu cluster '{tmp_path}/wrong.json'")
 
 
 def test_the_cluster_of_a_profile(

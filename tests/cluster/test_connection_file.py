@@ -30,25 +30,25 @@ def test_a_connection_file_that_others_may_have_written(
     for mode in (0o620, 0o602, 0o666):
         file.chmod(mode)
         with pytest.raises(UsageError) as raised:
-            run_cell(f"%gpu cluster {file}")
+            run_cell(f"%gpu cluster '{file}'")
         assert str(raised.value).startswith(
             f"{file} is not used, since others have access to it (mode {mode:04o}): "
         )
     file.chmod(0o644)
-    assert "2 engines on 1 host" in run_cell(f"%gpu cluster {file}").text
+    assert "2 engines on 1 host" in run_cell(f"%gpu cluster '{file}'").text
     if os.geteuid() == 0:
         stranger = tmp_path / "stranger.json"
         stranger.write_text(two_engines.file.read_text())
         os.chown(stranger, UID, UID)
         with pytest.raises(UsageError, match=rf"it belongs to another user \(uid {UID}\)"):
-            run_cell(f"%gpu cluster {stranger}")
+            run_cell(f"%gpu cluster '{stranger}'")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "3", '{"a": NaN}', "", "\0", '{"key": []}'])
 def test_an_invalid_connection_file(run_cell: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.json").write_text(text)
     with pytest.raises(UsageError, match=r"odd\.json is no connection file of ipyparallel's"):
-        run_cell(f"%gpu cluster {tmp_path / 'odd.json'}")
+        run_cell(f"%gpu cluster '{tmp_path}/odd.json'")
 
 
 #: As a controller writes it, without its secrets.
@@ -81,7 +81,7 @@ def test_a_connection_file_runs_nothing(
     file = tmp_path / "c.json"
     file.write_text(json.dumps({**_FILE, name: value}))
     with pytest.raises(UsageError, match=rf"^c\.json is not used: its '{name}' is .+, not .+$"):
-        run_cell(f"%gpu cluster {file}")
+        run_cell(f"%gpu cluster '{file}'")
 
 
 def test_what_a_client_is_told_of_a_connection_file(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_whatever_a_client_raises_is_one_line(
     file = tmp_path / "c.json"
     file.write_text(json.dumps(_FILE))
     with pytest.raises(UsageError) as raised:
-        run_cell(f"%gpu cluster {file}")
+        run_cell(f"%gpu cluster '{file}'")
     first = str(error).splitlines()[0]
     assert str(raised.value) == f"cannot connect by c.json: {type(error).__name__}: {first}"

@@ -267,7 +267,7 @@ def test_a_controller_that_has_ended(
     with pytest.raises(UsageError, match=r"the controller .* does not answer: has it ended\?"):
         run(two_engines, "%gpu cluster --timeout 1s")
     with pytest.raises(UsageError, match="does not answer: has it ended"):
-        run(two_engines, f"%gpu cluster {two_engines.file}")
+        run(two_engines, f"%gpu cluster '{two_engines.file}'")
 
 
 def test_an_engine_that_goes_between_two_questions(

@@ -165,7 +165,7 @@ def test_driver_too_old(diagnosed: Diagnosed) -> None:
 
 
 def test_hidden(diagnosed: Diagnosed) -> None:
-    report = diagnosed(env={"CUDA_VISIBLE_DEVICES": "-1"})
+    report = diagnosed("import torch", env={"CUDA_VISIBLE_DEVICES": "-1"})
     assert "every GPU is hidden from this process: CUDA_VISIBLE_DEVICES=-1" in report["verdict"]
     assert report["findings"]["CUDA_VISIBLE_DEVICES"]["remedy"] == "%gpu on"
 

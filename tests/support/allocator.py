@@ -54,6 +54,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
     LEDGER.release()
     clear(torch)
+    gc.freeze()
 
 
 def clear(torch: ModuleType) -> None:
@@ -64,6 +65,7 @@ def clear(torch: ModuleType) -> None:
         torch.cuda.empty_cache()
         if not any(torch.cuda.memory_reserved(ordinal) for ordinal in (0, 1)):
             break
+        gc.unfreeze()
     for ordinal in (0, 1):
         torch.cuda.reset_peak_memory_stats(ordinal)
         torch.cuda.reset_accumulated_memory_stats(ordinal)

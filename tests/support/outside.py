@@ -23,7 +23,7 @@ _NAMES = re.compile(
     # What Python does before the first line of a test.
     r"|PYTHON(WARNINGS|STARTUP|INSPECT|OPTIMIZE|IOENCODING|BREAKPOINT|SAFEPATH|_COLORS|_BASIC_REPL)"
     # How wide and how coloured.
-    r"|COLUMNS|LINES|FORCE_COLOR|CLICOLOR.*|TTY_.*"
+    r"|COLUMNS|LINES|FORCE_COLOR|NO_COLOR|CLICOLOR.*|TTY_.*"
 )
 
 

@@ -7,12 +7,9 @@ may end the process, or leave torch's allocator as no other test expects it.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
-
-from tests.support.kernels import ROOT
 
 _INSIDE = "GPUMAGIC_TEST_IN_ITS_OWN_PROCESS"
 
@@ -25,14 +22,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("own_process") is None or os.environ.get(_INSIDE):
         return None
-    done = subprocess.run(
+    from tests.support import forks
+    from tests.support.kernels import python_environment
+
+    done = forks.run(
         [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
-        cwd=ROOT,
-        env={**os.environ, _INSIDE: "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        env=python_environment({**os.environ, _INSIDE: "1"}),
     )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     assert "1 passed" in done.stdout

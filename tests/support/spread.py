@@ -15,7 +15,21 @@ _TOGETHER = (
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_options.py",  # a kernel
+    "tests/test_imports.py",  # the syntax trees of the package
 )
+#: Beginnings of the names of tests that take long, but would come last: all workers end together.
+_FIRST = (
+    "tests/tools/test_demo.py",
+    "tests/support/test_ending.py",
+    "tests/virtual_gpu/test_processes.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker: the same order in each."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -25,9 +39,49 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
-        """Makes a scope of each of `_TOGETHER`, and one of every other test."""
+        """Makes a scope of each of `_TOGETHER`, and one of every other test.
+
+        What a worker has done is removed from its work. xdist keeps it, which makes each step
+        longer than the last one; and where a worker dies, xdist gives out all of its scopes again,
+        also those of which nothing is left to do, and one to each worker: they wait for ever.
+        """
 
         def _split_scope(self, nodeid: str) -> str:
             return next((each for each in _TOGETHER if nodeid.startswith(each)), nodeid)
+
+        def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+            self._remove(node, self.registered_collections[node][item_index])
+            self._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Return the test in which this worker died, if any; the rest goes to the others."""
+            work = self.assigned_work[node]
+            crashed = next((test for tests in work.values() for test in tests), None)
+            if crashed is not None:
+                self._remove(node, crashed)
+            del self.assigned_work[node]
+            for scope, tests in reversed(work.items()):
+                self.workqueue[scope] = tests
+                self.workqueue.move_to_end(scope, last=False)
+            for other in self.nodes:
+                self._reschedule(other)
+            return crashed
+
+        def _reschedule(self, node: Any) -> None:
+            """Give a worker what it needs: it begins a test when it knows the next one."""
+            # One that replaces a dead worker may not have collected the tests yet.
+            if node.shutting_down or node not in self.registered_collections:
+                return
+            while self.workqueue and self._pending_of(self.assigned_work[node]) <= 2:
+                self._assign_work_unit(node)
+            if not self.workqueue:
+                node.shutdown()
+
+        def _remove(self, node: Any, test: str) -> None:
+            scope = self._split_scope(test)
+            tests = self.assigned_work[node][scope]
+            del tests[test]
+            if not tests:
+                del self.assigned_work[node][scope]
 
     return Scheduling(config, log)

@@ -89,7 +89,12 @@ class _Hidden(MetaPathFinder, Loader):
         return {name for group in self._groups.values() for name in group}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if self.module(name) is not None else None
+        module = self.module(name)
+        if module is None:
+            return None
+        spec = ModuleSpec(name, self, origin=module.__spec__.origin)
+        spec.submodule_search_locations = module.__spec__.submodule_search_locations
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> Any:
         module = self.module(spec.name)

@@ -147,6 +147,7 @@ def test_warnings_are_errors() -> None:
 def test_variables_of_the_caller_are_removed(tmp_path: Path) -> None:
     """Those that every machine sets differently stay; those that tests set do not."""
     stays = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MPLBACKEND", "PYTHONSTARTUP", "COLUMNS"]
+    stays += ["NO_COLOR", "FORCE_COLOR"]
     comes = ["HOME", "PATH", "LC_ALL", "TZ", "TERM", "PYTHONPATH", "XDG_CACHE_HOME"]
     assert [*outside.left(dict.fromkeys([*comes, *stays], "x"))] == comes
     assert not {*stays} & {*os.environ}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -96,6 +97,13 @@ def test_a_fork_and_a_fresh_kernel_agree(kernel: Callable[..., Kernel]) -> None:
 def test_torch_appears_at_its_import(kernel: Callable[..., Kernel]) -> None:
     k = kernel(load=False)
     k.run("import sys\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules")
+    found = "__import__('importlib.util').util.find_spec({!r})"
+    for name in ("torch", "numpy"):
+        place = importlib.util.find_spec(name)
+        assert place is not None
+        for attribute in ("origin", "submodule_search_locations"):
+            assert k.value(f"{found.format(name)}.{attribute}") == getattr(place, attribute)
+    assert k.value("'torch' not in sys.modules and 'numpy' not in sys.modules")
     k.run("import numpy")
     assert k.value("numpy is sys.modules['numpy'] and 'torch' not in sys.modules")
     k.run("import torch.cuda")

@@ -108,17 +108,6 @@ def test_unloading_withdraws_the_claim(ip: Any, run_cell: Callable[..., Any]) ->
     run_cell("%load_ext gpumagic")
 
 
-def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Any]) -> None:
-    k = kernel()
-    k.run("import torch; x = torch.ones(3, device='cuda')")
-    assert claims.all_claims() == []
-    k.run("%gpu 1 -q")
-    assert claims.all_claims() == [], "it is too late, so nothing is claimed"
-    k.run("%gpu 1 --restart -q")
-    (claim,) = claims.all_claims()
-    assert claim.pid == k.value("__import__('os').getpid()")
-
-
 @needs_parking
 def test_a_published_notebook_says_that_its_memory_is_parked(
     run_cell: Callable[..., Any], ip: Any, virtual_gpu: Any

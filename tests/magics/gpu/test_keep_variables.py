@@ -191,8 +191,12 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert "On the CPU, since cuda:0 has too little free memory for it: 100 MiB." in shown
     assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
     assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
-    # Of a GPU without a context too; and of a hidden one it is said.
-    k.run("%gpu 1,2 --restart")
+
+
+def test_the_random_state_of_a_hidden_gpu_is_not_kept(kernel: Callable[..., Kernel]) -> None:
+    """That of a GPU without a context is."""
+    k = kernel()
+    k.run("%gpu 1,2 -q")
     k.run("import torch; torch.cuda.init(); torch.cuda.manual_seed_all(5)")
     k.run("state = torch.cuda.get_rng_state(1)")
     k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
@@ -200,8 +204,11 @@ def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
     assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
     assert "Kept without pinned memory: pinned, pinned_too." in shown
     assert k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
-    # Not in use yet, but seeded.
-    k.run("%gpu 3 --restart")
+
+
+def test_a_seed_for_gpus_that_are_not_in_use_yet(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("%gpu 3 -q")
     k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7); small = {'epoch': 7}")
     k.run(FREEZE)
     shown = k.run("%gpu 2 --restart --keep small").text

@@ -11,6 +11,7 @@ from typing import Any
 import ipykernel
 import pytest
 
+from gpumagic.selection import claims
 from tests.restart import FREEZE, SEES, report
 from tests.support.kernels import Kernel
 from tests.support.terminal import Terminal
@@ -288,3 +289,14 @@ def test_a_saved_choice_of_another_user_is_not_applied(kernel: Callable[..., Ker
     assert k.run("%load_ext gpumagic").stdout == ""
     assert k.run(SEES).stdout == "None False\n"
     kept.unlink()
+
+
+def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch; x = torch.ones(3, device='cuda')")
+    assert claims.all_claims() == []
+    k.run("%gpu 1 -q")
+    assert claims.all_claims() == [], "it is too late, so nothing is claimed"
+    k.run("%gpu 1 --restart -q")
+    (claim,) = claims.all_claims()
+    assert claim.pid == k.value("__import__('os').getpid()")

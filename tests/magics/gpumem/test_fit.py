@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ def torch(ip: Any, virtual_gpu: Any) -> Iterator[Any]:
     torch.empty(1, device="cuda:0")
     torch.cuda.empty_cache()
     ip.user_ns["torch"] = torch
+    # Each search for the largest value collects all garbage, a second where much is loaded.
+    gc.freeze()
     yield torch
     LIMIT.lift()
     torch.cuda.empty_cache()

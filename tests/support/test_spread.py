@@ -1,0 +1,65 @@
+"""The tests of a worker that dies are run by the others."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support import spread
+from tests.support.device import ROOT
+
+#: In the middle of its tests: some are done, and a worker has more of them waiting.
+_INNER = """
+import os, signal
+import pytest
+
+@pytest.mark.parametrize("number", range(24))
+def test_it(number):
+    if number == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "file", ["test_alone.py", "tests/cluster/test_inner.py"], ids=["one by one", "together"]
+)
+def test_a_worker_that_dies_fails_one_test(tmp_path: Path, file: str, workers: int) -> None:
+    """Each case starts pytest, which needs no virtual GPU, and nothing but the scheduler."""
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(_INNER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    options = ["-n", str(workers), "--dist", "loadgroup", "-p", "tests.support.spread", "-rA"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
+        cwd=tmp_path,
+        env={**env, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=150,  # it would never end
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    ran = re.findall(r"^(PASSED|FAILED) .*\[(\d+)\]", done.stdout, re.MULTILINE)
+    assert sorted((int(number), how) for how, number in ran) == [
+        (number, "FAILED" if number == 12 else "PASSED") for number in range(24)
+    ], done.stdout
+    assert re.search(r"worker 'gw\d' crashed while running .*\[12\]", done.stdout)
+
+
+def test_long_tests_do_not_come_last() -> None:
+    """In a worker; others keep their order."""
+    names = ["tests/a.py::b", "tests/tools/test_demo.py::c", "tests/a.py::a", "tests/z.py::z"]
+    items: Any = [SimpleNamespace(nodeid=name) for name in names]
+    spread.pytest_collection_modifyitems(cast("Any", SimpleNamespace()), items)
+    assert [item.nodeid for item in items] == names
+    spread.pytest_collection_modifyitems(cast("Any", SimpleNamespace(workerinput={})), items)
+    assert [item.nodeid for item in items] == [names[1], names[0], *names[2:]]
