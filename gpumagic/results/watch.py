@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("GPU", "right"),
-    Column("CUDA"),
-    Column("Utilisation, mean", "right"),
-    Column("highest", "right"),
+    Column("Device"),
+    Column("Util, mean", "right"),
+    Column("Util, highest", "right"),
     Column("Mine, highest", "right", rank=1),
     Column("Others, highest", "right", rank=2),
     Column("Power, highest", "right", rank=3),

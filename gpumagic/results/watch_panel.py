@@ -20,12 +20,12 @@ _COLD, _HOT = 20, 95
 _watts, _celsius = partial(rounded, unit="W"), partial(rounded, unit="°C")
 _COLUMNS = (
     Column("GPU", "right"),
-    Column("CUDA"),
-    Column("Utilisation"),
+    Column("Device"),
+    Column("Util"),
     Column("Mine"),
     Column("Others"),
     Column("Power"),
-    Column("Temperature"),
+    Column("Temp"),
 )
 
 
@@ -85,7 +85,7 @@ class WatchPanel(Result):
         current = seen[-1][1] if seen else None
         if current is None or current.error is not None:
             error = "not listed" if current is None else current.error
-            return [*first, Cell(str(error), "bad"), *[Cell(DASH, "dim")] * 4]
+            return [*first, Cell(f"✗ {error}", "bad"), *[Cell(DASH, "dim")] * 4]
         total, limit = device.memory_total, device.power_limit
         return [
             *first,
