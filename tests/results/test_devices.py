@@ -124,7 +124,7 @@ def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
     assert lines[5:] == [
         f"! Gated: '%gpu off --soft' allows new work on {names}; to lift that: %gpu on",
         "Behind the gate this kernel sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
-        "driver does not say whether it is initialised.",
+        "driver does not report whether it is initialised.",
     ]
 
 
