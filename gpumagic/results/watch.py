@@ -135,7 +135,7 @@ class WatchHistory(Result):
         known = [each for each in self.of_device(device.index) if each is not None]
         return [
             Cell(str(device.index), "strong"),
-            _ordinal(device),
+            ordinal_cell(device),
             Cell(percent(self._mean(device.index))),
             Cell(percent(_highest(each.utilization for each in known))),
             Cell(bytes_(_highest(each.memory_own for each in known))),
@@ -249,7 +249,8 @@ class WatchHistory(Result):
         }
 
 
-def _ordinal(device: WatchedDevice) -> Cell:
+def ordinal_cell(device: WatchedDevice) -> Cell:
+    """Return a device's CUDA ordinal, or that it is hidden."""
     if device.ordinal is not None:
         return Cell(f"cuda:{device.ordinal}", "good")
     return Cell("hidden" if device.visible is False else DASH, "dim")

@@ -11,7 +11,7 @@ from typing import Any
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
 from gpumagic.render.units import bytes_, percent, rounded
 from gpumagic.results.base import Result
-from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice
+from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice, ordinal_cell
 
 #: Seconds that the curves show.
 _SECONDS = 60.0
@@ -76,10 +76,7 @@ class WatchPanel(Result):
 
     def _row(self, device: WatchedDevice) -> list[Cell]:
         style: Style = "dim" if device.visible is False else ""
-        cuda = Cell("hidden" if device.visible is False else DASH, "dim")
-        if device.ordinal is not None:
-            cuda = Cell(f"cuda:{device.ordinal}", "good")
-        first = [Cell(str(device.index), style or "strong"), cuda]
+        first = [Cell(str(device.index), style or "strong"), ordinal_cell(device)]
         latest = self.samples[-1].time if self.samples else 0.0
         seen = [(latest - each.time, each.of_device(device.index)) for each in self.samples]
         current = seen[-1][1] if seen else None
