@@ -146,7 +146,7 @@ def test_results_go_where_the_options_say(two_engines: Cluster, run: Run) -> Non
     assert ran.text == ""
     assert isinstance(ran.value, ClusterTiming)
     ran = run(two_engines, "%%cudatime --cluster\nx = 1")
-    assert "over the engines" in ran.text
+    assert "Over the engines" in ran.text
     assert ran.value is None
     assert "<table" in ran.html
 

@@ -42,7 +42,7 @@ def test_a_higher_peak_fails(measured: Run) -> None:
     assert measured("--against peak.json --fail-above 10%", 44).error is None
     failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
     assert type(failed.error) is gpumagic.RegressionError
-    assert str(failed.error) == "cuda:0: peak 46.0 MiB, stored 40.0 MiB; allowed: 10% more"
+    assert str(failed.error) == "cuda:0: peak 46.0 MiB, stored 40.0 MiB; allowed: 10 % more"
 
 
 @pytest.mark.parametrize(
