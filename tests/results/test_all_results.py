@@ -40,7 +40,7 @@ HEADERS = {
     *("Check", "Found", "To do"),
 }
 #: Those that name what the table is about.
-NAMING = re.compile(r"cuda:\d+( (gave|would give) back)?|Compared with \w+")
+NAMING = re.compile(r"cuda:\d+( (freed|would free))?|Compared with \w+")
 OF_USER = {"Fit": "batch"}
 
 
