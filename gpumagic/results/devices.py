@@ -218,7 +218,7 @@ def _devices(table: DeviceTable) -> list[Block]:
 def _row(device: Device, *, gated: bool) -> list[Cell]:
     if device.error is not None:
         blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
-        error = Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
+        error = error_cell(device.error)
         return [Cell(str(device.index)), _ordinal(device, gated), error, *blank]
     hidden: Style = "dim" if device.visible is False else ""
     return [
@@ -231,6 +231,11 @@ def _row(device: Device, *, gated: bool) -> list[Cell]:
         Cell(rounded(device.temperature, "°C"), hidden),
         Cell(_power(device), hidden),
     ]
+
+
+def error_cell(error: str) -> Cell:
+    """Return a cell with a device's error in place of its figures."""
+    return Cell(f"✗ {_short(error)}", "bad", whole=error)
 
 
 def _short(error: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
 from gpumagic.render.units import bytes_, percent, rounded
 from gpumagic.results.base import Result
+from gpumagic.results.devices import error_cell
 from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice, ordinal_cell
 
 #: Seconds that the curves show.
@@ -80,9 +81,9 @@ class WatchPanel(Result):
         latest = self.samples[-1].time if self.samples else 0.0
         seen = [(latest - each.time, each.of_device(device.index)) for each in self.samples]
         current = seen[-1][1] if seen else None
-        if current is None or current.error is not None:
-            error = "not listed" if current is None else current.error
-            return [*first, Cell(f"✗ {error}", "bad"), *[Cell(DASH, "dim")] * 4]
+        error = "not listed" if current is None else current.error
+        if error is not None:
+            return [*first, error_cell(error), *[Cell(DASH, "dim")] * 4]
         total, limit = device.memory_total, device.power_limit
         return [
             *first,

@@ -91,5 +91,13 @@ def test_what_is_not_known() -> None:
     assert "0 " not in rows[0][3:]
 
 
+def test_a_long_error_leaves_the_other_figures_their_width() -> None:
+    error = "the GPU is lost: it needs a reset, or the machine a reboot"
+    lost = UtilizationSample(NOW, (DeviceSample(0, error=error),))
+    html = as_html(WatchPanel(DEVICES[:1], (lost,), 1.0))
+    assert f'<span title="{error}"' in html
+    assert ">✗ the GPU is lost: it …<" in html
+
+
 def test_no_device() -> None:
     assert as_text(WatchPanel((), (), 1.0), 200).startswith("● running · no sample yet")
