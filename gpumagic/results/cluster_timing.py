@@ -226,7 +226,8 @@ def _summary(result: ClusterTiming) -> list[Block]:
         where = f"engine {slowest.engine} on {slowest.host}"
         if straggler is slowest:
             times = result.seconds[slowest.engine] / statistics.median(result.seconds.values())
-            blocks.append(Line.of(f"straggler: {where} took {times:.1f} × the median", "warn"))
+            more = f"{times:.1f}\N{MULTIPLICATION SIGN} the median"
+            blocks.append(Line.of(f"straggler: {where} took {more}", "warn"))
         else:
             blocks.append(Line.of(f"slowest: {where}", "dim"))
     if result.host_bound:

@@ -37,7 +37,7 @@ CPU                 1.50 s    1.00 s    2.00 s
             0  alpha     1    1.00 s  1.00 s  1.00 s  the GPU
           ! 1  alpha     0  ≤ 2.00 s  2.00 s  2.00 s  the host
 ✗ 2 (partial)  beta      –    500 ms  500 ms  500 ms  –
-straggler: engine 1 on alpha took 1.3 × the median
+straggler: engine 1 on alpha took 1.3× the median
 host-bound, the GPU waits for work to be launched: engine 1
 the engines started when the cell reached them; ranks of a process group (%gpu dist init) start together
 engine 0
