@@ -53,7 +53,7 @@ def result_types() -> set[str]:
             yield each
             yield from below(each)
 
-    ours = (each for each in below(Result) if each.__module__.startswith("gpumagic."))
+    ours = (each for each in below(Result) if each.__module__.startswith("gpumagic.results."))
     return {each.__name__ for each in ours if each._blocks is not Result._blocks}
 
 
