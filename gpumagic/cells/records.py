@@ -10,8 +10,8 @@ _Record = TypeVar("_Record")
 
 #: The most cells that are recorded.
 MAX_CELLS = 10_000
-#: The most characters of a first line.
-_LONGEST = 80
+#: The most characters of a first line; tables show fewer, and these on hover.
+_LONGEST = 500
 
 
 class CellRecords(Generic[_Record]):

@@ -49,7 +49,7 @@ class InitLocation(NamedTuple):
 
 
 #: The most characters of a statement that are shown.
-_LONGEST = 80
+_LONGEST = 500
 
 
 class _Running(NamedTuple):

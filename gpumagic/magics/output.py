@@ -47,6 +47,20 @@ def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None)
         show(shell, line, metadata)
 
 
+def say(shell: Any, line: str) -> None:
+    """Show a line of text: what is printed in a notebook is broken within words."""
+    if not hasattr(shell, "kernel"):
+        print(line)
+        return
+    from IPython.display import display
+
+    from gpumagic.render import html
+    from gpumagic.render.blocks import Line
+
+    bundle = {"text/plain": line, "text/html": html.render([Line.of(line)])}
+    cast(Any, display)(bundle, raw=True)
+
+
 def _is_colored_terminal(shell: Any) -> bool:
     """Return whether what is printed is seen in a terminal with colours (https://no-color.org)."""
     if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
@@ -76,7 +90,7 @@ def hand_over(
 def show_picture(shell: Any, picture: Any, title: str, path: Path | None, command: str) -> None:
     """Display a picture, or say that it was written to ``path``; ``command`` would write one."""
     if path is not None:
-        print(f"{title}: written to {path}")
+        say(shell, f"{title}: written to {path}")
         return
     from IPython.display import display
 

@@ -110,10 +110,7 @@ def _not_freed(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str
 
 def _label(verb: str, names: Sequence[str]) -> str | None:
     """Return ``delete x, y``; None where there is nothing to do."""
-    if not names:
-        return None
-    shown = ", ".join(names[:3])
-    return f"{verb} {shown}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return f"{verb} {', '.join(names)}" if names else None
 
 
 class _Steps:

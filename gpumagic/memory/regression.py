@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.render.units import bytes_
+from gpumagic.render.units import bytes_, share
 from gpumagic.results import MemoryDelta
 from gpumagic.results.memory_comparison import MemoryComparison
 
@@ -35,7 +35,7 @@ def against(
             if peak > stored * (1 + fail_above)
         ]
         if beyond:
-            raise RegressionError(f"{'; '.join(beyond)}; allowed: {fail_above:.0%} more")
+            raise RegressionError(f"{'; '.join(beyond)}; allowed: {share(fail_above)} more")
     return MemoryComparison(peaks)
 
 

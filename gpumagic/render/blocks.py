@@ -199,6 +199,19 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def cut(text: str, longest: int, style: Style = "") -> Cell:
+    """Return a cell with ``text`` cut to ``longest`` characters, and the whole of it on hover.
+
+    For what is the user's own: the notebook is saved with it.
+    """
+    return Cell(shortened(text, longest), style, whole=text)
+
+
+def few(names: Sequence[str], most: int, style: Style = "") -> Cell:
+    """Return a cell with the first of the names, and all of them on hover."""
+    return Cell(listed(names, most), style, whole=", ".join(names))
+
+
 def bounded(blocks: Sequence[Block]) -> Iterator[Block]:
     """Yield at most `ROWS` blocks and rows of each table, with the number of omitted ones.
 

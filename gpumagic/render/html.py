@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from gpumagic.render import sparkline, units
+from gpumagic.render import colors, sparkline, units
 from gpumagic.render.blocks import (
     USES,
     Block,
@@ -23,24 +23,8 @@ from gpumagic.render.blocks import (
     Use,
     bounded,
 )
-from gpumagic.render.source_code import COLORS as CODE_COLORS
 from gpumagic.render.source_code import CodeLine
 from gpumagic.system.text import harmless
-
-#: The colours of states, and the percentage of the front end's text colour that is mixed into them
-#: for text: legible on a dark and on a light background.
-COLORS: Mapping[Style, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
-INK = 40
-#: The colours of uses of memory; they differ in lightness too, on white and on black.
-USE_COLORS: Mapping[Use, str] = {
-    "allocated": "#2f74c0",
-    "cached": "#8fbbe8",
-    "outside": "#b07cc6",
-    "others": "#d98e3f",
-    "unknown": "#888888",
-}
-_BAR = "#4a86c5"
-_TRACK = "rgba(128,128,128,.3)"
 
 _STYLES: Mapping[Style, str] = {
     "": "",
@@ -49,24 +33,28 @@ _STYLES: Mapping[Style, str] = {
     "code": "font-family:var(--jp-code-font-family, monospace);white-space:pre",
     "command": "",
     **{
-        style: f"color:color-mix(in srgb, currentColor {INK}%, {color})"
-        for style, color in COLORS.items()
+        style: f"color:color-mix(in srgb, currentColor {colors.TEXT_SHARE}%, {color})"
+        for style, color in colors.STATES.items()
     },
 }
 _CODE_STYLES = {
-    kind: f"color:color-mix(in srgb, currentColor {INK}%, {color})"
-    for kind, color in CODE_COLORS.items()
+    kind: f"color:color-mix(in srgb, currentColor {colors.TEXT_SHARE}%, {color})"
+    for kind, color in colors.CODE.items()
 }
+# Notes are as large as data: JupyterLab and others have tables smaller than text.
+_FONT = "font-size:var(--jp-ui-font-size1, inherit)"
 # A cell that stays in place while the others are scrolled needs an opaque background, so rows set
 # one. JupyterLab's style sheet colours every second row.
 _GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgroundColor, inherit))"
 _STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
+# In a narrow notebook bars give way to figures.
+_WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
 _STICKY = "position:sticky;left:0;background:inherit"
 
 
 def render(blocks: Sequence[Block]) -> str:
     """Return the blocks as one ``<div>``."""
-    return f'<div class="gpumagic">{_blocks(tuple(bounded(blocks)))}</div>'
+    return f'<div class="gpumagic" style="{_FONT}">{_blocks(tuple(bounded(blocks)))}</div>'
 
 
 def _blocks(blocks: Sequence[Block]) -> str:
@@ -79,7 +67,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Grid):
         return _table(block)
     if isinstance(block, Callout):
-        edge = COLORS.get(block.style, "currentColor")
+        edge = colors.STATES.get(block.style, "currentColor")
         return (
             f'<div role="note" style="border-left:4px solid {edge};padding:.1em 0 .1em .8em;'
             f'margin:.4em 0">{_blocks(block.blocks)}</div>'
@@ -134,7 +122,7 @@ def _legend(legend: Legend) -> str:
     swatch = "display:inline-block;width:.7em;height:.7em;border-radius:2px;margin:0 .35em 0 0"
     entries = "".join(
         f'<span style="margin-right:1em;white-space:nowrap"><span style="{swatch};'
-        f'background:{USE_COLORS[use]}"></span>{USES[use]} </span>'
+        f'background:{colors.USES[use]}"></span>{USES[use]} </span>'
         for use in legend.uses
     )
     return f'<div style="margin:.15em 0">{entries}</div>'
@@ -143,7 +131,7 @@ def _legend(legend: Legend) -> str:
 def _table(grid: Grid) -> str:
     slots = [any(row[i].has_bar for row in grid.rows) for i in range(len(grid.columns))]
     head = "".join(
-        f'<th scope="col"{_style(f"text-align:{column.align}", _STICKY if i == 0 else "")}>'
+        f'<th scope="col"{_style(*_placed(column), _STICKY if i == 0 else "")}>'
         f"{_text(column.header)}</th>"
         for i, column in enumerate(grid.columns)
     )
@@ -160,13 +148,19 @@ def _table(grid: Grid) -> str:
     return (
         # With JupyterLab's own style, columns have equal parts of too small a width: cells overlap.
         '<div style="overflow-x:auto">'
-        '<table style="table-layout:auto;margin:.3em 0;font-variant-numeric:tabular-nums">'
+        '<table style="table-layout:auto;margin:.3em 0;font-size:inherit;'
+        'font-variant-numeric:tabular-nums">'
         f"{head}<tbody>{body}</tbody></table></div>"
     )
 
 
+def _placed(column: Column) -> list[str]:
+    """Return how a column is aligned, and that it is not broken: what is indented stays so."""
+    return [f"text-align:{column.align}", "" if column.wrap else "white-space:pre"]
+
+
 def _table_cell(cell: Cell, column: Column, *, first: bool, slot: bool) -> str:
-    rules = [f"text-align:{column.align}", "" if column.wrap else "white-space:nowrap"]
+    rules = _placed(column)
     content = _part(cell)
     if cell.spark is not None:
         content = sparkline.svg(cell.spark) + content
@@ -183,15 +177,15 @@ def _bar(cell: Cell) -> str:
     if cell.stack is not None:
         return _stack(cell.stack)
     if cell.bar is None:
-        return '<span style="flex:none;width:5em"></span>'
+        return f'<span style="flex:none;{_WIDTH}"></span>'
     share = min(max(cell.bar, 0.0), 1.0) * 100
     # Limits that remain visible after rounding to pixels: neither empty nor full.
     width = 0.0 if share <= 0 else 100.0 if share >= 100 else min(max(share, 2.0), 98.0)
-    color = COLORS.get(cell.style, _BAR)
+    color = colors.STATES.get(cell.style, colors.BAR)
     return (
-        f'<span role="img" aria-label="{share:.0f} %" style="flex:none;width:5em;height:.7em;'
-        f'border-radius:2px;background:{_TRACK}"><span style="display:block;width:{width:.0f}%;'
-        f'height:100%;border-radius:2px;background:{color}"></span></span>'
+        f'<span role="img" aria-label="{share:.0f} %" style="flex:none;{_WIDTH};height:.7em;'
+        f'border-radius:2px;background:{colors.TRACK}"><span style="display:block;height:100%;'
+        f'width:{width:.0f}%;border-radius:2px;background:{color}"></span></span>'
     )
 
 
@@ -201,12 +195,12 @@ def _stack(stack: Mapping[Use, float]) -> str:
     label = ", ".join(f"{USES[use]} {units.share(part)}" for use, part in shares.items())
     label = f"{label}, free {units.share(free)}".removeprefix(", ")
     parts = "".join(
-        f'<span style="flex:{share:.4f} 0 0;min-width:2px;background:{USE_COLORS[use]}"></span>'
+        f'<span style="flex:{share:.4f} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
         for use, share in shares.items()
     )
     rest = f'<span style="flex:{free:.4f} 0 0;min-width:2px"></span>' if free > 0 else ""
     return (
         f'<span role="img" aria-label="{label}" title="{label}" style="flex:none;display:flex;'
-        f'width:12em;height:.8em;border-radius:2px;overflow:hidden;background:{_TRACK}">'
+        f'{_STACK_WIDTH};height:.8em;border-radius:2px;overflow:hidden;background:{colors.TRACK}">'
         f"{parts}{rest}</span>"
     )

@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gpumagic.errors import DependencyError
+from gpumagic.render.colors import INK, SERIES
 from gpumagic.render.units import bytes_
 
 #: Dots per inch of a picture in a notebook, which shows ``_CSS`` of them as an inch.
 _DPI, _CSS = 144, 96
-#: The colour of text and axes: legible on white and on black, since pictures have no background.
-INK = "#7c7c7c"
-#: The colours of the series, in their order; they differ in lightness too.
-COLORS = ("#3f86cf", "#d98e3f", "#2e9e8f", "#b07cc6", "#8a9a3a")
-GOOD, BAD, NEUTRAL = "#2e9e44", "#d9533e", "#8a8f98"
 _SIZE = 9
 WIDTH = 8.0
 
@@ -118,7 +114,7 @@ def draw_runs(
     bins = min(max(round(max(len(values) for values, _, _ in series.values()) ** 0.5), 5), 30)
     step = (highest - lowest) / bins or highest / bins or 1.0
     edges = [lowest + step * i for i in range(bins + 1)]
-    for color, (label, (values, median, text)) in zip(cycle(COLORS), series.items(), strict=False):
+    for color, (label, (values, median, text)) in zip(cycle(SERIES), series.items(), strict=False):
         beyond += sum(value > highest for value in values)
         runs = range(1, len(values) + 1)
         timeline.plot(runs, values, "o-", ms=3, lw=0.8, label=label, color=color)

@@ -7,15 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Kind = Literal["", "keyword", "string", "number", "comment", "name"]
-#: Of a text in HTML, mixed with the front end's own as the colours of states: legible on light and
-#: dark grounds.
-COLORS: Mapping[Kind, str] = {
-    "keyword": "#9a5fc9",
-    "string": "#2e9e44",
-    "number": "#c77700",
-    "comment": "#808080",
-    "name": "#3f86cf",
-}
 #: In a terminal, whose own palette these are of.
 TERMINAL: Mapping[Kind, str] = {
     "": "",

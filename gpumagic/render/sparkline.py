@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from gpumagic.render import colors
 from gpumagic.render.blocks import Sparkline
 from gpumagic.system.text import harmless
 
@@ -17,8 +18,8 @@ _STYLE = (
     "max-width:none;display:inline-block;vertical-align:-3px;margin-right:.5em;"
     "border-bottom:1px solid var(--jp-border-color2, rgba(128,128,128,.35))"
 )
-_INK = "var(--jp-brand-color1, #3b82c4)"
-_DIM_INK = "var(--jp-ui-font-color2, #808080)"
+_INK = f"var(--jp-brand-color1, {colors.CURVE})"
+_DIM_INK = f"var(--jp-ui-font-color2, {colors.DIM_CURVE})"
 
 
 def svg(curve: Sparkline) -> str:

@@ -238,7 +238,12 @@ def _widths(columns: Sequence[Column], full: Sequence[int], width: int) -> dict[
     Columns are shortened to their least width before any is dropped; those of the highest rank are
     dropped first.
     """
-    least = [min(size, column.least or size) for size, column in zip(full, columns, strict=True)]
+    # Headers stay whole.
+    headers = [cell_len(harmless(column.header)) if column.least else 0 for column in columns]
+    least = [
+        min(size, max(column.least or size, header))
+        for size, column, header in zip(full, columns, headers, strict=True)
+    ]
     shown: list[int] = []
     for highest_rank in sorted({column.rank for column in columns}, reverse=True):
         shown = [i for i, column in enumerate(columns) if column.rank <= highest_rank]

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.render import plots
+from gpumagic.render.colors import BAD, INK, NEUTRAL, SERIES
 from gpumagic.render.plots import Plot
 
-#: Legible on white and on black: the picture itself is transparent.
-_INK = "#808080"
-_LINES = ({"color": "#3b82c4"}, {"color": "#8a8f98"}, {"color": "#d9822b"})
-_FAILED = "#d9363e"
+_LINES = (SERIES[0], NEUTRAL, SERIES[1])
 #: The most spans whose label is written.
 _LABELS = 20
 
@@ -53,14 +51,14 @@ def draw(
     for panel, axes in zip(panels, all_axes, strict=False):
         for place, (name, values) in enumerate(panel.curves.items()):
             heights = [float("nan") if value is None else value for value in values]
-            style = {**_LINES[place % len(_LINES)], "linewidth": 1.4}
+            style: dict[str, Any] = {"color": _LINES[place % len(_LINES)], "linewidth": 1.4}
             axes.plot(scaled, heights, drawstyle="steps-post", label=name, **style)
             if not place:
                 fill = {"alpha": 0.25, "linewidth": 0, "color": style["color"]}
                 axes.fill_between(scaled, heights, step="post", **fill)
         _frame(axes, panel.title)
         for span in spans:
-            color = _FAILED if span.failed else _INK
+            color = BAD if span.failed else INK
             start, stop = span.start / scale, span.end / scale
             axes.axvspan(start, stop, color=color, alpha=0.12, linewidth=0)
             for edge in (start, stop):
@@ -69,10 +67,10 @@ def draw(
     all_axes[0].set_xlim(0, end)
     _label(all_axes[0], spans, scale)
     all_axes[-1].set_xlabel(
-        f"{unit} since the beginning{note and f' · {note}'}", color=_INK, fontsize=8
+        f"{unit} since the beginning{note and f' · {note}'}", color=INK, fontsize=8
     )
     handles, labels = all_axes[0].get_legend_handles_labels()
-    style = {"fontsize": 8, "frameon": False, "labelcolor": _INK}
+    style = {"fontsize": 8, "frameon": False, "labelcolor": INK}
     plot.figure.legend(handles, labels, loc="outside upper right", ncols=3, **style)
     return plot
 
@@ -86,12 +84,12 @@ def _frame(axes: Any, title: str) -> None:
     axes.patch.set_alpha(0)
     axes.set_ylim(0, 103)
     axes.set_yticks([0, 50, 100], ["0", "50", "100 %"])
-    axes.set_ylabel(title, color=_INK, fontsize=8)
-    axes.tick_params(labelsize=8, colors=_INK)
-    axes.grid(axis="y", color=_INK, alpha=0.2, linewidth=0.6)
+    axes.set_ylabel(title, color=INK, fontsize=8)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(_INK)
+        spine.set_color(INK)
 
 
 def _label(axes: Any, spans: Sequence[Span], scale: float) -> None:
@@ -104,7 +102,7 @@ def _label(axes: Any, spans: Sequence[Span], scale: float) -> None:
         long = (span.end - span.start) / scale > right / 100
         if span.label and long and all(abs(middle - other) > right / 25 for other in taken):
             taken.append(middle)
-            color = _FAILED if span.failed else _INK
+            color = BAD if span.failed else INK
             text = f"{span.label} ✗" if span.failed else span.label
             style = {"ha": "center", "va": "bottom", "fontsize": 8, "color": color}
             axes.annotate(text, (middle, 103), annotation_clip=False, **style)

@@ -88,8 +88,10 @@ def percent(value: float | None) -> str:
 
 def share(value: float, digits: int = 0, *, sign: bool = False) -> str:
     """Return a part of 1 as a percentage: ``97 %``; with ``sign`` a change, ``+2.5 %``."""
-    prefix = MINUS if value < 0 else "+" if sign else ""
-    return f"{prefix}{abs(value) * 100:.{digits}f} %"
+    figure = f"{abs(value) * 100:.{digits}f}"
+    # What is rounded to nothing has no sign.
+    prefix = "" if not float(figure) else MINUS if value < 0 else "+" if sign else ""
+    return f"{prefix}{figure} %"
 
 
 def spans(numbers: Iterable[int], *, comma: str = ", ", dash: str = "–") -> str:

@@ -42,8 +42,8 @@ class CellHoldings(Result):
         columns = [
             Column("Device"),
             Column("Cell", "right"),
-            Column("First line"),
-            Column("Live", "right"),
+            Column("First line", least=16),
+            Column("Memory", "right"),
             Column("Share"),
             Column("Blocks", "right", rank=1),
         ]
@@ -84,8 +84,8 @@ def _row(device: str, held: CellHolding, total: int) -> list[Cell]:
     known = held.number is not None
     return [
         Cell(device, "strong"),
-        Cell(cell_number(held.number) if known else "", "dim"),
-        Cell(first_line(held.source), "" if known else "dim"),
+        cell_number(held.number) if known else Cell(""),
+        first_line(held.source, "" if known else "dim"),
         Cell(bytes_(held.bytes)),
         Cell(share(part), "dim", bar=part),
         Cell(str(held.blocks), "dim"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, shortened
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, cut
 from gpumagic.render.units import bytes_, seconds, spans
 from gpumagic.results.base import Result, Series, data_frame
 from gpumagic.results.memory import DeviceMemoryDelta, only_changed
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _SHOWN, _LONGEST = 60, 44
 #: The most cells that are numbered below the plot's axis.
 _TICKS = 20
-_LIMIT_COLOR = "#d9533e"
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,13 @@ class CellLog(Series[CellMemory]):
             return [Line.of(f"No cells to show: {hint}")]
         columns = [
             Column("Cell", "right"),
-            Column("First line"),
             # Needed where a cell has rows for several devices.
             Column("Device", rank=0 if len({i for cell in self for i in cell.changed}) > 1 else 1),
             Column("Change", "right"),
-            Column("Peak", "right"),
+            Column("Peak above start", "right"),
             Column("Allocated now", "right", rank=2),
             Column("Time", "right", rank=3),
+            Column("First line", least=16),
         ]
         shown = self.cells[-_SHOWN:]
         rows = [row for cell in shown for row in _log_rows(cell)]
@@ -142,12 +141,15 @@ class CellLog(Series[CellMemory]):
         for ordinal, axes in zip(ordinals, panels, strict=True):
             _draw(axes, self.cells, ordinal, self.limits.get(ordinal))
             plots.bytes_axis(axes.yaxis, 2 ** max(0, ceil(log2(axes.get_ylim()[1] / 6))))
-        handles, labels = panels[0].get_legend_handles_labels()
+        drawn: dict[str, Any] = {}
+        for axes in panels:
+            handles, labels = axes.get_legend_handles_labels()
+            drawn |= zip(labels, handles, strict=True)
         place = {"loc": "outside upper center", "ncols": 5}
-        plot.figure.legend(handles, labels, fontsize=8, frameon=False, **place)
+        plot.figure.legend([*drawn.values()], [*drawn], fontsize=8, frameon=False, **place)
         places = range(0, len(self), max(1, -(-len(self) // _TICKS)))
         panels[-1].set_xticks(
-            list(places), [cell_number(self[i].number) for i in places], fontsize=8
+            list(places), [number_text(self[i].number) for i in places], fontsize=8
         )
         panels[-1].set_xlabel("cell")
         return plot
@@ -155,6 +157,8 @@ class CellLog(Series[CellMemory]):
 
 def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | None) -> None:
     """Draw the memory of one device into ``axes``."""
+    from gpumagic.render import colors
+
     places = [i for i, cell in enumerate(cells) if ordinal in cell.devices]
     deltas = [cells[i].devices[ordinal] for i in places]
     peaks = [d.allocated_now - d.allocated + d.peak for d in deltas]
@@ -163,23 +167,28 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
     # The part above the memory before and after the cell: none for a cell that did nothing.
     bases = [max(d.allocated_now, d.allocated_now - d.allocated) for d in deltas]
     above = [max(peak - base, 0) for peak, base in zip(peaks, bases, strict=True)]
-    axes.bar(places, above, bottom=bases, width=0.8, color="#d98e3f", alpha=0.7, label="peak")
-    axes.step(places, reserved, where="mid", color="#8a8f98", linewidth=1.2, label="reserved")
-    axes.step(places, allocated, where="mid", color="#3f86cf", linewidth=1.8, label="allocated")
+    axes.bar(
+        places, above, bottom=bases, width=0.8, color=colors.SERIES[1], alpha=0.7, label="peak"
+    )
+    axes.step(places, reserved, where="mid", color=colors.NEUTRAL, linewidth=1.2, label="reserved")
+    axes.step(
+        places, allocated, where="mid", color=colors.SERIES[0], linewidth=1.8, label="allocated"
+    )
     top = max([1, *peaks, *reserved])
     if limit is not None:
         # A limit far above the curves would flatten them.
         beyond = limit > 4 * top
         title = f"limit {bytes_(limit)}{', above the scale' if beyond else ''}"
-        axes.set_title(title, loc="right", fontsize=8, color=_LIMIT_COLOR)
+        axes.set_title(title, loc="right", fontsize=8, color=colors.INK)
         if not beyond:
-            axes.axhline(limit, color=_LIMIT_COLOR, linewidth=1, linestyle="--", label="limit")
+            axes.axhline(limit, color=colors.BAD, linewidth=1, linestyle="--", label="limit")
             top = max(top, limit)
     failed = [i for i, d in zip(places, deltas, strict=True) if d.ooms]
     for place in failed:
-        axes.axvline(place, color=_LIMIT_COLOR, linewidth=1, linestyle=":")
-    cross = {"color": _LIMIT_COLOR, "markersize": 7, "markeredgewidth": 2}
-    axes.plot(failed, [top * 1.04] * len(failed), "x", label="out of memory", **cross)
+        axes.axvline(place, color=colors.BAD, linewidth=1, linestyle=":")
+    cross = {"color": colors.BAD, "markersize": 7, "markeredgewidth": 2}
+    if failed:
+        axes.plot(failed, [top * 1.04] * len(failed), "x", label="out of memory", **cross)
     axes.set_ylim(0, top * 1.08)
     axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))
     axes.set_ylabel(f"cuda:{ordinal}")
@@ -201,35 +210,39 @@ def _devices(ordinals: list[int]) -> str:
 
 
 def _log_rows(cell: CellMemory) -> list[list[Cell]]:
-    head = [
-        Cell(cell_number(cell.number), "dim"),
-        Cell(first_line(cell.source), "bad" if cell.failed else ""),
-    ]
+    number = cell_number(cell.number, failed=cell.failed)
+    source = first_line(cell.source, "bad" if cell.failed else "")
     time = Cell(seconds(cell.seconds), "dim")
     changed = cell.changed
     if not changed:
-        return [[*head, Cell(DASH, "dim"), *[Cell(DASH, "dim")] * 3, time]]
+        return [[number, *[Cell(DASH, "dim")] * 4, time, source]]
     rows = []
     for i, (ordinal, delta) in enumerate(changed.items()):
         oom = " out of memory" if delta.ooms else ""
         rows.append(
             [
-                *(head if i == 0 else [Cell("")] * 2),
+                number if i == 0 else Cell(""),
                 Cell(f"cuda:{ordinal}{oom}", "bad" if oom else ""),
                 Cell(bytes_(delta.allocated, sign=True), "" if delta.allocated else "dim"),
                 Cell(bytes_(delta.peak, sign=True), "" if delta.peak else "dim"),
                 Cell(bytes_(delta.allocated_now), "dim"),
-                time if i == 0 else Cell(""),
+                *((time, source) if i == 0 else [Cell("")] * 2),
             ]
         )
     return rows
 
 
-def first_line(source: str) -> str:
+def first_line(source: str, style: Style = "") -> Cell:
     """Return a cell's first line as a table shows it."""
-    return shortened(source, _LONGEST)
+    return cut(source, _LONGEST, style)
 
 
-def cell_number(number: int | None) -> str:
-    """Return a cell's execution number as a table shows it: ``[3]``."""
+def cell_number(number: int | None, *, failed: bool = False) -> Cell:
+    """Return a cell's execution number as a table shows it: ``[3]``, ``✗ [3]`` if it failed."""
+    text = number_text(number)
+    return Cell(f"✗ {text}", "bad") if failed else Cell(text, "dim")
+
+
+def number_text(number: int | None) -> str:
+    """Return a cell's execution number as text: ``[3]``."""
     return DASH if number is None else f"[{number}]"

@@ -101,11 +101,11 @@ class TimingLog(Series[CellTiming]):
             return [Line.of(f"No cell has been timed yet: {hint}", "dim")]
         longest = sorted(self.cells, key=lambda cell: -cell.wall)[:_SHOWN]
         columns = (
-            Column("cell", "right"),
-            Column("wall", "right"),
+            Column("Cell", "right"),
+            Column("Wall", "right"),
             Column("GPU", "right"),
             Column("CPU", "right", rank=1),
-            Column("", rank=2),
+            Column("First line", rank=2, least=16),
         )
         rows = [_row(cell, longest[0].wall) for cell in longest]
         return [_sum(self), Grid(columns, rows), *_rest(self, len(longest))]
@@ -145,11 +145,11 @@ def _sum(result: TimingLog) -> Line:
 
 def _row(cell: CellTiming, longest: float) -> tuple[Cell, ...]:
     return (
-        Cell(cell_number(cell.cell), "bad" if cell.failed else ""),
+        cell_number(cell.cell, failed=cell.failed),
         Cell(seconds(cell.wall), "strong", cell.wall / longest if longest else None),
         Cell(_gpu(cell)),
         Cell(cpu_seconds(cell.cpu)),
-        Cell(first_line(cell.source), "dim"),
+        first_line(cell.source, "bad" if cell.failed else "dim"),
     )
 
 

@@ -12,7 +12,7 @@ from gpumagic.render.units import bytes_, percent, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.cluster_engines import EngineResult, failure_lines, failures
 from gpumagic.results.devices import Device, DeviceTable, memory_cell
-from gpumagic.results.processes import Process, most_memory, short_command
+from gpumagic.results.processes import Process, most_memory, process_rows
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _host(host: str, engines: Sequence[EngineDevices]) -> list[list[Cell]]:
 def _device(device: Device, engines: Mapping[str, Sequence[int]]) -> list[Cell]:
     sees = "; ".join(f"{spans(of)} as {name}" for name, of in sorted(engines.items()))
     if device.error is not None:
-        lost = [Cell(device.name or DASH), Cell(device.error, "bad"), Cell(""), Cell("")]
+        lost = [Cell(device.name or DASH), Cell(f"✗ {device.error}", "bad"), Cell(""), Cell("")]
         return [Cell(str(device.index), "strong"), Cell(sees or DASH), *lost]
     count = DASH if device.processes is None else str(len(device.processes))
     return [
@@ -154,7 +154,7 @@ def _device(device: Device, engines: Mapping[str, Sequence[int]]) -> list[Cell]:
 
 
 def _processes(table: ClusterTable) -> list[Block]:
-    found: list[tuple[str, int, str, Process]] = []
+    found: list[tuple[tuple[str, ...], Process]] = []
     for host, engines in table.hosts.items():
         of_pid = {each.pid: str(each.engine) for each in engines}
         listed: dict[tuple[int, int], Process] = {}
@@ -163,22 +163,21 @@ def _processes(table: ClusterTable) -> list[Block]:
                 for process in device.processes or ():
                     listed.setdefault((device.index, process.pid), process)
         found += [
-            (host, index, of_pid.get(pid, DASH), process)
+            ((host, str(index), of_pid.get(pid, DASH)), process)
             for (index, pid), process in sorted(listed.items(), key=lambda pair: pair[0])
         ]
     if not found:
         return [Line.of("No process uses a GPU, as far as NVML lists them.", "dim")]
-    shown, rest = most_memory(found)
+    shown, rest = most_memory(process_rows(found))
     rows = [
         [
-            Cell(host),
-            Cell(str(index)),
-            Cell(str(process.pid)),
-            Cell(engine),
-            Cell(process.user or DASH),
-            Cell(bytes_(process.memory)),
-            Cell(short_command(process)),
+            *map(Cell, row.place[:2]),
+            row.pids,
+            Cell(row.place[2]),
+            Cell(row.first.user or DASH),
+            Cell(bytes_(row.memory)),
+            row.command,
         ]
-        for host, index, engine, process in shown
+        for row in shown
     ]
     return [Grid(_PROCESS_COLUMNS, rows), *rest]

@@ -46,7 +46,7 @@ def failure_lines(failures: Mapping[int, str]) -> list[Block]:
     engines: dict[str, list[int]] = {}
     for engine, reason in failures.items():
         engines.setdefault(reason, []).append(engine)
-    return [Line.of(f"{engine_ids(ids)}: {reason}", "bad") for reason, ids in engines.items()]
+    return [Line.of(f"✗ {engine_ids(ids)}: {reason}", "bad") for reason, ids in engines.items()]
 
 
 def highest(engines: Sequence[_Each], value: Callable[[_Each], float]) -> list[_Each]:

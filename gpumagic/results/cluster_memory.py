@@ -61,8 +61,8 @@ class ClusterMemory(Result):
         ranked = any(each.rank is not None for each in self.engines)
         columns = [Column("Engine", "right"), Column("Host", rank=1)]
         columns += [Column("Rank", "right")] if ranked else []
-        columns += [Column("Device"), Column("allocated", "right"), Column("reserved", "right")]
-        columns += [Column("peak", "right")]
+        columns += [Column("Device"), Column("Allocated", "right"), Column("Reserved", "right")]
+        columns += [Column("Peak above start", "right")]
         measured = [each for each in self.engines if each.delta is not None]
         top, rows = self.highest, list[list[Cell]]()
         for each in highest(measured, lambda one: one.peak or 0):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines, few
 from gpumagic.render.units import spans
 from gpumagic.results.base import Series
 from gpumagic.results.cluster_engines import EngineResult, failure_lines, failures
@@ -56,14 +56,14 @@ class ClusterSelection(Series[EngineSelection]):
             Column("Status"),
             Column("Sees"),
         )
-        groups: dict[tuple[str, str, str], list[int]] = {}
+        groups: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
         for each in self:
             if each.selection is not None:
-                outcome = (each.host or DASH, each.selection.status, _sees(each.selection.devices))
+                outcome = (each.host or DASH, each.selection.status, _names(each.selection.devices))
                 groups.setdefault(outcome, []).append(each.engine)
         rows = [
-            [Cell(spans(of)), Cell(host), Cell(status, STATUS_STYLES[status]), Cell(sees)]
-            for (host, status, sees), of in groups.items()
+            [Cell(spans(of)), Cell(host), Cell(status, STATUS_STYLES[status]), _sees(devices)]
+            for (host, status, devices), of in groups.items()
         ]
         blocks: list[Block] = [Grid(columns, rows)] if rows else []
         return [*blocks, *failure_lines(failures(self)), *dim_lines(self.notes)]
@@ -72,10 +72,9 @@ class ClusterSelection(Series[EngineSelection]):
         return f"<ClusterSelection {self.requested!r}: {plural(len(self), 'engine')}>"
 
 
-def _sees(devices: Sequence[Device]) -> str:
-    if not devices:
-        return "no GPU"
-    shown = ", ".join(
-        f"cuda:{'?' if d.ordinal is None else d.ordinal} = GPU {d.index}" for d in devices[:4]
-    )
-    return shown if len(devices) <= 4 else f"{shown}, … ({len(devices)} GPUs)"
+def _names(devices: Sequence[Device]) -> tuple[str, ...]:
+    return tuple(f"cuda:{'?' if d.ordinal is None else d.ordinal} = GPU {d.index}" for d in devices)
+
+
+def _sees(devices: Sequence[str]) -> Cell:
+    return few(devices, 4) if devices else Cell("no GPU")

@@ -127,10 +127,10 @@ class ClusterTiming(Result):
         blocks: list[Block] = []
         if self.seconds:
             columns = (
-                Column("over the engines"),
-                Column("median", "right"),
-                Column("min", "right"),
-                Column("max", "right"),
+                Column("Over the engines"),
+                Column("Median", "right"),
+                Column("Min", "right"),
+                Column("Max", "right"),
             )
             rows = []
             for name, sample in (("GPU", self.gpu), ("Wall", self.wall), ("CPU", self.cpu)):
@@ -171,7 +171,7 @@ def _each_timing(result: ClusterTiming) -> Grid:
     columns = [Column("Engine", "right"), Column("Host", rank=1)]
     columns += [Column("Rank", "right")] if ranked else []
     columns += [Column("GPU", "right"), Column("Wall", "right"), Column("CPU", "right", rank=2)]
-    columns += [Column("limited by", rank=3)]
+    columns += [Column("Limited by", rank=3)]
     timed = [each for each in result.engines if each.timing is not None]
     straggler = result.straggler
     rows = []
@@ -183,8 +183,9 @@ def _each_timing(result: ClusterTiming) -> Grid:
         if timing.gpu is not None and timing.gpu_at_most:
             gpu = f"≤ {gpu}"
         style: Style = "warn" if each is straggler else "bad" if timing.partial else ""
-        partial = " (partial)" if timing.partial else ""
-        row = [Cell(f"{each.engine}{partial}", style), Cell(each.host or DASH)]
+        engine = f"{'! ' * (each is straggler)}{each.engine}"
+        engine = f"✗ {engine} (partial)" if timing.partial else engine
+        row = [Cell(engine, style), Cell(each.host or DASH)]
         row += [Cell(DASH if each.rank is None else str(each.rank))] if ranked else []
         row += [Cell(gpu, style), Cell(seconds(timing.wall.median), style)]
         row += [
@@ -225,7 +226,8 @@ def _summary(result: ClusterTiming) -> list[Block]:
         where = f"engine {slowest.engine} on {slowest.host}"
         if straggler is slowest:
             times = result.seconds[slowest.engine] / statistics.median(result.seconds.values())
-            blocks.append(Line.of(f"straggler: {where} took {times:.1f} × the median", "warn"))
+            more = f"{times:.1f}\N{MULTIPLICATION SIGN} the median"
+            blocks.append(Line.of(f"straggler: {where} took {more}", "warn"))
         else:
             blocks.append(Line.of(f"slowest: {where}", "dim"))
     if result.host_bound:

@@ -11,8 +11,8 @@ from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.sample import Sample
-from gpumagic.results.timing import CudaTiming, time_unit
-from gpumagic.system.text import harmless
+from gpumagic.results.timing import CudaTiming, time_unit, without_outliers
+from gpumagic.system.text import harmless, plural
 
 if TYPE_CHECKING:
     import pandas
@@ -120,19 +120,22 @@ class Comparison(Result):
     def plot(self) -> Plot:
         """Return a picture: a row a timing, its repeats as dots, its quartiles as a bar.
 
+        Repeats far above the others are counted at the right edge, not drawn.
+
         Raises:
             DependencyError: matplotlib is not installed.
         """
-        from gpumagic.render import plots
+        from gpumagic.render import colors, plots
 
         plot = plots.new_plot(3)
         samples = [self.sample(entry) for entry in self]
         scale, unit = time_unit(samples)
         axes = plot.figure.subplots()
+        highest = max(map(without_outliers, samples)) / scale
         for row, (entry, sample) in enumerate(zip(self, samples, strict=True)):
-            colors = {"faster": plots.GOOD, "slower": plots.BAD}
-            baseline = plots.COLORS[0]
-            color = baseline if row == 0 else colors.get(str(entry.verdict), plots.NEUTRAL)
+            by_verdict = {"faster": colors.GOOD, "slower": colors.BAD}
+            baseline = colors.SERIES[0]
+            color = baseline if row == 0 else by_verdict.get(str(entry.verdict), colors.NEUTRAL)
             values = [value / scale for value in sample.all]
             low, high = (quartile / scale for quartile in sample.quartiles)
             axes.barh(row, high - low, left=low, height=0.5, color=color, alpha=0.3)
@@ -144,12 +147,16 @@ class Comparison(Result):
             heights = [
                 row + 0.2 - 0.4 * i / steps if steps > 1 else row for i in range(len(values))
             ]
-            axes.plot(values, heights, ".", color=color, ms=4)
+            drawn = [(v, y) for v, y in zip(values, heights, strict=True) if v <= highest]
+            axes.plot(*zip(*drawn, strict=True), ".", color=color, ms=4)
+            if beyond := len(values) - len(drawn):
+                text = f"{plural(beyond, 'repeat')} above, up to {seconds(sample.worst)} →"
+                axes.text(highest * 1.05, row, text, ha="right", va="center")
         # matplotlib parses text between dollar signs as a formula.
         names = [harmless(entry.name).replace("$", r"\$") for entry in self]
         axes.set_yticks(range(len(samples)), names)
         axes.invert_yaxis()
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, highest * 1.05 or None)
         name = {"gpu": "GPU", "wall": "wall"}[self.quantity]
         axes.set(xlabel=f"{name} time per loop ({unit})")
         return plot

@@ -22,7 +22,13 @@ from gpumagic.render.blocks import (
 from gpumagic.render.units import bytes_, percent, rounded, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.claims import Claim
-from gpumagic.results.processes import Process, most_memory, own_first, short_command
+from gpumagic.results.processes import (
+    Process,
+    ProcessRow,
+    most_memory,
+    own_first,
+    process_rows,
+)
 from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 #: A narrow terminal drops columns from the last one on.
 _COLUMNS = (
     Column("GPU", "right"),
-    Column("CUDA"),
+    Column("Device"),
     Column("Memory used / total"),
     Column("Util", "right", rank=1),
     Column("Mine", "right", rank=2),
@@ -212,7 +218,7 @@ def _devices(table: DeviceTable) -> list[Block]:
 def _row(device: Device, *, gated: bool) -> list[Cell]:
     if device.error is not None:
         blank = [Cell(DASH, "dim")] * (len(_COLUMNS) - 3)
-        error = Cell(f"✗ {_short(device.error)}", "bad", whole=device.error)
+        error = error_cell(device.error)
         return [Cell(str(device.index)), _ordinal(device, gated), error, *blank]
     hidden: Style = "dim" if device.visible is False else ""
     return [
@@ -225,6 +231,11 @@ def _row(device: Device, *, gated: bool) -> list[Cell]:
         Cell(rounded(device.temperature, "°C"), hidden),
         Cell(_power(device), hidden),
     ]
+
+
+def error_cell(error: str) -> Cell:
+    """Return a cell with a device's error in place of its figures."""
+    return Cell(f"✗ {_short(error)}", "bad", whole=error)
 
 
 def _short(error: str) -> str:
@@ -301,12 +312,16 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         names = ", ".join(f"cuda:{ordinal}" for ordinal in table.allowed)
         yield Line(
             (
-                Cell(f"! Gated: '%gpu {table.gate} --soft' allows new work on ", "warn"),
-                Cell(f"{names or 'no GPU'}; to lift that: "),
+                Cell("! Gated", "warn"),
+                Cell(f": '%gpu {table.gate} --soft' allows new work on {names or 'no GPU'}; "),
+                Cell("to lift that: "),
                 Cell("%gpu on", "command"),
             )
         )
+        count = f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
+    if table.cuda_initialized and table.environment.get(_MASK) in ("", "-1") and any(known):
+        named += " (set too late)"
     rest = f"; {state}{order}."
     yield Line((Cell(count), Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim")))
 
@@ -332,9 +347,9 @@ def _claims(table: DeviceTable) -> list[Block]:
 
 
 def _processes(table: DeviceTable) -> list[Block]:
-    listed = [(device.index, process) for device in table for process in device.processes or ()]
-    shown, rest = most_memory(own_first(listed))
-    rows = [_process(index, process) for index, process in shown]
+    listed = (((str(d.index),), process) for d in table for process in d.processes or ())
+    shown, rest = most_memory(own_first(process_rows(listed)))
+    rows = [_process(row) for row in shown]
     unlisted = [str(device.index) for device in table if device.processes is None]
     blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []
     blocks += rest
@@ -346,21 +361,23 @@ def _processes(table: DeviceTable) -> list[Block]:
     return blocks
 
 
-def _process(index: int, process: Process) -> list[Cell]:
-    style: Style = "strong" if process.own else ""
+def _process(row: ProcessRow) -> list[Cell]:
+    pid = Cell(f"{row.first.pid} (this kernel)", "strong") if row.first.own else row.pids
     return [
-        Cell(str(index)),
-        Cell(f"{process.pid}{' (this kernel)' if process.own else ''}", style),
-        Cell(process.user or DASH),
-        Cell(bytes_(process.memory)),
-        Cell(process.kind, "dim"),
-        Cell(short_command(process)),
+        *map(Cell, row.place),
+        pid,
+        Cell(row.first.user or DASH),
+        Cell(bytes_(row.memory)),
+        Cell(row.first.kind, "dim"),
+        row.command,
     ]
 
 
 def memory_cell(device: Device) -> Cell:
     """Return memory used of the total, with a bar."""
     used, total = device.memory_used, device.memory_total
+    if used is None and total is None:
+        return Cell(DASH, "dim")
     text = f"{bytes_(used)} / {bytes_(total)}"
     if used is None or not total:
         return Cell(text)

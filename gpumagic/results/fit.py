@@ -51,7 +51,10 @@ class Fit(Result):
 
     def _blocks(self) -> list[Block]:
         rows = [
-            (Cell(f"{run.value:,}"), Cell(bytes_(run.peak)) if run.fits else Cell("out of memory"))
+            (
+                Cell(f"{run.value:,}"),
+                Cell(bytes_(run.peak)) if run.fits else Cell("✗ out of memory", "bad"),
+            )
             for run in sorted(self.runs, key=lambda run: run.value)
         ]
         columns = (Column(self.name, "right"), Column("Peak", "right"))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, cut, dim_lines
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
+
+#: Characters of a step that are shown: it may name many variables.
+_LONGEST = 48
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _changed(result: Freed, ordinal: int) -> bool:
 def _step(step: FreeStep, ordinal: int, dry_run: bool) -> list[Cell]:
     unknown = dry_run and step.what == "collect garbage"
     return [
-        Cell(step.what),
+        cut(step.what, _LONGEST),
         Cell(DASH if unknown else bytes_(step.allocated.get(ordinal, 0))),
         Cell(DASH if unknown else bytes_(step.reserved.get(ordinal, 0))),
     ]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, names_line
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
-from gpumagic.system.text import listed, plural
+from gpumagic.system.text import plural
 
 if TYPE_CHECKING:
     import pandas
@@ -106,8 +106,7 @@ class Holders(Result):
         for ordinal, device in shown.items():
             blocks += [_table(f"cuda:{ordinal}", device), _sum(device)]
             if unlisted := _unlisted(device):
-                text = f"Hold only memory that is counted at others: {listed(unlisted)}"
-                blocks.append(Line.of(text, "dim"))
+                blocks.append(names_line("Hold only memory that is counted at others: ", unlisted))
         return [*blocks, *dim_lines(self.notes)]
 
     def __repr__(self) -> str:
@@ -144,11 +143,11 @@ def _table(title: str, device: DeviceHolders) -> Grid:
 def _columns(title: str) -> list[Column]:
     return [
         Column(title),
-        Column("Bytes"),
-        Column("Kind", rank=2),
+        Column("Memory"),
+        Column("Kind", rank=2, least=8),
         Column("Blocks", "right", rank=4),
         Column("Frees", "right", rank=3),
-        Column("Also held by", rank=1),
+        Column("Also held by", rank=1, least=12),
     ]
 
 
@@ -161,7 +160,7 @@ def _rows(holder: Holder, total: int) -> list[list[Cell]]:
         Cell(_kind(holder), "dim"),
         Cell(str(holder.blocks), "dim"),
         Cell(frees, "dim"),
-        Cell(listed(holder.also, 3), "dim"),
+        few(holder.also, 3, "dim"),
     ]
     parts = sorted(holder.parts.items(), key=lambda item: -item[1])
     if len(parts) < 2:

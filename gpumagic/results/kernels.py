@@ -106,7 +106,7 @@ class KernelReport(Result):
         elif not self.kernels and not self.copies:
             blocks.append(Line.of("no kernel ran, and nothing was copied", "dim"))
         else:
-            blocks += [_busy(self, ordinal) for ordinal in self.busy]
+            blocks += [_busy(self, i, remark=not place) for place, i in enumerate(self.busy)]
             blocks += [_kernel_table(self)] if self.kernels else []
             blocks += _rest(self)
             blocks += [_copy_table(self)] if self.copies else []
@@ -148,22 +148,23 @@ def short(name: str) -> str:
     return shortened(name, _LONGEST_NAME)
 
 
-def _busy(report: KernelReport, ordinal: int) -> Line:
+def _busy(report: KernelReport, ordinal: int, *, remark: bool) -> Line:
     share = report.busy_share(ordinal)
     text = f"cuda:{ordinal} busy {seconds(report.busy[ordinal])}"
     if share is None:
         return Line.of(text)
+    said = "  (under the profiler, which slows the host)" if remark else ""
     parts = (Cell(f" of {seconds(report.window)}: "), Cell(percent(100 * share), "strong"))
-    return Line((Cell(text), *parts, Cell("  (under the profiler, which slows the host)", "dim")))
+    return Line((Cell(text), *parts, Cell(said, "dim")))
 
 
 def _kernel_table(report: KernelReport) -> Grid:
     columns = (
-        Column("kernel"),
-        Column("count", "right"),
-        Column("total", "right"),
-        Column("share", "right"),
-        Column("mean", "right", rank=1),
+        Column("Kernel", least=24),
+        Column("Count", "right"),
+        Column("Total", "right"),
+        Column("Share", "right"),
+        Column("Mean", "right", rank=1),
     )
     return Grid(columns, [_kernel(kernel, report.total) for kernel in report.kernels[:_SHOWN]])
 
@@ -171,7 +172,7 @@ def _kernel_table(report: KernelReport) -> Grid:
 def _kernel(kernel: Kernel, total: float) -> tuple[Cell, ...]:
     share = kernel.total / total if total else None
     return (
-        Cell(short(kernel.name)),
+        Cell(short(kernel.name), whole=kernel.name),
         Cell(f"{kernel.count:,}"),
         Cell(seconds(kernel.total), "strong"),
         Cell(percent(None if share is None else 100 * share), bar=share),
@@ -189,11 +190,11 @@ def _rest(report: KernelReport) -> list[Line]:
 
 def _copy_table(report: KernelReport) -> Grid:
     columns = (
-        Column("copy"),
-        Column("count", "right"),
-        Column("total", "right"),
-        Column("size", "right"),
-        Column("per second", "right", rank=1),
+        Column("Copy"),
+        Column("Count", "right"),
+        Column("Total", "right"),
+        Column("Size", "right"),
+        Column("Per second", "right", rank=1),
     )
     return Grid(columns, [_copy(copy) for copy in report.copies])
 

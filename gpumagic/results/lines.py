@@ -111,7 +111,7 @@ class LineReport(Result):
 def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
     columns = [
         Column("Line", "right"),
-        Column("Runs", "right", rank=2),
+        Column("Hits", "right", rank=2),
         Column("Change", "right"),
         Column("Peak", "right"),
         Column("Retained", "right", rank=1),

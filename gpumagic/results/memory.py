@@ -133,7 +133,7 @@ class MemoryDelta(StorableResult):
         if not changed:
             return [Line.of("GPU memory: no change"), *dim_lines(self.notes)]
         columns = [
-            Column("GPU memory"),
+            Column("Device"),
             Column("Allocated", "right"),
             Column("Peak above start", "right"),
             Column("Reserved", "right", rank=1),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, dim_lines
-from gpumagic.render.units import bytes_
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, dim_lines
+from gpumagic.render.units import bytes_, share
 from gpumagic.results.base import Result
 
 
@@ -18,13 +18,13 @@ class MemoryComparison(Result):
     notes: tuple[str, ...] = ()
 
     def _blocks(self) -> list[Block]:
-        columns = (Column(""), *(Column(c, "right") for c in ("Peak", "Stored", "Change")))
+        columns = (Column("Device"), *(Column(c, "right") for c in ("Peak", "Stored", "Change")))
         rows = [
             (
                 Cell(f"cuda:{ordinal}"),
                 Cell(bytes_(now)),
                 Cell(bytes_(stored)),
-                Cell(f"{(now - stored) / stored:+.1%}".replace("%", " %") if stored else "–"),
+                Cell(share((now - stored) / stored, 1, sign=True) if stored else DASH),
             )
             for ordinal, (now, stored) in self.peaks.items()
         ]

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, legend, use_of
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, legend, use_of
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
 from gpumagic.results.holders import Holder
 from gpumagic.results.processes import Process
-from gpumagic.system.text import listed
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,8 @@ def _headline(result: OutOfMemory) -> Line:
     tried = "" if result.requested is None else f" tried to allocate {bytes_(result.requested)}"
     where = result.where or "the failed call"
     call = f": {where}{tried}" if tried or result.where else ""
-    missing = f", {bytes_(result.missing)} short" if result.missing else ""
+    missing = f"{bytes_(result.missing)} short" if result.missing else ""
+    call += ", " * bool(missing)
     return Line(
         (Cell(f"✗ Out of memory on {device}{name}", "bad"), Cell(call), Cell(missing, "strong"))
     )
@@ -145,7 +145,7 @@ def _places(result: OutOfMemory) -> Iterator[Block]:
         free = f"{bytes_(result.free)} free of {bytes_(result.total)}"
         yield Grid((Column("Device"),), [(Cell(free, stack=stack),)], header=False)
         yield from legend([stack])
-    columns = [Column("Where"), Column("Bytes", "right"), Column("What", rank=1)]
+    columns = [Column("Where"), Column("Memory", "right"), Column("What", least=24, wrap=True)]
     rows = [
         [Cell(what), Cell(bytes_(size)), Cell(more, "dim")] for what, size, more in _rows(result)
     ]
@@ -192,7 +192,12 @@ def _verdict(result: OutOfMemory) -> Iterator[Line]:
 
 
 def _holders(result: OutOfMemory) -> Grid:
-    columns = [Column("Held by"), Column("Bytes"), Column("What", rank=1), Column("Also", rank=2)]
+    columns = [
+        Column("Held by"),
+        Column("Memory"),
+        Column("What", rank=1, least=14),
+        Column("Also held by", rank=2, least=10),
+    ]
     rows = [_holder(result, holder) for holder in result.holders]
     if result.more_holders:
         size = Cell(bytes_(result.more_bytes), "dim")
@@ -217,19 +222,20 @@ def _holder(result: OutOfMemory, holder: Holder) -> list[Cell]:
         Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
         Cell(bytes_(holder.bytes), bar=holder.bytes / (result.allocated or 1)),
         Cell(what, "dim"),
-        Cell(listed(holder.also, 3), "dim", whole=", ".join(holder.also)),
+        few(holder.also, 3, "dim"),
     ]
 
 
 def _remedy(number: int, remedy: Remedy) -> Line:
     gives = "" if remedy.gives is None else f" gives {bytes_(remedy.gives)}"
-    verdict = {True: ", ✓ enough", False: ", not enough", None: ""}[remedy.enough] if gives else ""
+    verdict = {True: "✓ enough", False: "not enough", None: ""}[remedy.enough] if gives else ""
     command = remedy.what.startswith("%")
     return Line(
         (
             Cell(f"{number}. "),
-            Cell(remedy.what, "good" if remedy.enough else "command" if command else "strong"),
-            Cell(f"{gives}{verdict}"),
+            Cell(remedy.what, "command" if command else "strong"),
+            Cell(f"{gives}{', ' * bool(verdict)}"),
+            Cell(verdict, "good" if remedy.enough else ""),
             Cell(f": {remedy.why}", "dim"),
         )
     )

@@ -60,7 +60,7 @@ class ParkedMemory(Result):
         if not self.storages:
             return [Line.of("There is nothing to park."), *self._stays(), *dim_lines(self.notes)]
         columns = [Column("Device"), Column("Parked", "right"), Column("Stays", "right")]
-        columns += [Column("Reserved", "right"), Column("Outside the allocator", "right", rank=1)]
+        columns += [Column("Reserved", "right"), Column("Non-PyTorch", "right", rank=1)]
         rows = [
             [
                 Cell(f"cuda:{ordinal}"),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-from gpumagic.render.blocks import DASH, Block, Line, shortened
+from gpumagic.render.blocks import DASH, Block, Cell, Line, few, shortened
 from gpumagic.render.units import bytes_
 from gpumagic.results.claims import state_text
 
-#: The most processes that have a row, those with the most memory.
+#: The most rows that are shown, those with the most memory.
 _ROWS = 50
 _LONGEST_COMMAND = 80
-
-_Row = TypeVar("_Row", bound="tuple[Any, ...]")
+#: At most so many pids of equal processes are shown.
+_PIDS = 3
 
 
 @dataclass(frozen=True)
@@ -43,35 +42,72 @@ class Process:
     folder: str | None = None
 
 
-def most_memory(listed: Sequence[_Row]) -> tuple[list[_Row], list[Block]]:
-    """Return the rows with the most memory, in their order, and a line on the rest.
+@dataclass(frozen=True)
+class ProcessRow:
+    """A row of a table: a process, or several on a device that differ in nothing but their pid."""
 
-    The last item of each row is its process.
+    #: The cells before those of the process, as text: host, GPU, engine.
+    place: tuple[str, ...]
+    processes: tuple[Process, ...]
+
+    @property
+    def first(self) -> Process:
+        return self.processes[0]
+
+    @property
+    def memory(self) -> int | None:
+        """Return the bytes of all of them; None where one is not known."""
+        known = [process.memory for process in self.processes if process.memory is not None]
+        return sum(known) if len(known) == len(self.processes) else None
+
+    @property
+    def pids(self) -> Cell:
+        return few([str(process.pid) for process in self.processes], _PIDS)
+
+    @property
+    def command(self) -> Cell:
+        """The notebook or the command; the whole of it on hover only where it is the user's own."""
+        process, count = self.first, len(self.processes)
+        times = f"{count} × " if count > 1 else ""
+        text, state = process.command or DASH, ""
+        if process.notebook is not None:
+            text = f"{process.notebook}{f' in {process.folder}' if process.folder else ''}"
+            state = state_text(process.idle, ", ")
+        shown = f"{times}{shortened(text, _LONGEST_COMMAND)}{state}"
+        whole = f"{times}{text}{state}" if process.own or process.mine else None
+        return Cell(shown, whole=whole)
+
+
+def process_rows(listed: Iterable[tuple[tuple[str, ...], Process]]) -> list[ProcessRow]:
+    """Return the rows of processes, each with its place; those that look equal share one.
+
+    Kernels have a row each, and so have processes of which nothing is known.
     """
+    equal: dict[object, list[Process]] = {}
+    places: dict[object, tuple[str, ...]] = {}
+    for place, process in listed:
+        key: object = (place, process.user, process.kind, process.command, process.mine)
+        if process.own or process.notebook is not None or process.command is None:
+            key = (place, process.pid, len(equal))
+        equal.setdefault(key, []).append(process)
+        places[key] = place
+    return [ProcessRow(places[key], tuple(found)) for key, found in equal.items()]
+
+
+def most_memory(listed: Sequence[ProcessRow]) -> tuple[list[ProcessRow], list[Block]]:
+    """Return the rows to show, in their order, and a line on the processes of the rest."""
     if len(listed) <= _ROWS:
         return list(listed), []
-    order = sorted(range(len(listed)), key=lambda place: -(listed[place][-1].memory or 0))
-    shown = {*order[:_ROWS]}
-    rest = sum(listed[place][-1].memory or 0 for place in order[_ROWS:])
-    line = Line.of(f"and {len(listed) - _ROWS} more, with {bytes_(rest)} in all", "dim")
+    order = sorted(range(len(listed)), key=lambda place: -(listed[place].memory or 0))
+    shown, rest = {*order[:_ROWS]}, [listed[place] for place in order[_ROWS:]]
+    number = sum(len(row.processes) for row in rest)
+    size = bytes_(sum(row.memory or 0 for row in rest))
+    line = Line.of(f"and {number} more, with {size} in all", "dim")
     return [row for place, row in enumerate(listed) if place in shown], [line]
 
 
-def own_first(listed: Sequence[_Row]) -> list[_Row]:
-    """Return the rows sorted: the current user's first, then by memory, the most first.
-
-    The last item of each row is its process.
-    """
+def own_first(listed: Sequence[ProcessRow]) -> list[ProcessRow]:
+    """Return the rows: the user's own first, then by memory, the most first."""
     return sorted(
-        listed,
-        key=lambda row: (not (row[-1].own or row[-1].mine), -(row[-1].memory or 0)),
+        listed, key=lambda row: (not (row.first.own or row.first.mine), -(row.memory or 0))
     )
-
-
-def short_command(process: Process) -> str:
-    """Return a process's notebook, or its command, as a table shows it."""
-    if process.notebook is not None:
-        folder = f" in {process.folder}" if process.folder else ""
-        state = state_text(process.idle, ", ")
-        return f"{shortened(f'{process.notebook}{folder}', _LONGEST_COMMAND)}{state}"
-    return shortened(process.command or DASH, _LONGEST_COMMAND)

@@ -95,6 +95,11 @@ class Selection(Result):
         return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
 
 
+def tensor_text(name: str, ordinal: int, size: int) -> str:
+    """Return a tensor that is still on a GPU, as a note names it."""
+    return f"{name}, on cuda:{ordinal}, {bytes_(size)}"
+
+
 def _callout(result: Selection) -> Callout:
     """Return why it is too late, and the commands that help."""
     lines: list[Line | Grid] = [Line.of(f"✗ {result.problem}", "strong")]

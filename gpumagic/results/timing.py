@@ -140,7 +140,7 @@ class CudaTiming(StorableResult):
             rows.update((f"cuda:{i}", sample) for i, sample in busy.items())
         scale, unit = time_unit(list(rows.values()))
         timeline, spread = plot.figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-        highest = max(map(_without_outliers, rows.values())) / scale
+        highest = max(map(without_outliers, rows.values())) / scale
         lowest = min(sample.best for sample in rows.values()) / scale
         series = {
             label: ([v / scale for v in sample.all], sample.median / scale, seconds(sample.median))
@@ -193,7 +193,7 @@ class CudaTiming(StorableResult):
         return self._timed.stdev
 
 
-def _without_outliers(sample: Sample) -> float:
+def without_outliers(sample: Sample) -> float:
     """Return the largest time that is not far above the others."""
     first, third = sample.quartiles
     limit = third + 5 * max(third - first, 0.01 * third)
@@ -242,7 +242,7 @@ def _work(result: CudaTiming) -> list[Block]:
     )
     return [
         *map(Line.of, lines),
-        *dim_lines(compilation_lines(result.compiled, result.graph_breaks)),
+        *compilation_lines(result.compiled, result.graph_breaks),
     ]
 
 
@@ -274,7 +274,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
 def _single(result: CudaTiming) -> list[Block]:
     if not result.show_rows:
         return _one_line(result)
-    columns = (Column("what"), Column("time", "right"), Column("remark", rank=1))
+    columns = (Column("What"), Column("Time", "right"), Column("Remark", rank=1))
     rows = []
     for name, sample, style in _rows(result):
         shown = cpu_seconds if name == "CPU" else seconds
@@ -298,12 +298,12 @@ def _remark(result: CudaTiming, name: str) -> str:
 
 def _statistics(result: CudaTiming) -> list[Block]:
     columns = (
-        Column("per loop"),
-        Column("median", "right"),
+        Column("Per loop"),
+        Column("Median", "right"),
         Column("IQR", "right"),
-        Column("min", "right", rank=1),
-        Column("max", "right", rank=1),
-        Column("mean ± std", "right", rank=2),
+        Column("Min", "right", rank=1),
+        Column("Max", "right", rank=1),
+        Column("Mean ± std", "right", rank=2),
     )
     rows = []
     for name, sample, style in _rows(result):
@@ -312,9 +312,10 @@ def _statistics(result: CudaTiming) -> list[Block]:
         else:
             shown = partial(cpu_seconds, loops=result.loops) if name == "CPU" else seconds
             spread = f"{shown(sample.mean)} ± {shown(sample.stdev)}"
+            dim: Style = "dim" if style == "dim" else ""
             cells = [
                 Cell(_at_most(result, name) + shown(sample.median), style),
-                *(Cell(shown(value)) for value in (sample.iqr, sample.best, sample.worst)),
+                *(Cell(shown(value), dim) for value in (sample.iqr, sample.best, sample.worst)),
                 Cell(spread, "dim"),
             ]
         rows.append((Cell(name, "dim" if style == "dim" else ""), *cells))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line
+from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line
 from gpumagic.render.units import bytes_, percent, rounded, seconds
 from gpumagic.results.base import Result, data_frame
 from gpumagic.results.devices import Device
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("GPU", "right"),
-    Column("CUDA"),
-    Column("Utilisation, mean", "right"),
-    Column("highest", "right"),
+    Column("Device"),
+    Column("Util, mean", "right"),
+    Column("Util, highest", "right"),
     Column("Mine, highest", "right", rank=1),
     Column("Others, highest", "right", rank=2),
     Column("Power, highest", "right", rank=3),
@@ -135,7 +135,7 @@ class WatchHistory(Result):
         known = [each for each in self.of_device(device.index) if each is not None]
         return [
             Cell(str(device.index), "strong"),
-            Cell("" if device.ordinal is None else f"cuda:{device.ordinal}", "good"),
+            ordinal_cell(device),
             Cell(percent(self._mean(device.index))),
             Cell(percent(_highest(each.utilization for each in known))),
             Cell(bytes_(_highest(each.memory_own for each in known))),
@@ -247,6 +247,13 @@ class WatchHistory(Result):
             "memory, all": [None if s is None else share(s.memory_used) for s in samples],
             "memory, mine": [None if s is None else share(s.memory_own) for s in samples],
         }
+
+
+def ordinal_cell(device: WatchedDevice) -> Cell:
+    """Return a device's CUDA ordinal, or that it is hidden."""
+    if device.ordinal is not None:
+        return Cell(f"cuda:{device.ordinal}", "good")
+    return Cell("hidden" if device.visible is False else DASH, "dim")
 
 
 def _title(device: WatchedDevice) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Sparkline, Style
 from gpumagic.render.units import bytes_, percent, rounded
 from gpumagic.results.base import Result
-from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice
+from gpumagic.results.devices import error_cell
+from gpumagic.results.watch import DeviceSample, UtilizationSample, WatchedDevice, ordinal_cell
 
 #: Seconds that the curves show.
 _SECONDS = 60.0
@@ -20,12 +21,12 @@ _COLD, _HOT = 20, 95
 _watts, _celsius = partial(rounded, unit="W"), partial(rounded, unit="°C")
 _COLUMNS = (
     Column("GPU", "right"),
-    Column("CUDA"),
-    Column("Utilisation"),
+    Column("Device"),
+    Column("Util"),
     Column("Mine"),
     Column("Others"),
     Column("Power"),
-    Column("Temperature"),
+    Column("Temp"),
 )
 
 
@@ -76,16 +77,13 @@ class WatchPanel(Result):
 
     def _row(self, device: WatchedDevice) -> list[Cell]:
         style: Style = "dim" if device.visible is False else ""
-        cuda = Cell("hidden" if device.visible is False else DASH, "dim")
-        if device.ordinal is not None:
-            cuda = Cell(f"cuda:{device.ordinal}", "good")
-        first = [Cell(str(device.index), style or "strong"), cuda]
+        first = [Cell(str(device.index), style or "strong"), ordinal_cell(device)]
         latest = self.samples[-1].time if self.samples else 0.0
         seen = [(latest - each.time, each.of_device(device.index)) for each in self.samples]
         current = seen[-1][1] if seen else None
-        if current is None or current.error is not None:
-            error = "not listed" if current is None else current.error
-            return [*first, Cell(str(error), "bad"), *[Cell(DASH, "dim")] * 4]
+        error = "not listed" if current is None else current.error
+        if error is not None:
+            return [*first, error_cell(error), *[Cell(DASH, "dim")] * 4]
         total, limit = device.memory_total, device.power_limit
         return [
             *first,

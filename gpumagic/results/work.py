@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from gpumagic.render.blocks import Line, cut
 from gpumagic.results.compilation import Compilation
 from gpumagic.system.text import plural
+
+#: Characters of a line that are shown; torch's reasons are long.
+_LONGEST = 240
 
 
 def work_lines(
@@ -49,7 +53,7 @@ def _scaled(value: float, unit: str) -> str:
 
 def compilation_lines(
     compiled: Sequence[Compilation], graph_breaks: Mapping[str, int] = MappingProxyType({})
-) -> list[str]:
+) -> list[Line]:
     """Return lines on the compilations by torch.compile: a summary, and one for each reason."""
     if not compiled and not graph_breaks:
         return []
@@ -64,4 +68,4 @@ def compilation_lines(
             lines.append(f"not compiled: {what}: {each.failure}")
     for reason, count in graph_breaks.items():
         lines.append(f"{plural(count, 'graph break')}: {reason}")
-    return lines
+    return [Line((cut(line, _LONGEST, "dim"),)) for line in lines]

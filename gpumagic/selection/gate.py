@@ -18,6 +18,7 @@ from gpumagic.cuda import devices, driver, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.results import Device, Selection, Status
+from gpumagic.results.selection import tensor_text
 from gpumagic.selection import environment
 from gpumagic.selection.spec import NO_WANTS, Spec, Wants, pick, resolve
 from gpumagic.system.text import plural
@@ -269,7 +270,7 @@ def existing_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
     lines = []
     for name, value in list(namespace.items()):
         if not name.startswith("_") and tensors.pop(id(value), None) is not None:
-            lines.append(f"{name}, on cuda:{value.get_device()}, {value.nbytes} bytes")
+            lines.append(tensor_text(name, value.get_device(), value.nbytes))
     if tensors:
         lines.append(f"{plural(len(tensors), 'more CUDA tensor')} without a variable of its own")
     return tuple(lines)

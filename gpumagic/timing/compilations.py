@@ -14,7 +14,7 @@ from gpumagic.system.text import harmless
 #: torch's record is private, bounded, and of another form in other versions: read field by field.
 _RECORD = "get_compilation_metrics"
 #: Characters of a reason, at most: torch quotes guards and stacks.
-_LONG = 200
+_LONG = 1000
 
 
 def compiled_frames() -> int:

@@ -13,7 +13,7 @@ import pytest
 from IPython.utils.capture import capture_output
 
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import LiveDisplay, hand_over, show
+from gpumagic.magics.output import LiveDisplay, hand_over, say, show
 from gpumagic.results import Explanation, Selection
 
 RESULT = Explanation("the text")
@@ -30,6 +30,22 @@ def test_a_result_is_shown_as_text_and_html(ip: Any) -> None:
     assert shown.data["text/plain"] == "the text"
     assert "the text" in shown.data["text/html"]
     assert shown.metadata == {"gpumagic": 1}
+
+
+def test_a_line_is_printed_in_a_terminal_and_an_output_in_a_notebook(
+    ip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed in a notebook is broken within words."""
+    with capture_output() as captured:
+        say(ip, "a <line>")
+    assert (captured.stdout, captured.outputs) == ("a <line>\n", [])
+    monkeypatch.setattr(ip, "kernel", object(), raising=False)
+    with capture_output() as captured:
+        say(ip, "a <line>")
+    (shown,) = captured.outputs
+    assert captured.stdout == ""
+    assert shown.data["text/plain"] == "a <line>"
+    assert "a &lt;line&gt;" in shown.data["text/html"]
 
 
 def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:

@@ -105,7 +105,7 @@ def test_a_function(torch: ModuleType, capsys: pytest.CaptureFixture[str]) -> No
     assert step.memory.devices[0].peak == 3 * MIB  # type: ignore[attr-defined]
     assert step.__doc__ == "Its own docstring."
     shown = capsys.readouterr().out
-    assert shown.startswith("test_a_function.<locals>.step\nGPU memory")
+    assert shown.startswith("test_a_function.<locals>.step\nDevice  Allocated")
     assert "+3.00 MiB" in shown
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gpumagic.render.blocks import ROWS, Cell, Column, Grid, Line, bounded, dim_lines, shortened
+from gpumagic.render.blocks import (
+    ROWS,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    bounded,
+    cut,
+    dim_lines,
+    few,
+    shortened,
+)
 
 
 def test_lines() -> None:
@@ -13,6 +24,8 @@ def test_lines() -> None:
 def test_shortened() -> None:
     assert shortened("12345", 5) == "12345"
     assert shortened("123456", 5) == "1234…"
+    assert cut("123456", 5, "dim") == Cell("1234…", "dim", whole="123456")
+    assert few(["a", "b", "c"], 2) == Cell("a, b and 1 more", whole="a, b, c")
 
 
 def test_bounded() -> None:

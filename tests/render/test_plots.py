@@ -12,6 +12,7 @@ import pytest
 
 from gpumagic.errors import DependencyError
 from gpumagic.render import plots
+from gpumagic.render.colors import SERIES
 from gpumagic.render.plots import Plot, available, bytes_axis, new_plot
 
 PNG = b"\x89PNG"
@@ -46,7 +47,7 @@ def test_pictures_have_no_background_and_text_legible_on_white_and_on_black(
     plot = new_plot(2)
     axes = plot.figure.subplots()
     axes.set(xlabel="x", title="title")
-    axes.plot([0, 1], [0, 1], label="a", color=plots.COLORS[0])
+    axes.plot([0, 1], [0, 1], label="a", color=SERIES[0])
     axes.legend()
     pixels = imread(BytesIO(plot.bundle("")[0]["image/png"]))
     assert pixels[0, 0, 3] == 0

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.render import html, text
+from gpumagic.render import colors, html, text
 from gpumagic.render.blocks import Cell, Column, Grid
-from gpumagic.render.source_code import COLORS, Part, SourceCode
-from tests.render.test_html import THEMES, _contrast
+from gpumagic.render.source_code import Part, SourceCode
 
 LINES = ("def f(x):", '    """one', '    two <b>"""', "\treturn 1.5  # why", "")
 SOURCE = SourceCode(LINES)
@@ -31,20 +30,10 @@ def test_what_is_not_coloured(lines: tuple[str, ...]) -> None:
 
 def test_in_html_and_in_a_terminal_but_not_in_plain_text() -> None:
     drawn = html.render([GRID])
-    assert f'currentColor 40%, {COLORS["keyword"]})">def</span>' in drawn
+    assert f'currentColor 40%, {colors.CODE["keyword"]})">def</span>' in drawn
     assert "two &lt;b&gt;" in drawn
     assert "<b>" not in drawn
     assert "\x1b[35mdef" in text.render([GRID], color=True)
     plain = text.render([GRID])
     assert "\x1b" not in plain
     assert "    return 1.5  # why" in plain
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_it_is_legible(theme: str) -> None:
-    ink, opacity, background = THEMES[theme]
-    for kind, color in COLORS.items():
-        base = tuple(int(color[i : i + 2], 16) for i in (1, 3, 5))
-        alpha = 0.4 * opacity + 0.6
-        mixed = [(0.4 * opacity * t + 0.6 * b) / alpha for t, b in zip(ink, base, strict=True)]
-        assert _contrast(mixed, alpha, background) >= 4.5, kind

@@ -78,6 +78,14 @@ def test_a_table_by_width(width: int, text: str) -> None:
     assert render([GRID], width=width) == text
 
 
+def test_a_column_is_not_made_narrower_than_its_header() -> None:
+    grid = Grid((Column("A long header", least=4), Column("B")), ((Cell("x" * 30), Cell("y")),))
+    lines = render([grid], width=20).splitlines()
+    assert lines[0] == "A long header      B"
+    assert render([grid], width=17).splitlines()[0] == "A long header   B"
+    assert render([grid], width=16).splitlines()[0] == "A long header  B"
+
+
 def test_a_table_without_headers() -> None:
     grid = Grid(
         (Column("Name"), Column("Used", rank=1)), ((Cell("x"), Cell("y" * 9)),), header=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.render import units
-from gpumagic.render.units import bytes_, cpu_seconds, percent, seconds, spans
+from gpumagic.render.units import bytes_, cpu_seconds, percent, seconds, share, spans
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -72,6 +72,9 @@ def test_cpu_time_below_the_clocks_resolution(monkeypatch: pytest.MonkeyPatch) -
 
 def test_percent() -> None:
     assert (percent(None), percent(96.7)) == ("–", "97 %")
+    assert (share(0.967), share(-0.967), share(0.5, sign=True)) == ("97 %", "−97 %", "+50 %")
+    # What is rounded to nothing has no sign.
+    assert {share(x, 1, sign=True) for x in (0.0, 0.0004, -0.0004)} == {"0.0 %"}
 
 
 @pytest.mark.parametrize(

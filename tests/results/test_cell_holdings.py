@@ -20,7 +20,7 @@ HOLDINGS = CellHoldings(
     notes=("a note",),
 )
 TEXT = """\
-Device  Cell  First line                                        Live  Share           Blocks
+Device  Cell  First line                                      Memory  Share           Blocks
 ────────────────────────────────────────────────────────────────────────────────────────────
 cuda:0   [3]  model = Net()                                 3.00 MiB  ██████   75 %       12
          [7]  x = torch.empty(1024, 1024, 1024, 1024, 102…  1.00 MiB  ██       25 %        1

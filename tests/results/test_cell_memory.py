@@ -22,13 +22,13 @@ LOG = CellLog(
     forgotten=1,
 )
 TEXT = """\
-Cell  First line                                    Device                   Change       Peak  Allocated now       Time
-────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
- [1]  import torch                                  –                             –          –              –     2.50 s
- [2]  x = very_very_very_very_very_very_very_very…  cuda:0                +1.00 MiB  +1.00 MiB       3.00 MiB    12.0 ms
-                                                    cuda:1                +1.00 MiB  +1.00 MiB       3.00 MiB
-                                                    cuda:2                      0 B        0 B            0 B
-   –  step()                                        cuda:0 out of memory        0 B  +1.00 GiB       1.00 GiB  1 min 1 s
+Cell  Device                   Change  Peak above start  Allocated now       Time  First line
+───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+ [1]  –                             –                 –              –     2.50 s  import torch
+ [2]  cuda:0                +1.00 MiB         +1.00 MiB       3.00 MiB    12.0 ms  x = very_very_very_very_very_very_very_very…
+      cuda:1                +1.00 MiB         +1.00 MiB       3.00 MiB
+      cuda:2                      0 B               0 B            0 B
+ ✗ –  cuda:0 out of memory        0 B         +1.00 GiB       1.00 GiB  1 min 1 s  step()
 1 older cell dropped from the log"""  # noqa: E501
 
 
@@ -85,6 +85,19 @@ def test_data_frame() -> None:
     assert list(frame.loc[(2, 0), ["allocated", "peak", "reserved_now"]]) == [MIB, MIB, 4 * MIB]
     assert frame["ooms"].sum() == 1
     assert len(frame) == 4
+
+
+def test_the_legend_of_a_picture_has_what_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+
+    def legend(log: CellLog) -> set[str]:
+        (found,) = log.plot().figure.legends
+        return {text.get_text() for text in found.get_texts()}
+
+    assert legend(CellLog(LOG.cells[:2])) == {"allocated", "reserved", "peak"}
+    # The failure is in one panel of several.
+    last = CellMemory(4, "y", 0.1, {0: SOME, 1: FAILED})
+    assert legend(CellLog((LOG[1], last))) == {"allocated", "reserved", "peak", "out of memory"}
 
 
 def test_the_picture() -> None:

@@ -15,11 +15,11 @@ FAILED = CellTiming(6, "1 / 0", 0.0, 0.0, 0.0, failed=True)
 LOG = TimingLog((GPU, AT_MOST, FAILED), forgotten=1)
 TEXT = """\
 3 cells, 2 with GPU work: wall 2.02 s, GPU ≤ 1.51 s, CPU 270 ms
-cell              wall        GPU      CPU
-────────────────────────────────────────────────────────────────────────────────────────
- [4]  ████████  2.00 s     1.50 s   250 ms  step()
-   –  ▏        20.0 ms  ≤ 10.0 ms  20.0 ms  train(a, a, a, a, a, a, a, a, a, a, a, a, a…
- [6]               0 s          –   < 1 µs  1 / 0
+ Cell              Wall        GPU      CPU  First line
+─────────────────────────────────────────────────────────────────────────────────────────
+  [4]  ████████  2.00 s     1.50 s   250 ms  step()
+    –  ▏        20.0 ms  ≤ 10.0 ms  20.0 ms  train(a, a, a, a, a, a, a, a, a, a, a, a, a…
+✗ [6]               0 s          –   < 1 µs  1 / 0
 1 older cell dropped from the log"""
 
 

@@ -23,14 +23,14 @@ MEMORY = ClusterMemory(
     notes=("a note",),
 )
 MEMORIES = """\
-Engine  Host   Rank  Device                 allocated   reserved       peak
-───────────────────────────────────────────────────────────────────────────
-     0  alpha     –  cuda:0                 +1.00 MiB  +1.00 MiB  +2.00 MiB
-     0  alpha     –  cuda:1                       0 B        0 B        0 B
-     1  alpha     3  cuda:0                       0 B        0 B  +1.00 MiB
-     2  beta      –  torch is not imported          –          –          –
+Engine  Host   Rank  Device                 Allocated   Reserved  Peak above start
+──────────────────────────────────────────────────────────────────────────────────
+     0  alpha     –  cuda:0                 +1.00 MiB  +1.00 MiB         +2.00 MiB
+     0  alpha     –  cuda:1                       0 B        0 B               0 B
+     1  alpha     3  cuda:0                       0 B        0 B         +1.00 MiB
+     2  beta      –  torch is not imported          –          –                 –
 highest peak: +2.00 MiB at engine 0 on alpha; median +1.00 MiB
-engine 3: the engine has died
+✗ engine 3: the engine has died
 a note"""
 
 

@@ -26,11 +26,11 @@ SELECTION = ClusterSelection(
 )
 SELECTIONS = """\
 Engine  Host   Status     Sees
-────────────────────────────────────────────────────────────────────────────────────────────────────
+───────────────────────────────────────────────────────────────────────────────────────────────────
    0–1  alpha  applied    cuda:0 = GPU 0
-     2  alpha  too-late   cuda:0 = GPU 0, cuda:1 = GPU 1, cuda:2 = GPU 2, cuda:3 = GPU 3, … (5 GPUs)
+     2  alpha  too-late   cuda:0 = GPU 0, cuda:1 = GPU 1, cuda:2 = GPU 2, cuda:3 = GPU 3 and 1 more
      3  alpha  unchanged  no GPU
-engine 4: the engine has died
+✗ engine 4: the engine has died
 a note"""
 
 

@@ -27,26 +27,26 @@ TIMING = ClusterTiming(
     notes=("a note",),
 )
 TIMES = """\
-over the engines    median       min       max
+Over the engines    Median       Min       Max
 ──────────────────────────────────────────────
 GPU               ≤ 1.50 s  ≤ 1.00 s  ≤ 2.00 s
 Wall                1.50 s    1.00 s    2.00 s
 CPU                 1.50 s    1.00 s    2.00 s
-     Engine  Host   Rank       GPU    Wall     CPU  limited by
-──────────────────────────────────────────────────────────────
-          0  alpha     1    1.00 s  1.00 s  1.00 s  the GPU
-          1  alpha     0  ≤ 2.00 s  2.00 s  2.00 s  the host
-2 (partial)  beta      –    500 ms  500 ms  500 ms  –
-straggler: engine 1 on alpha took 1.3 × the median
+       Engine  Host   Rank       GPU    Wall     CPU  Limited by
+────────────────────────────────────────────────────────────────
+            0  alpha     1    1.00 s  1.00 s  1.00 s  the GPU
+          ! 1  alpha     0  ≤ 2.00 s  2.00 s  2.00 s  the host
+✗ 2 (partial)  beta      –    500 ms  500 ms  500 ms  –
+straggler: engine 1 on alpha took 1.3× the median
 host-bound, the GPU waits for work to be launched: engine 1
 the engines started when the cell reached them; ranks of a process group (%gpu dist init) start together
 engine 0
-kernel  count   total           share    mean
+Kernel  Count   Total           Share    Mean
 ─────────────────────────────────────────────
 gemm        1  1.00 s  ████████ 100 %  1.00 s
 1 kernel, as many as launched (1 launch)
-engine 2: KeyboardInterrupt
-engine 3: the engine has died
+✗ engine 2: KeyboardInterrupt
+✗ engine 3: the engine has died
 a note"""  # noqa: E501
 
 

@@ -45,10 +45,10 @@ FULL = DeviceTable(
 
 TEXT = """\
 3 × NVIDIA H100
-GPU  CUDA    Memory used / total           Util      Mine    Others   Temp        Power
+GPU  Device  Memory used / total           Util      Mine    Others   Temp        Power
 ───────────────────────────────────────────────────────────────────────────────────────
   0  cuda:1  ██████   60.0 GiB / 80.0 GiB  97 %  50.0 GiB  10.0 GiB  61 °C  412 / 700 W
-  1  hidden           – / –                   –         –         –      –            –
+  1  hidden           –                       –         –         –      –            –
   2  –                ✗ the GPU is lost       –         –         –      –            –
 What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this is final for the process.
 GPU              PID  User    Memory  Type     Command
@@ -121,9 +121,11 @@ def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
     assert {i for i in range(3) if lines[2 + i].split()[1] == "gated"} == gated
     assert lines[4].split()[1] == "hidden"
     names = "cuda:1" if allowed else "no GPU"
-    assert lines[5] == (
-        f"! Gated: '%gpu off --soft' allows new work on {names}; to lift that: %gpu on"
-    )
+    assert lines[5:] == [
+        f"! Gated: '%gpu off --soft' allows new work on {names}; to lift that: %gpu on",
+        "Behind the gate this kernel sees 2 of 3 GPUs: CUDA_VISIBLE_DEVICES is not set; the CUDA "
+        "driver does not report whether it is initialised.",
+    ]
 
 
 def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
@@ -138,7 +140,7 @@ def test_a_long_error_leaves_the_other_devices_their_columns() -> None:
     table = replace(FULL, devices=(*FULL[:2], replace(FULL[2], error=error)))
     lines = as_text(table, width=110).splitlines()
     assert lines[0] == "3 × NVIDIA H100"
-    assert lines[1].split() == "GPU CUDA Memory used / total Util Mine Others Temp Power".split()
+    assert lines[1].split() == "GPU Device Memory used / total Util Mine Others Temp Power".split()
     assert "✗ the GPU is lost: it …" in lines[5]
     assert f"GPU 2: {error}." in lines
 
@@ -183,6 +185,14 @@ def test_the_table_as_a_dataframe() -> None:
             {"devices": tuple(Device(i, ordinal=i, visible=True) for i in range(2))},
             "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0; CUDA is initialised, so this is "
             "final for the process.",
+        ),
+        (
+            {
+                "devices": (Device(0, ordinal=0, visible=True),),
+                "environment": {"CUDA_VISIBLE_DEVICES": "-1"},
+            },
+            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=-1 (set too late); CUDA is "
+            "initialised, so this is final for the process.",
         ),
         (
             {"devices": (Device(0, visible=False),), "cuda_missing": True},

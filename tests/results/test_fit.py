@@ -16,7 +16,7 @@ def test_the_table_the_line_and_the_next_power_of_two() -> None:
         ["1", "3.00", "MiB"],
         ["2", "4.00", "MiB"],
         ["60", "62.0", "MiB"],
-        ["61", "out", "of", "memory"],
+        ["61", "✗", "out", "of", "memory"],
     ]
     assert lines[7:] == [
         "1.00 MiB per unit of batch",

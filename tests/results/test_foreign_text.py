@@ -58,7 +58,9 @@ def test_an_error_in_one_line_is_clean(run_cell: Callable[..., Any]) -> None:
 
 
 def test_many_processes_and_long_names() -> None:
-    many = tuple(Process(pid, pid * 2**20, command="python " + "x" * 5000) for pid in range(10_000))
+    many = tuple(
+        Process(pid, pid * 2**20, command=f"python {pid}" + "x" * 5000) for pid in range(10_000)
+    )
     table = DeviceTable((Device(0, processes=many),), show_processes=True)
     text, html = as_text(table, 200), as_html(table)
     assert "and 9950 more, with " in text

@@ -27,12 +27,12 @@ REPORT = KernelReport(
 )
 TEXT = """\
 cuda:0 busy 50.0 µs of 100 µs: 50 %  (under the profiler, which slows the host)
-cuda:1 busy 10.0 µs of 100 µs: 10 %  (under the profiler, which slows the host)
-kernel                                                        count    total          share     mean
+cuda:1 busy 10.0 µs of 100 µs: 10 %
+Kernel                                                        Count    Total          Share     Mean
 ────────────────────────────────────────────────────────────────────────────────────────────────────
 ampere_sgemm_128x64_tn                                            1  30.0 µs  ██████   75 %  30.0 µs
 vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, st…      2  10.0 µs  ██       25 %  5.00 µs
-copy             count    total      size  per second
+Copy             Count    Total      Size  Per second
 ─────────────────────────────────────────────────────
 Memcpy HtoD          1  10.0 µs  1.00 MiB    97.7 GiB
 Memset (Device)      2  1.00 µs         –           –

@@ -32,7 +32,7 @@ REPORT = LineReport(
 )
 TEXT = """\
 cell on cuda:0
-Line   Runs     Change                Peak  Retained  Source
+Line   Hits     Change                Peak  Retained  Source
 ──────────────────────────────────────────────────────────────────
    2      1                                           if True:
    3  1,200  +2.00 MiB  ████████ +2.00 MiB  2.00 MiB      a = f(2)
@@ -45,9 +45,9 @@ Line   Runs     Change                Peak  Retained  Source
 f: did not run in this cell's thread
 g: nothing to run
 cuda:0: −1.00 MiB while no line of the cell ran
-GPU memory  Allocated  Peak above start   Reserved  Allocated now  Reserved now
-───────────────────────────────────────────────────────────────────────────────
-cuda:0      +3.00 MiB         +3.00 MiB  +4.00 MiB       3.00 MiB      4.00 MiB
+Device  Allocated  Peak above start   Reserved  Allocated now  Reserved now
+───────────────────────────────────────────────────────────────────────────
+cuda:0  +3.00 MiB         +3.00 MiB  +4.00 MiB       3.00 MiB      4.00 MiB
 a note"""
 
 

@@ -70,10 +70,10 @@ DELTA = MemoryDelta(
 )
 
 CHANGE = """\
-GPU memory  Allocated  Peak above start   Reserved  Allocated now  Reserved now
-───────────────────────────────────────────────────────────────────────────────
-cuda:0       +512 MiB         +1.00 GiB  +1.00 GiB       12.0 GiB      14.0 GiB
-cuda:2         −512 B            +512 B        0 B       1.00 KiB      2.00 MiB
+Device  Allocated  Peak above start   Reserved  Allocated now  Reserved now
+───────────────────────────────────────────────────────────────────────────
+cuda:0   +512 MiB         +1.00 GiB  +1.00 GiB       12.0 GiB      14.0 GiB
+cuda:2     −512 B            +512 B        0 B       1.00 KiB      2.00 MiB
 cuda:2: out of memory, 1 allocation failed
 cuda:2: 2 allocations tried again after emptying the cache"""
 
@@ -152,9 +152,7 @@ def test_a_change() -> None:
 
 
 def test_a_change_in_a_narrow_terminal() -> None:
-    assert as_text(DELTA, 60).splitlines()[2] == (
-        "cuda:0       +512 MiB         +1.00 GiB  +1.00 GiB"
-    )
+    assert as_text(DELTA, 60).splitlines()[2] == ("cuda:0   +512 MiB         +1.00 GiB  +1.00 GiB")
 
 
 def test_no_change() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumagic.results import Holder, OutOfMemory, Process, Remedy
+from gpumagic.results.base import as_text
 from tests.support.drawing import check_drawing
 
 GIB = 2**30
@@ -52,20 +53,30 @@ non-PyTorch      1.00 GiB  CUDA's context, libraries
 other processes  17.0 GiB  python train.py (pid 7) 10.0 GiB, 1 not yours, as far as is known
 free             2.00 GiB  this process may use 78.0 GiB
 Fragmented: enough memory is reserved and unused, but in blocks that are too small
-Held by                         Bytes              What                                     Also
-────────────────────────────────────────────────────────────────────────────────────────────────
+Held by                         Memory             What                                     Also held by
+────────────────────────────────────────────────────────────────────────────────────────────────────────
 model                           ██████▍  40.0 GiB  parameters 30.0 GiB, gradients 10.0 GiB
 ! Out[3]                        ▊        5.00 GiB  tensor                                   x
 not referenced by any variable  ▊        5.00 GiB
 1. %gpumem free gives 15.0 GiB, not enough: Out holds it
 2. a smaller batch: less at once
 3. %gpumem free model gives 40.0 GiB, ✓ enough: its parameters are lost
-a note"""
+a note"""  # noqa: E501
 
 
 def test_drawing() -> None:
     """A process of another user is only counted."""
     check_drawing(OOM, TEXT)
+
+
+def test_a_narrow_terminal_keeps_what_memory_is_used_for() -> None:
+    """That part has no headers, by which what is hidden could be named."""
+    lines = as_text(OOM, 80).splitlines()
+    row = next(i for i, line in enumerate(lines) if line.startswith("other processes"))
+    said = " ".join(line[27:].strip() for line in lines[row : row + 2])
+    assert said == "python train.py (pid 7) 10.0 GiB, 1 not yours, as far as is known"
+    assert "hidden (too narrow)" not in "".join(lines)
+    assert max(map(len, lines[2:-4])) <= 84
 
 
 def test_drawing_of_what_little_is_known() -> None:

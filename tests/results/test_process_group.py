@@ -19,7 +19,7 @@ from tests.support.drawing import check_drawing
         (
             ProcessGroup({0: 1, 4: 0}, "gloo", failed={7: "late", 8: "late"}, notes=("a note",)),
             "process group: 2 ranks, backend gloo  (ranks 0 to 1 are [4, 0])\n"
-            "engines 7–8: late\na note",
+            "✗ engines 7–8: late\na note",
         ),
         (ProcessGroup(notes=("left",)), "left"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.render.html import COLORS
+from gpumagic.render.colors import STATES
 from gpumagic.results import Device, Selection, WayOut
 from gpumagic.results.base import as_html
 from tests.support.drawing import check_drawing
@@ -62,7 +62,7 @@ def test_drawing_of_a_status(selection: Selection, text: str) -> None:
 
 def test_the_colour_of_the_status() -> None:
     for status, color in (("applied", "good"), ("gated", "warn"), ("too-late", "bad")):
-        assert COLORS[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
+        assert STATES[color] in as_html(Selection("0", {}, status))  # type: ignore[arg-type, index]
 
 
 LATE = Selection(

@@ -62,7 +62,7 @@ REPEATED = timing(
     ),
 )
 REPEATED_TEXT = """\
-per loop     median      IQR      min      max         mean ± std
+Per loop     Median      IQR      Min      Max         Mean ± std
 ─────────────────────────────────────────────────────────────────
 GPU       ≤ 11.0 ms  10.0 ms  10.0 ms  30.0 ms  17.0 ms ± 9.20 ms
   cuda:0  ≤ 11.0 ms  10.0 ms  10.0 ms  30.0 ms  17.0 ms ± 9.20 ms

@@ -37,11 +37,11 @@ HISTORY = WatchHistory(
     forgotten=1,
 )
 TEXT = """\
-GPU  CUDA    Utilisation, mean  highest  Mine, highest  Others, highest  Power, highest  Temp, highest
-──────────────────────────────────────────────────────────────────────────────────────────────────────
-  0  cuda:0               85 %    100 %       1.00 GiB              0 B           100 W          40 °C
-  1  cuda:1                  –      7 %            0 B         2.00 GiB           102 W          40 °C
-  2                        0 %      0 %            0 B              0 B           102 W          40 °C
+GPU  Device  Util, mean  Util, highest  Mine, highest  Others, highest  Power, highest  Temp, highest
+─────────────────────────────────────────────────────────────────────────────────────────────────────
+  0  cuda:0        85 %          100 %       1.00 GiB              0 B           100 W          40 °C
+  1  cuda:1           –            7 %            0 B         2.00 GiB           102 W          40 °C
+  2  –              0 %            0 %            0 B              0 B           102 W          40 °C
 4 samples in 10.0 s · one of 2 kept · 4 cells"""  # noqa: E501
 
 

@@ -30,10 +30,10 @@ def sample(ago: float, first: int, own: int | None = GIB) -> UtilizationSample:
 SAMPLES = (sample(30, 10), sample(15, 90), sample(0, 40))
 TEXT = """\
 2 × NVIDIA H200 · 140 GiB
-GPU  CUDA    Utilisation  Mine      Others    Power  Temperature
-────────────────────────────────────────────────────────────────
-  0  cuda:0  40 %         1.00 GiB  0 B       350 W  60 °C
-  1  hidden  0 %          0 B       4.00 GiB  –      30 °C
+GPU  Device  Util  Mine      Others    Power  Temp
+───────────────────────────────────────────────────
+  0  cuda:0  40 %  1.00 GiB  0 B       350 W  60 °C
+  1  hidden  0 %   0 B       4.00 GiB  –      30 °C
 """
 
 
@@ -86,9 +86,17 @@ def test_what_is_not_known() -> None:
     text = as_text(WatchPanel(devices, (unknown,), 1.0), 200)
     rows = text.splitlines()[2:5]
     assert rows[0].split() == ["0", *"–––––"[:1], "–", "–", "–", "–", "–"]
-    assert rows[1].split()[:5] == ["1", "–", "GPU", "is", "lost"]
-    assert rows[2].split()[:4] == ["2", "–", "not", "listed"]
+    assert rows[1].split()[:6] == ["1", "–", "✗", "GPU", "is", "lost"]
+    assert rows[2].split()[:5] == ["2", "–", "✗", "not", "listed"]
     assert "0 " not in rows[0][3:]
+
+
+def test_a_long_error_leaves_the_other_figures_their_width() -> None:
+    error = "the GPU is lost: it needs a reset, or the machine a reboot"
+    lost = UtilizationSample(NOW, (DeviceSample(0, error=error),))
+    html = as_html(WatchPanel(DEVICES[:1], (lost,), 1.0))
+    assert f'<span title="{error}"' in html
+    assert ">✗ the GPU is lost: it …<" in html
 
 
 def test_no_device() -> None:

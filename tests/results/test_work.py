@@ -34,9 +34,13 @@ def test_an_upper_bound_of_the_time_is_a_lower_one_of_the_rate() -> None:
 def test_compilations() -> None:
     assert compilation_lines([]) == []
     once = Compilation("step", "a.py", 3, 0.5, "size mismatch")
-    assert compilation_lines([once, Compilation(failure="no")], {"print": 2}) == [
+    lines = compilation_lines([once, Compilation(failure="no")], {"print": 2})
+    assert [line.parts[0].text for line in lines] == [
         "torch.compile compiled 2 times in 0.5 s",
         "recompiled step (a.py:3): size mismatch",
         "not compiled: ? (?:?): no",
         "2 graph breaks: print",
     ]
+    (_, long) = compilation_lines([Compilation("f", "a.py", 1, None, "guards " * 100)])
+    assert long.parts[0].text.endswith("…")
+    assert long.parts[0].whole == "recompiled f (a.py:1): " + "guards " * 100

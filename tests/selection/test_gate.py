@@ -119,7 +119,7 @@ def test_existing_tensors_remain_usable_and_are_named(kernel: Callable[..., Kern
     late.run("import torch; old = torch.ones(1000, device='cuda')")
     reply = late.run("%gpu off --soft")
     assert "gated: this kernel sees no GPU" in reply.text
-    assert "still on the GPU: old, on cuda:0, 4000 bytes" in reply.text
+    assert "still on the GPU: old, on cuda:0, 3.91 KiB" in reply.text
     assert "only a restart is complete" in reply.text
     late.run("new = old * 2 + 1; total = new.sum().cpu(); same = old.to('cuda')")
     refused(late, "torch.ones(3).to(old)")

@@ -34,7 +34,7 @@ def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch)
     assert found.function == "step"
     assert found.reason is not None
     assert "\n" not in found.reason
-    lines = compilation_lines([found])
+    lines = [line.parts[0].text for line in compilation_lines([found])]
     assert lines[0] == "torch.compile compiled 1 time in 0.5 s"
     assert lines[1].startswith("recompiled step (a.py:3): tensor 'x' size mismatch")
     assert len(lines) == 2
@@ -66,4 +66,5 @@ def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompilationRecord().since() == ()
     assert CompilationRecord().graph_breaks() == {}
     assert compilation_lines([]) == []
-    assert compilation_lines([Compilation(failure="no")])[1] == "not compiled: ? (?:?): no"
+    (_, failed) = compilation_lines([Compilation(failure="no")])
+    assert failed.parts[0].text == "not compiled: ? (?:?): no"

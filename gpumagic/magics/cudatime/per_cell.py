@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumagic.magics.argument_types import duration_or_zero
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, show_below
+from gpumagic.magics.output import hand_over, say, show_below
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.magics.verbs import VERBS
 from gpumagic.results import CellTiming
@@ -52,7 +52,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             message = "It is off already."
         timer.off()
     if not quiet:
-        print(message)
+        say(magics.shell, message)
     return hand_over(magics.shell, timer.log(), options, silent=True)
 
 

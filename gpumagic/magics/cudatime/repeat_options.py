@@ -28,8 +28,8 @@ def add_options(parser: Parser) -> None:
         "--precision",
         metavar="P",
         type=share,
-        help="repeat until the median's 95%% confidence interval is within P of it "
-        f"(default {DEFAULT_PRECISION * 100:g}%%)",
+        help="repeat until the median's 95 %% confidence interval is within P of it "
+        f"(default {DEFAULT_PRECISION * 100:g} %%)",
     )
     add(
         "--max-time",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gpumagic.magics.output import hand_over
+from gpumagic.magics.output import hand_over, say
 from gpumagic.magics.parsing import Parser, add_result_options
 
 _MESSAGES = {
@@ -58,7 +58,7 @@ def _explain(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     if options.state is not None:
         magics.explain_oom = options.state == "on"
     if not (options.quiet or silent):
-        print(_MESSAGES[magics.explain_oom])
+        say(magics.shell, _MESSAGES[magics.explain_oom])
     if options.variable:
         magics.shell.user_ns[options.variable] = magics.explain_oom
     return magics.explain_oom if options.output else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
-from gpumagic.magics.output import hand_over, show_below, show_picture, write_picture
+from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog
@@ -42,7 +42,8 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         was = every_cell.watching
         every_cell.on() if verb == "on" else every_cell.off()
         if not quiet:
-            print(_MESSAGES[verb] if was != every_cell.watching else f"It is {verb} already.")
+            changed = was != every_cell.watching
+            say(magics.shell, _MESSAGES[verb] if changed else f"It is {verb} already.")
         return hand_over(magics.shell, every_cell.log(), options, silent=True)
     log = every_cell.log()
     if verb == "plot":

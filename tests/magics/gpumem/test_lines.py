@@ -613,7 +613,7 @@ def test_on_the_screen(lines: Any, run_cell: Any) -> None:
     ran = run_cell(f"%%gpumem --lines\nif True:\n    a = e(2)\n{filler}\nb = e(1); c = 0")
     assert ran.text.splitlines()[:2] + ran.text.splitlines()[3:6] == [
         "cell on cuda:0",
-        "Line  Runs     Change                Peak  Retained  Source",
+        "Line  Hits     Change                Peak  Retained  Source",
         "   2     1                                           if True:",
         "   3     1  +2.00 MiB  ████████ +2.00 MiB  2.00 MiB      a = e(2)",
         "   4     1                                           n0 = 0",

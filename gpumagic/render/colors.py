@@ -1,0 +1,39 @@
+"""All colours that are drawn. The front end's theme is not known: each is for light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpumagic.render.blocks import Style, Use
+
+#: Of states; of a text, so much per cent is the front end's own text colour: with it the text is
+#: legible, dark or light.
+STATES: Mapping[Style, str] = {"good": "#2e9e44", "warn": "#c77700", "bad": "#e85a5a"}
+TEXT_SHARE = 40
+#: Of the parts of Python source, mixed with the text colour likewise.
+CODE: Mapping[str, str] = {
+    "keyword": "#9a5fc9",
+    "string": "#2e9e44",
+    "number": "#c77700",
+    "comment": "#808080",
+    "name": "#3f86cf",
+}
+#: Of what a device's memory is used for; neighbours are told apart by lightness, too.
+USES: Mapping[Use, str] = {
+    "allocated": "#2a68b0",
+    "cached": "#5b97d8",
+    "outside": "#8e5aa8",
+    "others": "#cf7d2c",
+    "unknown": "#707070",
+}
+#: Of a bar, and of the rest of its slot.
+BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
+#: Of the small curves in a table, where the theme does not name its own.
+CURVE, DIM_CURVE = "#3b82c4", "#808080"
+
+#: Of text and axes in pictures, which have no background: of all colours this one is read best
+#: both on white and on a dark theme.
+INK = "#797979"
+#: Of series in pictures, in their order.
+SERIES = ("#3f86cf", "#cf7d2c", "#2e9e8f", "#b07cc6", "#8a9a3a")
+GOOD, BAD, NEUTRAL = "#2e9e44", "#d9533e", "#8a8f98"

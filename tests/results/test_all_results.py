@@ -1,0 +1,207 @@
+"""What holds for whatever result is shown: golden files, headers, signs, hovers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import gpumagic.results
+from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
+from gpumagic.results import DeviceTable, Result
+from gpumagic.results.base import as_html, as_text
+from tests.results.examples import EXAMPLES
+from tests.results.golden import FOLDER, drawings
+
+#: The one spelling of each header.
+HEADERS = {
+    "",
+    *("GPU", "Device", "Name", "UUID", "MIG instance"),
+    *("Memory", "Memory used / total", "Free / total", "Mine", "Others", "Non-PyTorch"),
+    *("Util", "Util, mean", "Util, highest", "Temp", "Temp, highest", "Power", "Power, highest"),
+    *("Mine, highest", "Others, highest"),
+    *("Allocated", "Allocated now", "Reserved", "Reserved now", "Peak", "Peak above start"),
+    *("Change", "Retained", "Stored", "Parked", "Stays", "Frees"),
+    *("Held by", "Also held by", "Kind", "What", "Blocks", "Where"),
+    *("PID", "User", "Type", "Command", "Effect", "Processes"),
+    *("Notebook", "Folder", "State"),
+    *("Cell", "First line", "Line", "Hits", "Source", "Syncs", "Waited"),
+    *("Wall", "CPU", "Host", "Time", "Remark", "Limited by", "Over the engines"),
+    *("Per loop", "Median", "IQR", "Min", "Max", "Mean", "Mean ± std"),
+    *("Kernel", "Copy", "Count", "Total", "Share", "Size", "Per second"),
+    *("Engine", "Engines", "Rank", "Status", "Sees"),
+    *("Check", "Found", "To do"),
+}
+#: Those that name what the table is about.
+NAMING = re.compile(r"cuda:\d+( (freed|would free))?|Compared with \w+")
+OF_USER = {"Fit": "batch"}
+
+
+def result_types() -> set[str]:
+    for module in pkgutil.walk_packages(gpumagic.results.__path__, "gpumagic.results."):
+        importlib.import_module(module.name)
+
+    def below(base: type[Result]) -> Iterator[type[Result]]:
+        for each in base.__subclasses__():
+            yield each
+            yield from below(each)
+
+    ours = (each for each in below(Result) if each.__module__.startswith("gpumagic.results."))
+    return {each.__name__ for each in ours if each._blocks is not Result._blocks}
+
+
+def flat(blocks: Sequence[Block]) -> Iterator[Line | Grid]:
+    for block in blocks:
+        if isinstance(block, (Callout, Fold)):
+            yield from flat(block.blocks)
+        elif isinstance(block, (Line, Grid)):
+            yield block
+
+
+def cells(result: Result) -> Iterator[Cell]:
+    for block in flat(result._blocks()):
+        rows = [block.parts] if isinstance(block, Line) else block.rows
+        yield from (cell for row in rows for cell in row)
+
+
+def test_each_type_of_result_has_an_example() -> None:
+    assert result_types() == {*EXAMPLES}
+    files = {path.name for path in FOLDER.glob("[A-Z]*")}
+    assert files == {f"{name}{suffix}" for name in EXAMPLES for suffix in (".txt", ".html")}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_drawn_is_what_the_files_have(name: str) -> None:
+    """`python -m tests.results.golden` writes them anew."""
+    for suffix, content in drawings(EXAMPLES[name]).items():
+        assert content == (FOLDER / f"{name}{suffix}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_headers_have_one_spelling(name: str) -> None:
+    grids = [block for block in flat(EXAMPLES[name]._blocks()) if isinstance(block, Grid)]
+    headers = {column.header for grid in grids if grid.header for column in grid.columns}
+    headers = {header for header in headers if not NAMING.fullmatch(header)}
+    assert headers <= HEADERS | {OF_USER.get(name, "")}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_figures_have_one_spelling(name: str) -> None:
+    """A minus sign before what is negative; one blank, an ordinary one, before a per cent sign."""
+    for text in (as_text(EXAMPLES[name], 300), words(as_html(EXAMPLES[name]))):
+        assert not re.findall(r"(?<![\w.\]\-])-\d+(?!\w)", re.sub(r"=-1\b|GPU-\w+", "", text))
+        assert not re.findall(r"\d%|\d[\u00a0\u2009\u202f] *%|\d {2,}%", text)
+        assert "\u00a0" not in text
+        assert "\u202f" not in text
+
+
+def test_no_message_has_another_spelling_of_figures() -> None:
+    """What no example shows: no per cent sign without a blank, no hyphen in place of a minus sign.
+
+    Format specifications for either would give it; ``__repr__`` is for code.
+    """
+    package = Path(gpumagic.results.__file__).parents[1]
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_bytes())
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and function.name == "__repr__":
+                function.body = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr) and spelled_otherwise(node):
+                found.append(f"{path.relative_to(package)}: {ast.unparse(node)}")
+    # Widths of a style sheet.
+    assert [each for each in found if not each.startswith("render/html.py")] == []
+    assert len(found) == 2
+
+
+def spelled_otherwise(text: ast.JoinedStr) -> bool:
+    for part, following in zip(text.values, [*text.values[1:], None], strict=True):
+        if not isinstance(part, ast.FormattedValue):
+            continue
+        how = "" if part.format_spec is None else ast.unparse(part.format_spec)[2:-1]
+        if how.endswith("%") or how.startswith("+"):
+            return True
+        if isinstance(following, ast.Constant) and str(following.value).startswith("%"):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_line_of_a_table_is_wider_than_the_terminal(name: str) -> None:
+    for block in flat(EXAMPLES[name]._blocks()):
+        if isinstance(block, Grid):
+            drawn = as_text(_Only(block), 80).splitlines()
+            assert max(map(len, drawn)) <= 80
+
+
+class _Only(Result):
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def _blocks(self) -> list[Block]:
+        return [self.block]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_cut_has_the_whole_on_hover(name: str) -> None:
+    for cell in cells(EXAMPLES[name]):
+        if cell.text.rstrip().endswith("…") or re.search(r" and [\d,]+ more$", cell.text):
+            assert cell.whole is not None
+            assert cell.whole not in (cell.text, "")
+
+
+@pytest.mark.parametrize("name", ["CellLog", "TimingLog"])
+def test_a_failed_cell_has_a_sign_beside_the_colour(name: str) -> None:
+    (grid,) = (b for b in EXAMPLES[name]._blocks() if isinstance(b, Grid))
+    failed = [row for row in grid.rows if any(cell.style == "bad" for cell in row)]
+    assert [row[0].text[:2] for row in failed] == ["✗ "]
+    assert all(row[0].text[:1] != "✗" for row in grid.rows if row not in failed)
+
+
+def test_notes_are_as_large_as_data() -> None:
+    """Front ends have tables smaller than text."""
+    for result in EXAMPLES.values():
+        html = as_html(result)
+        assert html.startswith('<div class="gpumagic" style="font-size:')
+        assert html.count("font-size:") == 1 + html.count("<table")
+        assert html.count("font-size:inherit") == html.count("<table")
+
+
+def test_of_other_users_nothing_is_on_hover() -> None:
+    table = EXAMPLES["DeviceTable"]
+    assert isinstance(table, DeviceTable)
+    (process,) = (p for p in table[0].processes or () if p.pid == 30)
+    long = replace(process, command="python " + "secret" * 40)
+    mine = replace(process, command="python " + "long" * 40, mine=True)
+    device = replace(table[0], processes=(long, mine))
+    titles = re.findall(r'title="([^"]*)"', as_html(replace(table, devices=(device,))))
+    assert not [title for title in titles if "secret" in title]
+    assert mine.command in titles
+
+
+class _Words(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = (value for key, value in attrs if key in ("title", "aria-label"))
+        self.text += f"\n{' '.join(value or '' for value in named)}\n"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def words(html: str) -> str:
+    """What is read of HTML, with what is on hover and what is read aloud."""
+    parser = _Words()
+    parser.feed(html)
+    return parser.text
