@@ -18,7 +18,7 @@ CODE: Mapping[str, str] = {
     "comment": "#808080",
     "name": "#3f86cf",
 }
-#: Of what a device's memory is used for; neighbours are told apart by lightness, too.
+#: Of what a device's memory is used for; neighbours differ in lightness, too.
 USES: Mapping[Use, str] = {
     "allocated": "#2a68b0",
     "cached": "#5b97d8",

@@ -115,6 +115,6 @@ class Unparked(Result):
 
 
 def _speed(size: int, took: float) -> str:
-    """Return how long a copy took, and bytes per second where that can be told."""
+    """Return how long a copy took, and bytes per second where that is known."""
     rate = f" ({bytes_(round(size / took))}/s)" if took and size else ""
     return f"{seconds(took)}{rate}"

@@ -51,7 +51,7 @@ def test_no_gpu_in_text() -> None:
 def test_repeats_in_text() -> None:
     sample = Sample((0.001, 0.002, 0.003, 0.004))
     lines = str(timing(gpu=sample, wall=sample, loops=10, repeat=4)).splitlines()
-    assert lines[0].split() == ["per", "loop", "median", "IQR", "min", "max", "mean", "±", "std"]
+    assert lines[0].split() == ["Per", "loop", "Median", "IQR", "Min", "Max", "Mean", "±", "std"]
     assert lines[2].split()[:9] == ["GPU", "2.50", "ms", "1.50", "ms", "1.00", "ms", "4.00", "ms"]
     assert "4 repeats, 10 loops each" in lines
 
