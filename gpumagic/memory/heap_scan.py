@@ -91,7 +91,7 @@ _STEPS = 5
 
 def _referrers(things: list[Any], cell_of: tracebacks.CellOf) -> dict[int, str]:
     """Return by `id` the nearest referrer with a name of each of the ``things``."""
-    modules = {id(introspection.module_attributes(m)): n for n, m in list(sys.modules.items())}
+    modules = introspection.module_namespaces()
     found: dict[int, str] = {}
     nameless: dict[int, str] = {}
     seen = set(map(id, things))

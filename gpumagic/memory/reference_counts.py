@@ -69,9 +69,7 @@ def _references(
     """Return the number of an object for each reference to it from a visited one."""
     array = introspection.module_attributes(sys.modules.get("numpy")).get("ndarray")
     seen = set(map(id, kept))
-    seen.update(
-        id(introspection.module_attributes(module)) for module in list(sys.modules.values())
-    )
+    seen.update(introspection.module_namespaces())
     pending = [kept[number] for number in place_of.values()]
     # A frame refers to the one that called it, which a walk leaves out.
     pending += [each for each in kept if type(each) is types.FrameType and id(each) not in place_of]

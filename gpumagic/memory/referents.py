@@ -70,7 +70,7 @@ class Rules:
         self._numpy: Any = sys.modules.get("numpy")
         loaded = list(sys.modules.values())
         self._modules = {id(module) for module in loaded}
-        self._spaces = {id(introspection.module_attributes(module)) for module in loaded}
+        self._spaces = introspection.module_namespaces().keys()
         if self._torch is not None:
             plain = tensor_base()
             self._grad_fn, self._grad, self._retains_grad, self._layout = (

@@ -119,6 +119,16 @@ def module_attributes(module: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", _MODULE_DICT(module) or {})
 
 
+def module_namespaces() -> dict[int, str]:
+    """Return the names of the loaded modules, by the ``id`` of the dictionary of their attributes.
+
+    Without what is listed in `sys.modules` and is no module: it has no such dictionary, and the id
+    of an empty one that stands for it is soon that of another.
+    """
+    attributes = ((name, module_attributes(module)) for name, module in [*sys.modules.items()])
+    return {id(space): name for name, space in attributes if space}
+
+
 def module_file(module: Any) -> str | None:
     """Return a module's ``__file__``, or None."""
     file = dict.get(module_attributes(module), "__file__")

@@ -147,6 +147,15 @@ def reading() -> FrameType:
     return caller(local)
 
 
+def test_namespaces_are_those_of_modules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ModuleType("made_here")
+    monkeypatch.setitem(sys.modules, "made_here", made)
+    monkeypatch.setitem(sys.modules, "no_module", object())  # type: ignore[arg-type]
+    found = introspection.module_namespaces()
+    assert found[id(vars(made))] == "made_here"
+    assert "no_module" not in found.values()
+
+
 def test_the_variables_of_a_frame() -> None:
     assert introspection.local_variables(function()) == [("local", "value")]
     assert introspection.running_variables(function()) == [("local", "value")]
