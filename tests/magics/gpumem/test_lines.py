@@ -322,9 +322,9 @@ def test_a_trace_function_set_by_the_cell_stays_and_lines_are_said_to_be_missing
     finally:
         sys.settrace(before)
     assert left is theirs
-    assert report.notes == (
-        "the trace function was removed or replaced while the cell ran: lines are missing",
-    )
+    missing = "the trace function was removed or replaced while the cell ran: lines are missing"
+    # sys.monitoring, of Python 3.12 on, has nothing to do with trace functions.
+    assert report.notes == (() if hasattr(sys, "monitoring") else (missing,))
     assert report.cell.devices[0].allocated == 3 * MIB
 
 
@@ -504,7 +504,8 @@ def test_what_stayed_is_right_where_the_cell_ends_the_tracing(lines: Any) -> Non
     finally:
         sys.settrace(before)
     traced = report.sources[0].devices[0]
-    assert [(line, found.stayed) for line, found in traced.items()] == [(3, MIB)]
+    later = [(5, 2 * MIB), (6, 3 * MIB)] if hasattr(sys, "monitoring") else []
+    assert [(line, found.stayed) for line, found in traced.items()] == [(3, MIB), *later]
 
 
 @pytest.mark.parametrize("function", ["snapshot", "record_history"])
