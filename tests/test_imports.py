@@ -222,7 +222,7 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.errors",
         "gpumagic.magics",
         "gpumagic.magics.commands",
-        "gpumagic.magics.completion",
+        "gpumagic.magics.matcher",
         "gpumagic.magics.extension",
         "gpumagic.magics.loading",
     }

@@ -47,7 +47,7 @@ def cell_of(shell: Any, filename: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledCell:
     """A compiled cell, which can be run any number of times."""
 

@@ -19,7 +19,7 @@ def _report_failure(error: Exception) -> None:
     )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class CellHook(Generic[_Begun]):
     """Functions to call around every cell, including cells that another cell runs.
 
@@ -38,7 +38,7 @@ class CellHook(Generic[_Begun]):
     cancelled: Callable[[], None] = lambda: None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Cell:
     """A running cell, with what each hook's ``before`` returned for it."""
 

@@ -21,7 +21,7 @@ _NAME, _TICKS, _TICK, _CLOCK = "<module>", "<ticks>", "<tick>", "<clock>"
 _Function = Callable[[Iterator[None], AbstractContextManager[Any]], Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Loop:
     """A statement, compiled into a loop."""
 

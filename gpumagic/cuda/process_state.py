@@ -31,7 +31,7 @@ class WrittenVariable(NamedTuple):
     after: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ThreadCount:
     """A number of CPU threads that was set; compared by identity, so that each setting is a change.
 
@@ -61,7 +61,7 @@ class PublishedClaim(Protocol):
     def withdraw(self) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Choice:
     """What ``%gpu`` has changed in this process."""
 
@@ -73,7 +73,7 @@ class Choice:
     claim: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class InitFailure:
     """Whether CUDA has failed to initialise; see `gpumagic.cuda.init_failure`."""
 
@@ -91,7 +91,7 @@ class InitFailure:
     unanswered: Mapping[str, str | None] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Snapshot:
     """A `Choice`, with the environment and the number of threads at that time."""
 
@@ -115,7 +115,7 @@ def _environment_at_start() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ProcessState:
     """The state of one process; see the module's docstring."""
 

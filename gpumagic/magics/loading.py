@@ -13,9 +13,9 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
-from gpumagic.magics import completion
 from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
+from gpumagic.magics.matcher import matcher
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
@@ -117,8 +117,8 @@ def load(shell: Any) -> None:
     from gpumagic.cells.compile import MagicCode
 
     extension = GpuMagic(shell).extension
-    matcher = completion.matcher(shell, lambda: extension.named_timings)
-    extension.load(MagicCode(shell, _statement), matcher)
+    completer = matcher(shell, lambda: extension.named_timings)
+    extension.load(MagicCode(shell, _statement), completer)
     # In a process that has replaced another one `restart.loader` does the rest.
     loader = sys.modules.get("gpumagic.restart.loader")
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
