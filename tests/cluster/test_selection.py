@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,9 +165,17 @@ def test_a_choice_for_all(two_engines: Cluster, run: Run) -> None:
         run(two_engines, "%gpu offf --cluster")
 
 
-def test_auto_selects_the_most_free_memory(cluster_of: Callable[..., Cluster], run: Run) -> None:
+def test_auto_selects_the_most_free_memory(
+    cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path
+) -> None:
+    claims = tmp_path / "claims"  # without those of engines that other tests share
+    claims.mkdir()
     busy = [ExternalProcess(i, 9000 + i, held * 2**30) for i, held in enumerate((40, 5, 60, 20))]
-    cluster = cluster_of(2, Scenario(devices=[GPU()] * 4, processes=busy))
+    cluster = cluster_of(
+        2,
+        Scenario(devices=[GPU()] * 4, processes=busy),
+        [{"GPUMAGIC_CLAIMS": str(claims)}] * 2,
+    )
     chosen = run(cluster, "%gpu auto 2 --cluster -o -q").value
     assert [[d.index for d in each.selection.devices] for each in chosen] == [[1], [3]]
     with pytest.raises(UsageError, match="which is enough for 1"):
