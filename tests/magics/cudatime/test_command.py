@@ -210,7 +210,7 @@ def test_a_syntax_error_of_a_line_magic_is_shown_as_one_of_the_cell(
     ran = run_cell(cell, raising=False)
     assert isinstance(ran.error, SyntaxError)
     shown = ran.stdout + ran.stderr
-    assert "SyntaxError" in shown
+    assert type(ran.error).__name__ in shown  # 3.13 has one of incomplete input
     assert "gpumagic/" not in shown
     assert "Traceback" not in shown
     assert "ran" not in ip.user_ns
