@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpumagic.cuda.listed_devices import listed_devices
 from gpumagic.magics.commands import command_module
 
 if TYPE_CHECKING:
@@ -24,8 +26,12 @@ if TYPE_CHECKING:
 #: A line that begins with one of the magics, also behind an assignment; ``%%`` only as the cell's
 #: first line.
 _LINE = re.compile(r"\s*(?:[\w.\[\]'\", ]+=\s*)?(%{1,2})(gpu|cudatime|gpumem)[ \t]+(.*)", re.DOTALL)
+#: A word of a line, quotes as in a shell; the last quotation may still be open.
+_WORD = re.compile(r"""(?:'[^']*(?:'|$)|"[^"]*(?:"|$)|[^\s'"])+""")
 #: At most so many files, variables and the like.
 _MANY = 200
+#: The length of a description: front ends show it in a narrow column.
+_DESCRIPTION = 60
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Session:
     timings: tuple[str, ...] = ()
     #: What is known of the GPUs: index and UUID.
     devices: tuple[tuple[int, str | None], ...] = ()
+    #: Returns the names with which a statement may begin, by the beginning of a name.
+    statement_names: Callable[[str], Iterable[str]] = lambda beginning: ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class Completions:
     items: tuple[Completion, ...]
     #: The part of the line that they replace.
     fragment: str
-    #: Whether nothing but these fits.
+    #: Whether nothing but these fits, also where there are none.
     only: bool
 
 
@@ -67,35 +75,120 @@ def complete(line: str, session: Session, *, first: bool = True) -> Completions 
     match = _LINE.fullmatch(line)
     if match is None or (match[1] == "%%" and not first):
         return None
-    magic, rest = match[2], match[3]
-    words = rest.split()
-    fragment = "" if not rest or rest[-1].isspace() else words.pop()
-    verb = next((word for word in words if not word.startswith("-")), None)
-    parser, verbs = _grammar(magic, verb, cell=match[1] == "%%")
-    action = _wants_value(parser, words)
-    if action is not None:
-        found = list(_values(magic, action, fragment, session))
-        only = bool(found)
-    elif fragment.startswith("-"):
-        found, only = list(_options(parser)), True
-    else:
-        found = list(_words(magic, match[1], verb, verbs, words, fragment, session))
-        # A statement may stand there too: the user's names are IPython's to complete.
-        only = magic == "gpu" or verb in verbs or "--compare" in words
-    fitting = tuple(each for each in found if each.text.startswith(fragment))[:_MANY]
-    return Completions(fitting, fragment, only and bool(fitting))
+    words, fragment = _split(match[3])
+    place = _place(match[2], words, cell=match[1] == "%%")
+    quote, beginning = (fragment[0], fragment[1:]) if fragment[:1] in ("'", '"') else ("", fragment)
+    found, only = _fitting(place, beginning, session)
+    fitting = [each for each in found if each.text.startswith(beginning)][:_MANY]
+    items = (Completion(_quoted(each.text, quote), each.kind) for each in fitting)
+    return Completions(tuple(items), fragment, only)
 
 
-def _grammar(magic: str, verb: str | None, *, cell: bool) -> tuple[Parser, Mapping[str, str]]:
-    """Return the parser of the line's options, and the meanings of the magic's verbs."""
+def _split(text: str) -> tuple[list[str], str]:
+    """Return the complete words of ``text``, and the beginning of one at its end."""
+    words = list(_WORD.finditer(text))
+    fragment = words.pop()[0] if words and words[-1].end() == len(text) else ""
+    return [word[0] for word in words], fragment
+
+
+def _quoted(text: str, quote: str) -> str:
+    """Return ``text`` in quotes if one is open or it needs them; those of a folder stay open."""
+    if not quote and re.search(r"[\s'\"]", text):
+        quote = '"' if "'" in text else "'"
+    return f"{quote}{text}" if text.endswith("/") else f"{quote}{text}{quote}"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What precedes the word that is completed."""
+
+    magic: str
+    is_cell: bool
+    #: The words that are neither options nor their values.
+    arguments: list[str]
+    #: The options, by their first names.
+    given: list[str]
+    #: The option that the next word is a value of.
+    option: argparse.Action | None
+    #: The magic's verbs and their meanings, and the one that the line has.
+    verbs: Mapping[str, str]
+    verb: str | None
+    #: Whether a statement has begun.
+    in_statement: bool
+
+    def parser(self) -> Parser:
+        """Return the parser of the options that may stand here."""
+        return _parser(self.magic, self.verb)
+
+
+def _place(magic: str, words: list[str], *, cell: bool) -> _Place:
     verbs: Mapping[str, str] = _GPU if magic == "gpu" else {}
     if magic != "gpu" and not cell:
-        from gpumagic.magics.verbs import VERBS, verb_module
+        from gpumagic.magics.verbs import VERBS
 
         verbs = {word: each.meaning for word, each in VERBS[magic].items()}
-        if verb is not None and verb in verbs:
-            return verb_module(magic, verb).parser(verb), verbs
-    return command_module(magic).parser(), verbs
+    arguments, given, option = _read(lambda: _parser(magic, None), words)
+    verb = arguments[0] if arguments and arguments[0] in verbs else None
+    if verb is not None and magic != "gpu":
+        arguments, given, option = _read(lambda: _parser(magic, verb), words)
+    is_code = magic != "gpu" and "--compare" not in given
+    in_statement = is_code and ("--" in words or bool(arguments and verb is None))
+    return _Place(magic, cell, arguments, given, option, verbs, verb, in_statement)
+
+
+def _parser(magic: str, verb: str | None) -> Parser:
+    if magic != "gpu" and verb is not None:
+        from gpumagic.magics.verbs import verb_module
+
+        return verb_module(magic, verb).parser(verb)
+    found: Parser = command_module(magic).parser()
+    return found
+
+
+def _read(
+    parser: Callable[[], Parser], words: list[str]
+) -> tuple[list[str], list[str], argparse.Action | None]:
+    """Return the arguments, the options, and the option that the next word is a value of.
+
+    ``parser`` is called if there is an option: its module takes long to import.
+    """
+    options: dict[str, argparse.Action] = {}
+    if any(word.startswith("-") for word in words):
+        options = {name: each for each in parser()._actions for name in each.option_strings}
+    arguments: list[str] = []
+    given: list[str] = []
+    open_option: argparse.Action | None = None
+    for word in words:
+        name, joined, _ = word.partition("=")
+        if name.startswith("-"):
+            option = options.get(name)
+            if option is not None:
+                given.append(option.option_strings[0])
+            is_complete = option is None or option.nargs == 0 or joined
+            open_option = None if is_complete else option
+        elif open_option is None:
+            arguments.append(word)
+        elif open_option.nargs != "+":  # --keep takes several names
+            open_option = None
+    return arguments, given, open_option
+
+
+def _fitting(place: _Place, beginning: str, session: Session) -> tuple[Iterable[Completion], bool]:
+    """Return what fits, and whether nothing else does."""
+    option = place.option
+    if place.in_statement:
+        return (), False  # its names are IPython's to complete
+    if beginning.startswith("-") and (option is None or option.nargs == "+"):
+        return _options(place), True
+    if option is not None:
+        # IPython knows the attributes of a name: -f model.forward
+        is_attribute = "." in beginning and "-f" in option.option_strings
+        return _values(option, beginning, session), not is_attribute
+    if place.magic != "gpu" and place.verb is None and "--compare" not in place.given:
+        # A statement may begin here: its first name is completed, behind the verbs.
+        is_name = not beginning or beginning.isidentifier()
+        return _first_words(place, beginning, session), is_name
+    return _words(place, beginning, session), True
 
 
 #: The words of ``%gpu`` that are no options, with their meanings.
@@ -122,38 +215,34 @@ _ARGUMENTS = {
     ("gpumem", "limit"): ("off",),
     ("gpumem", "park"): ("off",),
 }
-_BEFORE_FILES = {("gpu", "plot"), ("gpumem", "plot"), ("gpumem", "snapshot")}
+_BEFORE_FILES = {("gpu", "plot"), ("gpu", "cluster"), ("gpumem", "plot"), ("gpumem", "snapshot")}
 
 
-def _wants_value(parser: Parser, words: list[str]) -> argparse.Action | None:
-    """Return the option that the next word is a value of; None where it is none."""
-    for place, word in enumerate(reversed(words)):
-        if word.startswith("-"):
-            name = word.split("=")[0]
-            action = next((a for a in parser._actions if name in a.option_strings), None)
-            if action is None or action.nargs == 0:
-                return None
-            # --keep takes several names.
-            return action if place == 0 or action.nargs == "+" else None
-    return None
+#: By option: values that it may have, where the parser allows others too.
+_VALUES = {"--backend": ("auto", "nccl", "gloo")}
 
 
-def _options(parser: Parser) -> Iterator[Completion]:
-    for action in parser._actions:
+def _options(place: _Place) -> Iterator[Completion]:
+    """Yield the options that have an effect beside the words that are there."""
+    without_effect: Collection[str] = ()
+    if place.magic == "gpu":
+        from gpumagic.magics.gpu.command import without_effect as of_gpu
+
+        without_effect = of_gpu(place.arguments, place.given, one_cell=place.is_cell)
+    for action in place.parser()._actions:
         for option in action.option_strings:
-            yield Completion(option, _short(action.help))
+            if action.option_strings[0] not in without_effect:
+                yield Completion(option, _short(action.help) or "option")
 
 
 def _short(text: str | None) -> str:
-    """Return the beginning of a description: front ends show it in a narrow column."""
+    """Return the beginning of a description."""
     start = re.split(r"[;:,(]", text or "")[0].replace("%%", "%")
-    return start if len(start) <= 40 else f"{start[:39]}…"
+    return textwrap.shorten(start, _DESCRIPTION, placeholder=" …")
 
 
-def _values(
-    magic: str, action: argparse.Action, fragment: str, session: Session
-) -> Iterator[Completion]:
-    name = action.option_strings[-1] if action.option_strings else ""
+def _values(option: argparse.Action, fragment: str, session: Session) -> Iterator[Completion]:
+    name = option.option_strings[-1] if option.option_strings else ""
     if name == "--keep":
         yield Completion("all", "every variable")
         yield from _variables(session)
@@ -166,39 +255,46 @@ def _values(
         )
     elif name == "--on":
         yield from _torch_devices(fragment, session)
-    elif action.metavar == "FILE" or name in ("--save", "--against", "--trace"):
-        if magic != "gpu":
-            yield from _files(fragment)
-    elif action.choices:
-        yield from (Completion(str(choice), "choice") for choice in action.choices)
-
-
-def _words(
-    magic: str,
-    mark: str,
-    verb: str | None,
-    verbs: Mapping[str, str],
-    words: list[str],
-    fragment: str,
-    session: Session,
-) -> Iterator[Completion]:
-    """Yield what fits where no option is: a verb, a device, a name."""
-    if magic == "cudatime" and "--compare" in words:
-        yield from (Completion(name, "timing") for name in session.timings)
-    elif verb is None:
-        fit = {k: v for k, v in verbs.items() if mark == "%" or k in ("off", "on", "auto", "reset")}
-        yield from (Completion(word, what) for word, what in fit.items())
-        if magic == "gpu":
-            yield from _devices(fragment, session)
-        elif fragment.isidentifier():  # IPython completes no names after a magic
-            yield from _variables(session)
-    elif (magic, verb) == ("gpumem", "free"):
-        yield from _variables(session)
-    elif (magic, verb) in _BEFORE_FILES:
+    elif option.metavar == "FILE" or name in ("--save", "--against", "--trace"):
         yield from _files(fragment)
     else:
-        arguments = _ARGUMENTS.get((magic, verb), ())
-        yield from (Completion(word, "argument") for word in arguments)
+        choices = option.choices or _VALUES.get(name, ())
+        yield from (Completion(str(choice), "choice") for choice in choices)
+
+
+def _first_words(place: _Place, beginning: str, session: Session) -> Iterator[Completion]:
+    """Yield the verbs, and behind them the names with which a statement may begin."""
+    yield from (Completion(word, what) for word, what in place.verbs.items())
+    if beginning and not beginning.isidentifier():
+        return
+    variables = [name for name in _names(session) if name not in place.verbs]
+    yield from (Completion(name, "variable") for name in variables)
+    if beginning:
+        known = {*place.verbs, *variables}
+        names = sorted({*session.statement_names(beginning)} - known)
+        yield from (Completion(name, "name") for name in names)
+
+
+def _words(place: _Place, fragment: str, session: Session) -> Iterator[Completion]:
+    """Yield what fits where no option and no statement is: a verb, a device, a name."""
+    if "--compare" in place.given:
+        yield from (Completion(name, "timing") for name in session.timings)
+        return
+    if not place.arguments:
+        choices = ("off", "on", "auto", "reset")
+        fit = {k: v for k, v in place.verbs.items() if not place.is_cell or k in choices}
+        yield from (Completion(word, what) for word, what in fit.items())
+        yield from _devices(fragment, session)
+        return
+    action = (place.magic, place.arguments[0])
+    if action == ("gpumem", "free"):
+        yield from _variables(session)
+    elif len(place.arguments) > 1:
+        return
+    elif action in _BEFORE_FILES:
+        yield from _files(fragment)
+    else:
+        yield from (Completion(word, "argument") for word in _ARGUMENTS.get(action, ()))
 
 
 def _devices(fragment: str, session: Session) -> Iterator[Completion]:
@@ -260,7 +356,11 @@ def _files(fragment: str) -> Iterator[Completion]:
 
 
 def known_devices() -> tuple[tuple[int, str | None], ...]:
-    """Return index and UUID of the GPUs that an open NVML session has read; calls nothing."""
+    """Return index and UUID of the GPUs without a call of NVML or of the driver.
+
+    They are those that an open NVML session has read, or those that Linux lists.
+    """
     nvml: Any = sys.modules.get("gpumagic.cuda.nvml")
     session = None if nvml is None else nvml.opened()
-    return () if session is None else tuple(session.identities())
+    read = () if session is None else tuple(session.identities())
+    return read or listed_devices()

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+
+class _NothingElse:
+    """No completions, with a length of 1: IPython ignores ``suppress`` beside an empty list."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
 
 
 def matcher(shell: Any, timings: Any) -> Any:
@@ -23,17 +34,21 @@ def matcher(shell: Any, timings: Any) -> Any:
         from gpumagic.magics.completion import Session, complete, known_devices
 
         try:
-            session = Session(shell.user_ns, tuple(timings()), known_devices())
+            session = Session(
+                shell.user_ns, tuple(timings()), known_devices(), shell.Completer.global_matches
+            )
             first = not any(context.full_text.split("\n")[: context.cursor_line])
             found = complete(context.text_until_cursor, session, first=first)
         except Exception:  # IPython's own completions must go on
             return nothing
         if found is None:
             return nothing
+        items = [SimpleCompletion(each.text, type=each.kind) for each in found.items]
         return {
-            "completions": [SimpleCompletion(each.text, type=each.kind) for each in found.items],
+            "completions": items or (_NothingElse() if found.only else []),
             "matched_fragment": found.fragment,
             "suppress": found.only,
+            "ordered": True,  # before what others offer, and verbs before names
         }
 
     return match

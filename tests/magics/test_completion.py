@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from IPython.core.completer import provisionalcompleter
 from gpumagic.magics import completion
 from gpumagic.magics.completion import Completions, Session, complete
 from gpumagic.magics.gpu import cluster, command
+from gpumagic.magics.verbs import VERBS
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
 SESSION = Session(
@@ -41,6 +44,10 @@ def texts(line: str, *, first: bool = True) -> list[str]:
         ("%gpu off --res", ["--restart"]),
         ("%gpu off --restart --keep mo", ["model"]),
         ("%gpu off --restart --keep model opt", ["optimizer"]),
+        ("%gpu off --restart --keep model --f", ["--force"]),
+        ("%gpu auto --min-free 20GiB --i", ["--idle"]),
+        ("%gpu --min-free 20GiB au", ["auto"]),
+        ("%gpu dist init --backend ", ["auto", "nccl", "gloo"]),
         ("%gpu dist ", ["init", "down"]),
         ("%gpu watch ", ["off"]),
         ("%gpumem fr", ["free"]),
@@ -79,10 +86,56 @@ def test_a_cell_magic_stands_in_the_first_line() -> None:
     assert texts("%gpu of", first=False) == ["off"]
 
 
-def test_statements_are_left_to_ipython() -> None:
-    for line in ("%cudatime ", "%cudatime mo", "%gpumem y = mod"):
-        found = complete(line, SESSION)
-        assert found is None or not found.only
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%gpumem y = mod",
+        "%cudatime model.fo",
+        "%cudatime x = -mo",
+        "%cudatime f(mo",
+        "%cudatime print('mo",
+        "%cudatime -- -mo",
+        "%%gpumem --lines -f model.fo",
+    ],
+)
+def test_statements_are_left_to_ipython(line: str) -> None:
+    found = complete(line, SESSION)
+    assert found is not None
+    assert not found.items
+    assert not found.only
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%gpu 1-",
+        "%gpu MIG-",
+        "%gpu hi",
+        "%gpu doctor ",
+        "%gpu shutdown ",
+        "%gpu off -v ",
+        "%gpu off --cluster -t ",
+        "%gpu off --cluster --targets ",
+        "%gpu auto --min-free ",
+        "%cudatime --name ",
+        "%gpumem record on ",
+        "%gpumem -v ",
+    ],
+)
+def test_nothing_else_fits(line: str) -> None:
+    found = complete(line, SESSION)
+    assert found is not None
+    assert not found.items
+    assert found.only
+
+
+def test_names_of_a_statement_follow_the_verbs() -> None:
+    names = ("or", "on", "open", "optimizer")
+    session = Session(SESSION.variables, statement_names=lambda beginning: names)
+    found = complete("%gpumem o", session)
+    assert found is not None
+    assert [each.text for each in found.items] == ["on", "off", "optimizer", "open", "or"]
+    assert found.only
 
 
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +148,80 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts("%gpumem snapshot runs/") == ["runs/a.json"]
     assert texts("%gpumem snapshot nowhere/") == []
     assert texts("%%cudatime --trace r") == ["run.json", "runs/"]
+
+
+def test_what_has_blanks_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two words.json").touch()
+    (tmp_path / "two folders").mkdir()
+    (tmp_path / "two folders" / "a.json").touch()
+    (tmp_path / "it's.json").touch()
+    both = ["'two folders/", "'two words.json'"]
+    assert texts("%cudatime --against two") == both
+    assert texts("%cudatime --against 'two ") == both
+    assert texts("%cudatime --against 'two folders/") == ["'two folders/a.json'"]
+    assert texts('%gpumem snapshot "two w') == ['"two words.json"']
+    assert texts("%gpumem snapshot it") == ['"it\'s.json"']
+    session = Session({}, ("long one", "short"))
+    for line, expected in (
+        ("%cudatime --compare ", ["'long one'", "short"]),
+        ("%cudatime --compare '", ["'long one'", "'short'"]),
+        ("%cudatime --compare 'long one' sh", ["short"]),
+    ):
+        found = complete(line, session)
+        assert found is not None
+        assert [each.text for each in found.items] == expected
+        assert found.only
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "missing"),
+    [
+        ("%gpu auto --", ["--min-free", "--wait", "--restart"], ["--backend", "--keep", "--mine"]),
+        ("%gpu off --", ["--soft", "--cluster"], ["--idle", "--every", "--timeout"]),
+        ("%gpu off --soft --", ["--threads"], ["--save", "--restart"]),
+        ("%gpu off --restart --", ["--keep", "--force"], ["--soft"]),
+        ("%gpu ps --", ["--mine", "--arguments"], ["--restart", "--cluster", "--every"]),
+        ("%gpu watch --", ["--every", "--for"], ["--mine"]),
+        ("%gpu pin --", ["--share", "--restart"], ["--backend", "--idle", "--keep"]),
+        ("%gpu dist init --", ["--backend"], ["--share", "--restart"]),
+        ("%gpu dist down --", ["--timeout"], ["--backend"]),
+        ("%gpu auto --cluster --", ["--idle", "-t"], ["--wait", "--soft"]),
+        ("%%gpu off --", ["--soft", "--threads"], ["--restart", "--cluster"]),
+        ("%gpu --", ["--min-free", "--mine", "--restart"], []),
+    ],
+)
+def test_options_that_go_with_the_words(line: str, offered: list[str], missing: list[str]) -> None:
+    found = {*texts(line.removesuffix("-"))}
+    assert set(offered) <= found
+    assert found.isdisjoint(missing)
+
+
+def test_every_option_is_described() -> None:
+    for magic, verbs in VERBS.items():
+        for verb in verbs:
+            found = complete(f"%{magic} {verb} -", SESSION)
+            assert found is not None
+            assert all(0 < len(each.kind) <= 60 for each in found.items), verb
+    found = complete("%gpumem record on --", SESSION)
+    assert found is not None
+    assert [each.kind for each in found.items] == ["the newest events that the history keeps"]
+    assert completion._short("a " * 40) == "a " * 28 + "a …"
+
+
+def test_verbs_need_no_parser() -> None:
+    """The first key imports no module that runs a magic."""
+    program = """
+import sys
+from gpumagic.magics.completion import Session, complete
+for line in ("%gpu ", "%gpumem ", "%cudatime ", "%gpumem free "):
+    complete(line, Session({"model": 1}))
+print(*(name for name in sys.modules if "command" in name or name.startswith("gpumagic.results")))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "gpumagic" not in said.stdout.replace("gpumagic.magics.commands", "")
 
 
 def test_each_says_what_it_is() -> None:
@@ -127,6 +254,12 @@ def test_through_ipython(ip: Any, virtual_gpu: Any) -> None:
     assert completed(ip, "%gpu au") == ["auto"]
     assert completed(ip, "%gpumem free mo") == ["model"]
     assert completed(ip, "%cudatime mod") == ["model"]
+    assert completed(ip, "%cudatime ")[:3] == ["on", "off", "log"]
+    assert completed(ip, "%cudatime prin") == ["print"]
+    assert completed(ip, "%gpumem o")[:2] == ["on", "off"]
+    assert completed(ip, "%gpumem y = mod") == ["model"]
+    for line in ("%gpu 1-", "%gpu MIG-", "%gpu hi", "%gpu shutdown ", "%cudatime --name "):
+        assert completed(ip, line) == []
     assert asked(virtual_gpu) == before
     ip.run_line_magic("unload_ext", "gpumagic")
     assert completed(ip, "%gpu au") != ["auto"]

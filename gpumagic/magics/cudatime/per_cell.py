@@ -27,7 +27,13 @@ def parser(verb: str) -> Parser:
     """Return the parser of the options of ``%cudatime VERB``."""
     made = Parser(f"%cudatime {verb}")
     if verb == "on":
-        made.add_argument("--above", metavar="TIME", type=duration_or_zero, default=ABOVE)
+        made.add_argument(
+            "--above",
+            metavar="TIME",
+            type=duration_or_zero,
+            default=ABOVE,
+            help="also cells without GPU work that take longer",
+        )
     add_result_options(made)
     return made
 

@@ -89,18 +89,36 @@ def _check(verb: str, options: argparse.Namespace, given: Mapping[str, Any]) -> 
     if verb in _VERBS_HERE:
         raise SpecError(f"%gpu {verb} is for this kernel; for the engines: {_VERBS_HERE[verb]}")
     for name in given:
-        if name in _ONLY_HERE:
-            raise SpecError(f"{name} is for this kernel: it does not go with a cluster")
-        if name in _ONLY_AUTO and verb != "auto":
-            raise SpecError(f"{name} goes with auto; for example: %gpu auto 2 --cluster")
-        if _ONLY_FOR.get(name, verb) != verb:
-            raise SpecError(f"{name} goes with %gpu {_ONLY_FOR[name]}")
-    if "--backend" in given and options.spec[1:2] != ["init"]:
-        raise SpecError("--backend goes with %gpu dist init")
-    if verb in ("cluster", "dist") and (options.restart or options.force):
-        raise SpecError(f"%gpu {verb} restarts nothing; for example: %gpu pin --restart")
-    if verb in ("cluster", "dist") and options.no_claim:
-        raise SpecError("--no-claim goes with a choice of GPUs; for example: %gpu pin --no-claim")
+        problem = _problem(name, verb, options.spec[1:])
+        if problem is not None:
+            raise SpecError(problem)
+
+
+def _problem(name: str, verb: str, words: Sequence[str]) -> str | None:
+    """Return why an option does not go with a verb and its arguments; None if it does."""
+    if name in _ONLY_HERE:
+        return f"{name} is for this kernel: it does not go with a cluster"
+    if name in _ONLY_AUTO and verb != "auto":
+        return f"{name} goes with auto; for example: %gpu auto 2 --cluster"
+    if _ONLY_FOR.get(name, verb) != verb:
+        return f"{name} goes with %gpu {_ONLY_FOR[name]}"
+    if name == "--backend" and words[:1] != ["init"]:
+        return "--backend goes with %gpu dist init"
+    if verb in ("cluster", "dist") and name in ("--restart", "--force"):
+        return f"%gpu {verb} restarts nothing; for example: %gpu pin --restart"
+    if verb in ("cluster", "dist") and name == "--no-claim":
+        return "--no-claim goes with a choice of GPUs; for example: %gpu pin --no-claim"
+    return None
+
+
+def without_effect(verb: str, words: Sequence[str]) -> set[str]:
+    """Return the options, by name, that do not go with a verb on a cluster."""
+    names = (*_ONLY_HERE, *_ONLY_AUTO, *_ONLY_FOR, "--restart", "--force", "--no-claim")
+    return {name for name in names if _problem(name, verb, words) is not None}
+
+
+#: The options that are only for a cluster.
+ONLY_THERE = ("-t", "--per-engine", "--share", "--backend", "--timeout")
 
 
 def check_unused(given: Collection[str]) -> None:
@@ -109,7 +127,7 @@ def check_unused(given: Collection[str]) -> None:
     Raises:
         SpecError: there is one.
     """
-    for name in ("-t", "--per-engine", "--share", "--backend", "--timeout"):
+    for name in ONLY_THERE:
         if name in given:
             raise SpecError(f"{name} goes with a cluster; for example: %gpu off --cluster -t 0:4")
 

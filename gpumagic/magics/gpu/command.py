@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -126,6 +126,20 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
             return single_cell.run(magics.shell, spec, wants, options, cell, header)
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
     return hand_over(magics.shell, result, options, silent=silent)
+
+
+def without_effect(words: Sequence[str], given: Collection[str], *, one_cell: bool) -> set[str]:
+    """Return the options, by first name, that `run` would refuse beside these words and options."""
+    if not words and not one_cell:
+        return set()  # the verb may follow
+    if not one_cell and ("--cluster" in given or words[0] in cluster.VERBS):
+        return cluster.without_effect(words[0].lower(), words[1:])
+    is_choice = not words or _verb(words) is None
+    found = gpu_options.without_effect(
+        given, " ".join(words), is_choice=is_choice, one_cell=one_cell
+    )
+    no_cluster = one_cell or not is_choice
+    return {*found, *cluster.ONLY_THERE, *(["--cluster"] if no_cluster else [])}
 
 
 def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:

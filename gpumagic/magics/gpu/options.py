@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpumagic.errors import SpecError
@@ -142,10 +142,43 @@ def check(
     Raises:
         SpecError: an option has none; the message says what it goes with.
     """
+    rules = _partners(given, spec, is_choice=is_choice, one_cell=one_cell)
+    for name, fits, partner in rules:
+        if name in given and not fits:
+            raise SpecError(f"{name} goes with {partner}")
+    if options.soft and options.save:
+        raise SpecError("--save is for a choice of devices, not for a gate (--soft): leave one out")
+    if options.soft and options.restart:
+        raise SpecError("--soft is for going on without a restart: leave --soft or --restart out")
+    if options.soft and options.wait > 0:
+        raise SpecError("--wait does not go with --soft, which chooses at once: leave one out")
+
+
+def without_effect(
+    given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool
+) -> set[str]:
+    """Return the options, by name, that `check` would refuse beside those that are given."""
+    rules = _partners(given, spec, is_choice=is_choice, one_cell=one_cell)
+    found = {name for name, fits, _ in rules if not fits}
+    if "--soft" in given:
+        found |= _NOT_WITH_SOFT
+    if not _NOT_WITH_SOFT.isdisjoint(given):
+        found.add("--soft")
+    return found
+
+
+_NOT_WITH_SOFT = {"--save", "--restart", "--wait"}
+
+
+def _partners(
+    given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool
+) -> tuple[tuple[str, bool, str], ...]:
+    """Return each option by name, whether it has an effect, and what it goes with."""
     lasting = is_choice and not one_cell
-    listed = spec == "ps" or options.processes
+    restart = "--restart" in given
+    listed = spec == "ps" or "-p" in given
     a_choice = "a choice of GPUs" if not one_cell else "%gpu, not with %%gpu, which is for one cell"
-    for name, fits, partner in (
+    return (
         ("-p", spec in ("", "ps", "watch"), "the table; for example: %gpu -p"),
         ("--arguments", listed, "the processes: %gpu -p --arguments"),
         ("--mine", spec == "ps", "ps: %gpu ps --mine"),
@@ -157,22 +190,14 @@ def check(
         ("--soft", is_choice, _example(a_choice, "--soft")),
         ("--restart", lasting, _example(a_choice, "--restart")),
         ("--save", lasting, _example(a_choice, "--save")),
-        ("--keep", options.restart, _example("--restart", "--restart --keep model")),
-        ("--blocking", options.restart, "--restart; for example: %gpu reset --restart --blocking"),
-        ("--force", options.restart, _example("--restart", "--restart --force")),
+        ("--keep", restart, _example("--restart", "--restart --keep model")),
+        ("--blocking", restart, "--restart; for example: %gpu reset --restart --blocking"),
+        ("--force", restart, _example("--restart", "--restart --force")),
         *(
             (name, _is_auto(spec), f"auto; for example: %gpu auto {name} …")
             for name in ("--min-free", "--max-util", "--idle", "--wait")
         ),
-    ):
-        if name in given and not fits:
-            raise SpecError(f"{name} goes with {partner}")
-    if options.soft and options.save:
-        raise SpecError("--save is for a choice of devices, not for a gate (--soft): leave one out")
-    if options.soft and options.restart:
-        raise SpecError("--soft is for going on without a restart: leave --soft or --restart out")
-    if options.soft and options.wait > 0:
-        raise SpecError("--wait does not go with --soft, which chooses at once: leave one out")
+    )
 
 
 def _example(partner: str, options: str) -> str:

@@ -20,7 +20,11 @@ def parser(verb: str) -> Parser:
     if verb == "record":
         made.add_argument("switch", nargs="?", choices=("on", "off"))
         made.add_argument(
-            "--entries", type=count(most=10_000_000), default=MAX_ENTRIES, metavar="N"
+            "--entries",
+            type=count(most=10_000_000),
+            default=MAX_ENTRIES,
+            metavar="N",
+            help="the newest events that the history keeps",
         )
     elif verb == "snapshot":
         made.add_argument("file", metavar="FILE")
