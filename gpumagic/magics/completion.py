@@ -258,7 +258,7 @@ def _values(option: argparse.Action, fragment: str, session: Session) -> Iterato
     elif option.metavar == "FILE" or name in ("--save", "--against", "--trace"):
         yield from _files(fragment)
     else:
-        choices = option.choices or _VALUES.get(name, ())
+        choices: Iterable[Any] = option.choices or _VALUES.get(name, ())
         yield from (Completion(str(choice), "choice") for choice in choices)
 
 

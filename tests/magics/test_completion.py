@@ -45,6 +45,8 @@ def texts(line: str, *, first: bool = True) -> list[str]:
         ("%gpu off --restart --keep mo", ["model"]),
         ("%gpu off --restart --keep model opt", ["optimizer"]),
         ("%gpu off --restart --keep model --f", ["--force"]),
+        ("%gpu off --keep model --f", ["--force"]),
+        ("%gpu off --keep model --r", ["--restart"]),
         ("%gpu auto --min-free 20GiB --i", ["--idle"]),
         ("%gpu --min-free 20GiB au", ["auto"]),
         ("%gpu dist init --backend ", ["auto", "nccl", "gloo"]),

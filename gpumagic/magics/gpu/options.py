@@ -157,7 +157,12 @@ def check(
 def without_effect(
     given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool
 ) -> set[str]:
-    """Return the options, by name, that `check` would refuse beside those that are given."""
+    """Return the options, by name, that `check` would refuse beside those that are given.
+
+    ``--restart`` may still follow the options that need it.
+    """
+    if not {"--keep", "--blocking", "--force"}.isdisjoint(given):
+        given = {*given, "--restart"}
     rules = _partners(given, spec, is_choice=is_choice, one_cell=one_cell)
     found = {name for name, fits, _ in rules if not fits}
     if "--soft" in given:
