@@ -237,7 +237,7 @@ def _options(place: _Place) -> Iterator[Completion]:
 
 def _short(text: str | None) -> str:
     """Return the beginning of a description."""
-    start = re.split(r"[;:,(]", text or "")[0].replace("%%", "%")
+    start = re.split(r"[;:(]", text or "")[0].replace("%%", "%")
     return textwrap.shorten(start, _DESCRIPTION, placeholder=" …")
 
 
