@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,7 +219,7 @@ _BEFORE_FILES = {("gpu", "plot"), ("gpu", "cluster"), ("gpumem", "plot"), ("gpum
 
 
 #: By option: values that it may have, where the parser allows others too.
-_VALUES = {"--backend": ("auto", "nccl", "gloo")}
+_VALUES: Mapping[str, Sequence[str]] = {"--backend": ("auto", "nccl", "gloo")}
 
 
 def _options(place: _Place) -> Iterator[Completion]:
@@ -258,7 +258,7 @@ def _values(option: argparse.Action, fragment: str, session: Session) -> Iterato
     elif option.metavar == "FILE" or name in ("--save", "--against", "--trace"):
         yield from _files(fragment)
     else:
-        choices: Iterable[Any] = option.choices or _VALUES.get(name, ())
+        choices = option.choices if option.choices is not None else _VALUES.get(name, ())
         yield from (Completion(str(choice), "choice") for choice in choices)
 
 
