@@ -144,11 +144,16 @@ class Blocks:
         return allocated, reserved
 
     def largest_free(self, device: int, gone: Collection[int] = ()) -> int:
-        """Return the size of the largest free piece of the segments that any tensor may use."""
+        """Return the size of the largest free piece of the segments that any tensor may use.
+
+        With the blocks ``gone`` freed and the cache emptied: not of segments that are released.
+        """
         freed = {self.all[i].address for i in gone}
         largest = run = 0
         for segment in self.segments:
             if segment.device != device or segment.private:
+                continue
+            if freed and _released(segment, freed):
                 continue
             run = 0
             for block in segment.blocks:

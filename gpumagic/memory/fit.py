@@ -46,7 +46,10 @@ class FitSearch:
     low: int
     high: int
     available: int | None = None
+    #: The last run of each value, in the order in which they ran first.
     runs: list[FitRun] = field(default_factory=list)
+    #: All runs.
+    number: int = 0
 
     @property
     def largest(self) -> int | None:
@@ -66,14 +69,31 @@ class FitSearch:
             self.largest == self.high or self._failed == self.largest + 1
         )
 
+    @property
+    def _first_has_more(self) -> bool:
+        """Whether the first run is to be repeated: a larger value needed less.
+
+        It did what is done once, such as an optimizer's first step, which creates its state.
+        """
+        if self.number != len(self.runs) or self.number >= RUNS:
+            return False
+        peaks = [run.peak for run in self.runs if run.peak is not None]
+        return len(peaks) > 1 and min(peaks) < peaks[0]
+
     def add(self, value: int, peak: int | None) -> None:
         """Take in a run: its peak above the start, or None if memory ran out."""
-        self.runs.append(FitRun(value, peak))
+        self.number += 1
+        if value not in [run.value for run in self.runs]:
+            self.runs.append(FitRun(value, peak))
+        elif peak is not None:  # else it has run before, with less in use
+            self.runs[0] = FitRun(value, peak)
 
     def next(self) -> int | None:
         """Return the value to run next; None when the search is over."""
         best, failed = self.largest, self._failed
-        if len(self.runs) >= RUNS or self.is_exact or failed == self.low:
+        if self._first_has_more:
+            return self.runs[0].value
+        if self.number >= RUNS or self.is_exact or failed == self.low:
             return None
         if best is None:
             return self.low
@@ -92,7 +112,7 @@ class FitSearch:
             steps = (best >> 3, 1, 4, max(best >> 5, 5))
             return best + steps[near] if near < len(steps) else 4 * best
         middle = (best + failed) // 2
-        tries = RUNS - len(self.runs)
+        tries = RUNS - self.number
         if 2 ** (tries - 1) < failed - best <= 2**tries:  # to halve takes all that are left
             return middle
         if near >= 2 or (predicted is not None and predicted <= best):

@@ -7,29 +7,47 @@ not hold outside of it. Where the limit is reached, torch raises its own out-of-
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.memory.report import memory_report
+from gpumagic.memory.report import memory_report, outside_allocator
 from gpumagic.render.units import bytes_
+from gpumagic.results.limit import LimitState
 from gpumagic.system import text
 
 #: The bytes outside the allocator that are assumed where they are not known.
 _UNKNOWN = 0
+#: A fraction from here on is none.
+_WHOLE = 0.999
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The fractions of one device."""
+
+    #: The user's own, by ``torch.cuda.set_per_process_memory_fraction``.
+    own: float
+    #: The one that was set for the limit, as torch returns it.
+    set: float
 
 
 class MemoryLimit:
-    """The limit of this process, and the user's own fractions from before."""
+    """The limit of this process, and the user's own fractions."""
 
     def __init__(self) -> None:
         #: Bytes of each device; None for no limit.
         self.size: int | None = None
-        self._before: dict[int, float] = {}
+        self._bounds: dict[int, _Bound] = {}
         self._waits = False
 
     def set(self, size: int) -> None:
-        """Bound torch's allocator on every device in use; on others by `update`, once they are.
+        """Bound torch's allocator on every device, or when CUDA is initialised.
+
+        Before torch 2.10 a device that is not in use is bounded by an `update` once it is.
 
         Raises:
             DeviceError: torch cannot bound its allocator, or a limit is smaller than what this
@@ -37,13 +55,16 @@ class MemoryLimit:
         """
         torch_cuda.require()
         self._check(size)
-        self.size = size
-        if not torch_cuda.initialized():
-            if not self._waits:
-                self._waits = True
-                torch_cuda.when_initialized(self._begin)
-            return
-        self.update()
+        before, self.size = self.size, size
+        if torch_cuda.initialized():
+            try:
+                self.update()
+            except DeviceError:
+                self.size = before
+                raise
+        elif not self._waits:
+            self._waits = True
+            torch_cuda.when_initialized(self._begin)
 
     def _check(self, size: int) -> None:
         devices = memory_report().devices
@@ -63,67 +84,103 @@ class MemoryLimit:
                 )
 
     def _begin(self) -> None:
-        """Bound the current device as CUDA starts, before anything is allocated.
-
-        Not the others: in older torch the bound itself makes a context.
-        """
+        """Bound the devices while torch initialises CUDA, before anything is allocated."""
         self._waits = False
         if self.size is None:
             return
-        current = torch_cuda.current_device()
-        if current is not None:
-            self._bound(current, _UNKNOWN)
+        try:
+            # The current device is used next.
+            current = cast(Any, torch_cuda.loaded())._C._cuda_getDevice()
+            for ordinal in {*torch_cuda.boundable(), current}:
+                self._bound(ordinal, _UNKNOWN)
+        except Exception as error:  # torch would raise it in the user's cell
+            self.size = None
+            print(f"%gpumem limit: no limit was set ({text.named(error)})", file=sys.stderr)
 
     def update(self) -> None:
-        """Bound the devices anew: libraries may hold more outside the allocator than before."""
+        """Bound the devices anew, by what is held outside the allocator now.
+
+        Raises:
+            DeviceError: torch cannot bound its allocator.
+        """
         if self.size is None or not torch_cuda.initialized():
             return
-        for ordinal, memory in memory_report().devices.items():
-            if memory.context:
-                self._bound(ordinal, memory.outside or _UNKNOWN)
+        outside = outside_allocator()
+        for ordinal in torch_cuda.boundable():
+            self._bound(ordinal, outside.get(ordinal) or _UNKNOWN)
 
     def _bound(self, ordinal: int, outside: int) -> None:
-        torch: Any = torch_cuda.loaded()
-        total = torch.cuda.get_device_properties(ordinal).total_memory
-        fraction = min(max((cast(int, self.size) - outside) / total, 0.0), 1.0)
-        before = self._before.setdefault(ordinal, _fraction(ordinal))
-        _set_fraction(ordinal, min(fraction, before))
+        wanted = (cast(int, self.size) - outside) / _total(ordinal)
+        own = self._own_fraction(ordinal)
+        torch_cuda.set_memory_fraction(ordinal, min(max(wanted, 0.0), own))
+        self._bounds[ordinal] = _Bound(own, torch_cuda.memory_fraction(ordinal))
 
-    def note(self) -> str | None:
-        """Return a line that says what the limit is; None for none."""
-        if self.size is None:
-            return None
+    def _own_fraction(self, ordinal: int) -> float:
+        """Return the user's own fraction: the current one unless that was set for the limit."""
+        current, bound = torch_cuda.memory_fraction(ordinal), self._bounds.get(ordinal)
+        return current if bound is None or current != bound.set else bound.own
+
+    def binds(self, ordinal: int) -> bool:
+        """Return whether the limit bounds a device's allocator, and no smaller fraction does."""
+        bound = self._bounds.get(ordinal)
         return (
+            self.size is not None
+            and bound is not None
+            and bound.set < bound.own
+            and torch_cuda.memory_fraction(ordinal) == bound.set
+        )
+
+    def without(self, ordinal: int) -> int:
+        """Return the bytes that torch may reserve on a device once the limit is lifted."""
+        return int(self._own_fraction(ordinal) * _total(ordinal))
+
+    def state(self) -> LimitState:
+        """Return the limit, with a note on each device where something else is to be known."""
+        return LimitState(self.size, (*self._notes(),))
+
+    def _notes(self) -> Iterator[str]:
+        for ordinal in torch_cuda.contexts():
+            own = self._own_fraction(ordinal)
+            if own < _WHOLE and not self.binds(ordinal):
+                # The limit does not change it.
+                yield (
+                    f"cuda:{ordinal}: torch may reserve {bytes_(self.without(ordinal))}, by the "
+                    "notebook's own torch.cuda.set_per_process_memory_fraction; "
+                    "set_per_process_memory_fraction(1.0) lifts that."
+                )
+        for ordinal, outside in outside_allocator().items() if self.size is not None else ():
+            try:
+                _, reserved = torch_cuda.memory_held(ordinal)
+            except RuntimeError:  # a pluggable allocator without counters
+                continue
+            held = reserved + (outside or _UNKNOWN)
+            if held > cast(int, self.size):
+                yield (
+                    f"cuda:{ordinal}: this process holds {bytes_(held)} already, more than the "
+                    "limit; nothing new is reserved there until it holds less: '%gpumem free'."
+                )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return lines that say what the limit is; none without one."""
+        if self.size is None:
+            return ()
+        limit = (
             f"Limited to {bytes_(self.size)} of each GPU, CUDA context included; "
             "%gpumem limit off lifts it."
         )
+        return (limit, *self._notes())
 
     def lift(self) -> None:
-        """Remove the limit: restore the user's own fractions."""
+        """Remove the limit: restore the user's own fractions, except where it was set since."""
         self.size = None
-        for ordinal, fraction in self._before.items():
-            _set_fraction(ordinal, fraction)
-        self._before.clear()
+        for ordinal, bound in self._bounds.items():
+            if torch_cuda.memory_fraction(ordinal) == bound.set:
+                torch_cuda.set_memory_fraction(ordinal, bound.own)
+        self._bounds.clear()
 
 
-def _fraction(ordinal: int) -> float:
-    torch: Any = torch_cuda.loaded()
-    try:
-        # The guard: torch 2.6 leaves the device the current one.
-        with torch.cuda.device(ordinal):
-            return float(torch._C._cuda_getMemoryFraction(ordinal))
-    except (RuntimeError, AttributeError):
-        return 1.0
-
-
-def _set_fraction(ordinal: int, fraction: float) -> None:
-    torch: Any = torch_cuda.loaded()
-    try:
-        # The guard: torch 2.6 leaves the device the current one.
-        with torch.cuda.device(ordinal):
-            torch.cuda.set_per_process_memory_fraction(fraction, ordinal)
-    except RuntimeError as error:
-        raise DeviceError(f"torch cannot bound its allocator ({text.reason(error)})") from None
+def _total(ordinal: int) -> int:
+    return int(cast(Any, torch_cuda.loaded()).cuda.get_device_properties(ordinal).total_memory)
 
 
 #: The limit of this process.

@@ -26,6 +26,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.host_copies import HostCopies
+from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
 from gpumagic.memory.report import memory_report
 from gpumagic.render import units
@@ -46,6 +47,10 @@ class _Parked:
     nbytes: int
     #: Where its bytes lie in the host's copies.
     place: int
+
+
+class LimitedError(DeviceError):
+    """A bound on torch's allocator keeps parked memory from coming back: to wait does not help."""
 
 
 class Parking:
@@ -212,7 +217,7 @@ class Parking:
             storages.release(new)
             torch_cuda.empty_cache()
             if _is_out_of_memory(error):
-                raise DeviceError(_no_room(self.size(), error)) from None
+                raise _no_room(self.size(), error) from None
             if isinstance(error, RuntimeError):  # CUDA has failed
                 raise DeviceError(
                     f"parked memory cannot come back: {text.reason(error)}; everything stays in "
@@ -247,11 +252,17 @@ class Parking:
                 yield memoryview(part.numpy())
 
     def failures(self, seconds: float = 1.0) -> Iterator[DeviceError]:
-        """Try to bring back until it works; yield each failure, and then sleep."""
+        """Try to bring back until it works; yield each failure, and then sleep.
+
+        Raises:
+            LimitedError: a bound on torch's allocator keeps it from coming back.
+        """
         while True:
             try:
                 self.bring_back()
                 return
+            except LimitedError:
+                raise
             except DeviceError as error:
                 yield error
             time.sleep(seconds)
@@ -305,10 +316,32 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.cuda.OutOfMemoryError)
 
 
-def _no_room(needed: dict[int, int], error: BaseException) -> str:
-    """Return a line with what is needed and free, and who holds the rest."""
+def _limited(needed: dict[int, int]) -> str | None:
+    """Return a line with the bound on torch's allocator that leaves too little; None for none."""
+    for ordinal, size in needed.items():
+        limit = torch_cuda.memory_limit(ordinal)
+        left = size if limit is None else limit - torch_cuda.memory_held(ordinal)[1]
+        if left >= size:
+            continue
+        command = f"torch.cuda.set_per_process_memory_fraction(1.0, {ordinal})"
+        bound = "the notebook's memory fraction"
+        if LIMIT.binds(ordinal):
+            command, bound = "%gpumem limit off", f"'%gpumem limit' of {bytes_(LIMIT.size)}"
+        return (
+            f"parked memory cannot come back: cuda:{ordinal} needs {bytes_(size)}, and {bound} "
+            f"leaves {bytes_(max(left, 0))}; everything stays parked, and after {command} it comes "
+            "back"
+        )
+    return None
+
+
+def _no_room(needed: dict[int, int], error: BaseException) -> DeviceError:
+    """Return an error with what is needed and free, and who holds the rest."""
     from gpumagic.cuda.devices import devices
 
+    limited = _limited(needed)
+    if limited is not None:
+        return LimitedError(limited)
     lines = []
     table = {d.ordinal: d for d in devices(processes=True) if d.ordinal is not None}
     for ordinal, size in needed.items():
@@ -325,7 +358,7 @@ def _no_room(needed: dict[int, int], error: BaseException) -> str:
         )
         lines.append(f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free{who}")
     told = " and ".join(lines) or text.reason(error)
-    return (
+    return DeviceError(
         f"parked memory cannot come back: {told}; everything stays parked, and %gpumem unpark "
         "--wait brings it back as soon as there is room"
     )

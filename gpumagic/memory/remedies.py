@@ -148,11 +148,15 @@ def _names(now: Situation) -> Iterator[Remedy]:
 def _limit(now: Situation) -> Iterator[Remedy]:
     if now.limit is None or now.requested is None:
         return
-    enough = fits(replace(now, limit=None), set())
     why = f"this process may use only {share(now.limit / now.total)} of the device"
-    own = "%gpumem limit off" if LIMIT.size is not None else None
-    command = own or "torch.cuda.set_per_process_memory_fraction(1.0)"
-    yield Remedy(command, why, None, enough)
+    if LIMIT.binds(now.device):
+        enough = fits(replace(now, limit=LIMIT.without(now.device)), set())
+        yield Remedy("%gpumem limit off", why, None, enough)
+        return
+    of_the_user = f"torch.cuda.set_per_process_memory_fraction(1.0, {now.device})"
+    # A limit of ours stays.
+    enough = fits(replace(now, limit=None), set()) if LIMIT.size is None else None
+    yield Remedy(of_the_user, why, None, enough)
 
 
 def _processes(now: Situation) -> Iterator[Remedy]:

@@ -92,6 +92,21 @@ def _pools() -> _Pools | None:
     return _Pools(graphs, mem_pools, frozenset(expandable))
 
 
+def outside_allocator() -> dict[int, int | None]:
+    """Return this process's bytes outside torch's allocator on each device in use, by NVML."""
+    contexts = torch_cuda.contexts()
+    if not contexts:
+        return {}
+    seen = {device.ordinal: device.as_seen() for device in devices(processes=False)}
+    found = {}
+    for ordinal in contexts:
+        device = seen.get(ordinal)
+        found[ordinal] = _outside(
+            device.memory_own if device else None, _held(ordinal, None).reserved, context=True
+        )
+    return found
+
+
 def _held(ordinal: int, pools: _Pools | None) -> _Held:
     try:
         stats = torch_cuda.memory_stats(ordinal)

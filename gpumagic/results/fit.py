@@ -63,8 +63,12 @@ class Fit(Result):
     def _verdict(self) -> str:
         if self.largest is None:
             return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
-        known = "" if self.exact else " or more"
-        return f"{self.name} = {self.largest:,}{known} is the largest value that fits."
+        value = f"{self.name} = {self.largest:,}"
+        if not self.exact:
+            return f"{value} is the largest value that ran; a larger one may fit."
+        if all(run.fits for run in self.runs):
+            return f"{value} fits: the end of the range."
+        return f"{value} is the largest value that fits."
 
     def _lines(self) -> list[str]:
         lines = []

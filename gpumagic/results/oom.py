@@ -88,7 +88,8 @@ class OutOfMemory(Result):
             return None
         free = self.free
         if self.limit is not None and self.reserved is not None:
-            free = min(free, max(self.limit - self.reserved, 0))
+            # Negative where the process is over its limit: so much must be freed first.
+            free = min(free, self.limit - self.reserved)
         return self.requested - free if self.requested > free else None
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import LIMIT
 
@@ -63,8 +64,14 @@ def test_the_users_fraction_is_restored_and_never_raised(torch: Any) -> None:
     assert fits(torch, memory.total // 5)
 
 
-def test_a_device_that_comes_into_use_later(torch: Any) -> None:
+def test_devices_that_come_into_use_later(torch: Any) -> None:
+    contexts = torch_cuda.contexts()
     LIMIT.set(2 * GIB)
+    assert torch_cuda.contexts() == contexts, "no context is created for it"
+    assert torch.cuda.current_device() == 0
+    if torch.__version__ >= (2, 10):
+        unused = next(i for i in range(torch.cuda.device_count()) if i not in contexts)
+        assert not fits(torch, 2 * GIB + MIB, unused), "from the first allocation on"
     torch.empty(1, device="cuda:1")
     LIMIT.update()
     assert torch.cuda.current_device() == 0
@@ -81,3 +88,47 @@ def test_a_limit_below_the_context_is_refused(torch: Any) -> None:
         LIMIT.set(MIB)
     assert LIMIT.size is None
     assert fits(torch, GIB)
+
+
+def test_a_fraction_that_is_set_while_limited_stays(torch: Any) -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    LIMIT.set(4 * GIB)
+    torch.cuda.set_per_process_memory_fraction(GIB / total, 0)
+    assert not LIMIT.binds(0)
+    LIMIT.lift()
+    assert not fits(torch, 2 * GIB)
+    LIMIT.set(4 * GIB)
+    torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    LIMIT.update()
+    assert LIMIT.binds(0)
+    assert not fits(torch, 4 * GIB)
+    LIMIT.lift()
+    assert fits(torch, 4 * GIB)
+
+
+def test_the_state_names_the_users_own_fraction(torch: Any) -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(GIB / total, 0)
+    try:
+        alone = str(LIMIT.state())
+        assert "the whole device" not in alone
+        assert "cuda:0: torch may reserve 1.00 GiB, by the notebook's own" in alone
+        LIMIT.set(4 * GIB)
+        (note,) = LIMIT.state().notes
+        assert "may reserve 1.00 GiB" in note
+        assert LIMIT.notes()[1:] == (note,)
+    finally:
+        LIMIT.lift()
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    assert LIMIT.state().notes == ()
+
+
+def test_a_process_that_is_over_the_limit_already(torch: Any) -> None:
+    held = torch.empty(3 * GIB, dtype=torch.int8, device="cuda:0")
+    LIMIT.set(2 * GIB)
+    (note,) = LIMIT.state().notes
+    assert "cuda:0: this process holds 3." in note
+    assert "more than the limit" in note
+    del held
+    torch.cuda.empty_cache()
+    assert LIMIT.state().notes == ()

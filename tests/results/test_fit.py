@@ -27,7 +27,10 @@ def test_the_table_the_line_and_the_next_power_of_two() -> None:
 
 
 def test_what_is_not_exact_and_what_does_not_fit() -> None:
-    assert "batch = 60 or more is the largest" in str(Fit("batch", 60, RUNS[:3], False))
+    unknown = str(Fit("batch", 60, RUNS[:3], False)).splitlines()[0]
+    assert unknown == "batch = 60 is the largest value that ran; a larger one may fit."
+    ended = str(Fit("batch", 60, RUNS[:3], True)).splitlines()[0]
+    assert ended == "batch = 60 fits: the end of the range."
     nothing = Fit("n", None, (FitRun(1, None),), False)
     assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
     assert nothing.needed(2) is None

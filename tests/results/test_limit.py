@@ -10,6 +10,11 @@ def test_with_and_without() -> None:
         "No limit: torch may use the whole device. '%gpumem limit 16GiB' sets one."
     )
     lines = str(LimitState(16 * 2**30)).splitlines()
-    assert lines[0] == "This process may use 16.0 GiB of each GPU."
+    assert lines[0] == "This process may use at most 16.0 GiB of each GPU."
     assert "%gpumem limit off" in " ".join(lines)
+    assert str(LimitState(None, ("cuda:0: more",))).splitlines() == [
+        "No limit by %gpumem. '%gpumem limit 16GiB' sets one.",
+        "cuda:0: more",
+    ]
+    assert str(LimitState(2**30, ("cuda:0: more",))).splitlines()[-1] == "cuda:0: more"
     assert repr(LimitState(2**30)) == "<LimitState: 1.00 GiB>"

@@ -15,7 +15,8 @@ from traitlets.config import Config
 from gpumagic.errors import GpuMagicError
 from gpumagic.magics.cudatime.per_cell import cell_timer
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpumem import history, park, per_cell
+from gpumagic.magics.gpumem import history, limit, park, per_cell
+from gpumagic.memory.limit import LIMIT
 from gpumagic.selection import cpu_threads
 from gpumagic.system import text
 
@@ -52,6 +53,7 @@ def capture(shell: Any) -> dict[str, Any]:
         "memory": memory is not None and memory.watching,
         "history": recorded.max_entries if recorded is not None and recorded.own else None,
         "parking": None if extension.parking is None else extension.parking.after,
+        "limit": LIMIT.size,
         "timings": extension.named_timings,
         "threads": cpu_threads.number() if cpu_threads.is_ours() else None,
     }
@@ -102,6 +104,7 @@ def restore(shell: Any, found: Mapping[str, Any]) -> list[str]:
             found["parking"],
             lambda: park.of_shell(shell).set_idle(found["parking"]),
         ),
+        "%gpumem limit": (found["limit"], lambda: limit.set_limit(shell, found["limit"])),
     }
     for mode, (was, begin) in modes.items():
         try:

@@ -216,7 +216,9 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
-    more = [note for note in (LIMIT.note(), PARKING.note()) if note is not None]
+    LIMIT.update()
+    parked = PARKING.note()
+    more = LIMIT.notes() if parked is None else (*LIMIT.notes(), parked)
     if more:
         report = replace(report, notes=(*report.notes, *more))
     return hand_over(magics.shell, report, options, silent=silent)

@@ -18,6 +18,7 @@ from gpumagic.cuda import torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.fit import FitSearch, fitted
+from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.report import memory_report
 from gpumagic.results.fit import Fit
@@ -74,13 +75,18 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
 
     async def search_largest() -> Any:
         __tracebackhide__ = True
+        found = None
         try:
             while (value := search.next()) is not None:
                 namespace[fit.name] = value
                 search.add(value, await _peak(cell, fit.name, value))
+                # Less where the first run has created what stays: an optimizer's state.
+                search.available = min(search.available or 1, _available())
+                LIMIT.update()
+            found = search.largest
         finally:
-            if search.largest is not None:
-                namespace[fit.name] = search.largest
+            if found is not None:
+                namespace[fit.name] = found
             elif before is absent:
                 namespace.pop(fit.name, None)
             else:
@@ -168,10 +174,10 @@ def _forget(error: BaseException) -> None:
 
 def _result(name: str, search: FitSearch) -> Fit:
     curve = fitted(search.runs)
-    notes = [_RAN_SEVERAL_TIMES.format(plural(len(search.runs), "time"))]
+    notes = [_RAN_SEVERAL_TIMES.format(plural(search.number, "time"))]
     if search.largest is not None and not search.is_exact:
-        runs = plural(len(search.runs), "run")
-        notes.append(f"the search ended after {runs}; larger values may fit")
+        runs = plural(search.number, "run")
+        notes.append(f"the search ended after {runs}")
     return Fit(
         name,
         search.largest,

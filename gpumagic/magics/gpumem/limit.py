@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
+from gpumagic.cells.hooks import CellHook
 from gpumagic.magics.argument_types import size
+from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.limit import LIMIT
-from gpumagic.results.limit import LimitState
+from gpumagic.system import text
 
 #: Without an argument the limit is shown.
 _SHOW = object()
@@ -41,6 +44,30 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     """
     if options.size is None:
         LIMIT.lift()
+        of(magics.shell).hooks.remove(_HOOK)
     elif options.size is not _SHOW:
-        LIMIT.set(options.size)
-    return hand_over(magics.shell, LimitState(LIMIT.size), options, silent=silent)
+        set_limit(magics.shell, options.size)
+    return hand_over(magics.shell, LIMIT.state(), options, silent=silent)
+
+
+def set_limit(shell: Any, size: int) -> None:
+    """Set the limit, and adapt it before every cell: to devices and libraries used since.
+
+    Raises:
+        DeviceError: as `run`.
+    """
+    LIMIT.set(size)
+    of(shell).hooks.add(_HOOK)
+
+
+def _failed(error: Exception) -> None:
+    print(
+        f"%gpumem limit: not adapted any more to memory outside torch's allocator "
+        f"({text.named(error)})",
+        file=sys.stderr,
+    )
+
+
+_HOOK: CellHook[None] = CellHook(
+    before=lambda info, outer: LIMIT.update(), after=lambda begun, result: None, failed=_failed
+)

@@ -10,6 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.memory.limit import LIMIT
+from tests.support.kernels import Kernel
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -61,6 +62,7 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
 def test_everything_fits(run_cell: Run, ip: Any, torch: Any) -> None:
     run_cell("%%gpumem --fit n=1:8 -q -v found\nx = torch.empty(n * 2**20, device='cuda:0')")
     assert (ip.user_ns["found"].largest, ip.user_ns["found"].exact) == (8, True)
+    assert str(ip.user_ns["found"]).startswith("n = 8 fits: the end of the range.")
 
 
 def test_nothing_fits(run_cell: Run, ip: Any, torch: Any) -> None:
@@ -83,9 +85,35 @@ def test_functions_of_the_notebook_see_the_value(run_cell: Run, ip: Any, torch: 
 
 
 def test_another_error_is_the_cells_own(run_cell: Run, ip: Any, torch: Any) -> None:
+    """The variable is as it was, also where a value has run before."""
     ran = run_cell("%%gpumem --fit n=1:8\nn / 0", raising=False)
     assert type(ran.error) is ZeroDivisionError
     assert "n" not in ip.user_ns
+    ip.user_ns["n"] = 7
+    for error in ("ValueError", "KeyboardInterrupt"):
+        ran = run_cell(f"%%gpumem --fit n=1:8\nif n > 1:\n    raise {error}", raising=False)
+        assert type(ran.error).__name__ == error
+        assert ip.user_ns["n"] == 7
+
+
+def test_an_optimizers_first_step_is_repeated(run_cell: Run, ip: Any, torch: Any) -> None:
+    """What the first run creates once is not taken for what its value needs."""
+    run_cell("%gpumem limit 4GiB")
+    run_cell("state = {}")
+    ran = run_cell(
+        "%%gpumem --fit n=1:4096 -v found\n"
+        "if not state:\n    state[0] = torch.empty(2**30, dtype=torch.int8, device='cuda:0')\n"
+        "x = torch.empty(n, 4 * 2**20, dtype=torch.int8, device='cuda:0')"
+    )
+    found = ip.user_ns["found"]
+    assert found.exact
+    assert found.runs[0].peak == 4 * MIB
+    assert f"the cell ran {len(found.runs) + 1} times" in ran.text
+    torch.cuda.empty_cache()
+    torch.empty(found.largest * 4 * MIB, dtype=torch.int8, device="cuda:0")
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty((found.largest + 1) * 4 * MIB, dtype=torch.int8, device="cuda:0")
+    run_cell("state.clear()")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +177,7 @@ def test_ctrl_c_between_two_runs_shows_no_frame_of_ours(
 
 def test_the_limit_is_shown_set_and_lifted(run_cell: Run, torch: Any) -> None:
     assert "No limit" in run_cell("%gpumem limit").text
-    assert "may use 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
+    assert "may use at most 4.00 GiB of each GPU" in run_cell("%gpumem limit 4GiB").text
     assert "Limited to 4.00 GiB of each GPU" in run_cell("%gpumem").text
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
@@ -166,3 +194,31 @@ def test_unloading_lifts_the_limit(run_cell: Run, ip: Any, torch: Any) -> None:
     ip.run_line_magic("unload_ext", "gpumagic")
     torch.empty(5 * GIB, dtype=torch.int8, device="cuda:0")
     ip.run_line_magic("load_ext", "gpumagic")
+
+
+def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) -> None:
+    """On each GPU, with what is held outside the allocator from the next cell on."""
+    k = kernel()
+    k.run("%gpumem limit 2GiB")
+    k.run(
+        "import torch\ndef new(gib, device):\n    torch.empty(int(gib * 2**30), dtype=torch.int8, "
+        "device=f'cuda:{device}')"
+    )
+    assert not k.value("torch.cuda.is_initialized()")
+    assert "out of memory" in k.run("new(2.1, 0)", raising=False).shown
+    assert "1 GiB fits" in k.run("new(1, 0); print('1 GiB fits')").shown
+    assert "out of memory" in k.run("new(1.99, 0)", raising=False).shown
+    assert "Limited to 2.00 GiB" in k.run("%gpumem").shown
+    k.run("x = torch.empty(1, device='cuda:1')")
+    assert "out of memory" in k.run("new(1.99, 1)", raising=False).shown
+    k.run("%gpumem limit off")
+    k.run("new(4, 0); new(4, 1)")
+
+
+def test_another_device_under_a_limit(run_cell: Run, ip: Any, torch: Any) -> None:
+    run_cell("%gpumem limit 4GiB")
+    run_cell(
+        "%%gpumem --fit n=1:8 -q -v found\n"
+        "x = torch.empty(n, 2**30, dtype=torch.int8, device='cuda:1')"
+    )
+    assert ip.user_ns["found"].largest == 3
