@@ -122,6 +122,38 @@ def test_a_limit_of_ones_own(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert remedy.enough
 
 
+def test_a_process_that_is_over_the_limit_already(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """What is freed counts from where it is below the limit again."""
+    cells("w1 = new(1); w2 = new(1.25); x = new(2)")
+    cells("%gpumem limit -q 3GiB")
+    cells("y = new(20 / 1024)", raising=False)
+    found = explained(ip)
+    assert found.limit is not None
+    assert found.missing == 20 * 2**20 + found.reserved - found.limit
+    (off,) = [r for r in found.remedies if r.what == "%gpumem limit off"]
+    assert off.enough
+    (free,) = [r for r in found.remedies if r.what.startswith("%gpumem free ")]
+    assert (free.what, free.enough) == ("%gpumem free x", True)
+    cells("x = None; x = [new(1), new(1)]; w3 = x[:]")
+    cells("y = new(20 / 1024)", raising=False)
+    frees = [r for r in explained(ip).remedies if r.what.startswith("%gpumem free ")]
+    assert [r.enough for r in frees] == [False]
+    cells(f"{frees[0].what}")
+    ran = cells("y = new(20 / 1024)", raising=False)
+    assert isinstance(ran.error, torch.OutOfMemoryError)
+    cells("%gpumem limit -q off")
+
+
+def test_a_fraction_of_the_users_that_is_smaller_than_the_limit(cells: Any, ip: Any) -> None:
+    cells("torch.cuda.set_per_process_memory_fraction(0.01)")
+    cells("%gpumem limit -q 16GiB")
+    cells("new(2)", raising=False)
+    whats = [remedy.what for remedy in explained(ip).remedies]
+    assert "%gpumem limit off" not in whats
+    assert "torch.cuda.set_per_process_memory_fraction(1.0, 0)" in whats
+    cells("%gpumem limit -q off")
+
+
 def test_the_device_that_ran_out(cells: Any, ip: Any) -> None:
     cells("here = new(1); there = new(60, 1)")
     cells("new(40, 1)", raising=False)

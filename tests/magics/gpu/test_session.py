@@ -33,6 +33,7 @@ def _moved(change: Callable[[Any], object]) -> tuple[Any, list[str], Any]:
         "%automagic off",
         "%cudatime on -q --above 7s",
         "%gpumem on -q",
+        "%gpumem limit 16GiB -q",
     ],
 )
 def test_settings_are_restored(virtual_gpu: Any, line: str) -> None:

@@ -135,6 +135,29 @@ def test_no_room_within_a_cell(
         assert parked()
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_limit_that_leaves_no_room(cells: Callable[..., Any], torch: Any, is_ours: bool) -> None:
+    """It is named, with what lifts it; to wait for room would not end."""
+    cells("big = torch.empty(2**31, dtype=torch.int8, device='cuda:0')")
+    cells("%gpumem park -q")
+    total = torch.cuda.get_device_properties(0).total_memory
+    if is_ours:
+        cells("%gpumem limit 1GiB -q")
+    else:
+        torch.cuda.set_per_process_memory_fraction(2**30 / total, 0)
+    ran = cells("big.cpu()", raising=False)
+    says = "'%gpumem limit' of 1.00 GiB leaves" if is_ours else "memory fraction leaves 1.00 GiB"
+    assert says in str(ran.error)
+    with pytest.raises(UsageError, match="everything stays parked, and after"):
+        cells("%gpumem unpark --wait")
+    assert parked()
+    if is_ours:
+        cells("%gpumem limit off -q")
+    else:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    cells("del big\n%gpumem unpark -q")
+
+
 def test_no_room_to_unload(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> None:
     """Nothing is undone, and one line says what to type."""
     with no_room(cells, torch, virtual_gpu):
