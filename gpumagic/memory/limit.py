@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import memory_fraction, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report, outside_allocator
 from gpumagic.render.units import bytes_
@@ -91,7 +91,7 @@ class MemoryLimit:
         try:
             # The current device is used next.
             current = cast(Any, torch_cuda.loaded())._C._cuda_getDevice()
-            for ordinal in {*torch_cuda.boundable(), current}:
+            for ordinal in {*memory_fraction.boundable(), current}:
                 self._bound(ordinal, _UNKNOWN)
         except Exception as error:  # torch would raise it in the user's cell
             self.size = None
@@ -106,18 +106,18 @@ class MemoryLimit:
         if self.size is None or not torch_cuda.initialized():
             return
         outside = outside_allocator()
-        for ordinal in torch_cuda.boundable():
+        for ordinal in memory_fraction.boundable():
             self._bound(ordinal, outside.get(ordinal) or _UNKNOWN)
 
     def _bound(self, ordinal: int, outside: int) -> None:
         wanted = (cast(int, self.size) - outside) / _total(ordinal)
         own = self._own_fraction(ordinal)
-        torch_cuda.set_memory_fraction(ordinal, min(max(wanted, 0.0), own))
-        self._bounds[ordinal] = _Bound(own, torch_cuda.memory_fraction(ordinal))
+        memory_fraction.set_memory_fraction(ordinal, min(max(wanted, 0.0), own))
+        self._bounds[ordinal] = _Bound(own, memory_fraction.memory_fraction(ordinal))
 
     def _own_fraction(self, ordinal: int) -> float:
         """Return the user's own fraction: the current one unless that was set for the limit."""
-        current, bound = torch_cuda.memory_fraction(ordinal), self._bounds.get(ordinal)
+        current, bound = memory_fraction.memory_fraction(ordinal), self._bounds.get(ordinal)
         return current if bound is None or current != bound.set else bound.own
 
     def binds(self, ordinal: int) -> bool:
@@ -127,7 +127,7 @@ class MemoryLimit:
             self.size is not None
             and bound is not None
             and bound.set < bound.own
-            and torch_cuda.memory_fraction(ordinal) == bound.set
+            and memory_fraction.memory_fraction(ordinal) == bound.set
         )
 
     def without(self, ordinal: int) -> int:
@@ -174,8 +174,8 @@ class MemoryLimit:
         """Remove the limit: restore the user's own fractions, except where it was set since."""
         self.size = None
         for ordinal, bound in self._bounds.items():
-            if torch_cuda.memory_fraction(ordinal) == bound.set:
-                torch_cuda.set_memory_fraction(ordinal, bound.own)
+            if memory_fraction.memory_fraction(ordinal) == bound.set:
+                memory_fraction.set_memory_fraction(ordinal, bound.own)
         self._bounds.clear()
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import storages, torch_cuda
+from gpumagic.cuda import memory_fraction, storages, torch_cuda
 from gpumagic.cuda.storages import has_memory
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import DeviceError
@@ -319,7 +319,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _limited(needed: dict[int, int]) -> str | None:
     """Return a line with the bound on torch's allocator that leaves too little; None for none."""
     for ordinal, size in needed.items():
-        limit = torch_cuda.memory_limit(ordinal)
+        limit = memory_fraction.memory_limit(ordinal)
         left = size if limit is None else limit - torch_cuda.memory_held(ordinal)[1]
         if left >= size:
             continue
