@@ -123,7 +123,7 @@ def module_namespaces() -> dict[int, str]:
     """Return the names of the loaded modules, by the ``id`` of the dictionary of their attributes.
 
     Without what is listed in `sys.modules` and is no module: it has no such dictionary, and the id
-    of an empty one that stands for it is soon that of another.
+    of an empty one in its place is soon that of another.
     """
     attributes = ((name, module_attributes(module)) for name, module in [*sys.modules.items()])
     return {id(space): name for name, space in attributes if space}
