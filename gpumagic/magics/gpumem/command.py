@@ -24,7 +24,6 @@ from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
-from gpumagic.memory.regression import against
 from gpumagic.memory.report import memory_report
 from gpumagic.results import MemoryDelta
 from gpumagic.system import text
@@ -202,7 +201,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
         measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:
         measured = Measurement()
-    stored = baseline.Baseline(options, MemoryDelta, against)
+    stored = baseline.Baseline(options, baseline.MEMORY)
 
     def finish(value: Any) -> Any:
         __tracebackhide__ = True
