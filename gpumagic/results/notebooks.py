@@ -39,6 +39,8 @@ class Notebook:
     idle: float | None = None
     #: Whether it is the notebook of this kernel.
     own: bool = False
+    #: Whether its GPU memory is parked in host memory; None where not known.
+    parked: bool | None = None
 
     @property
     def location(self) -> str:
@@ -74,6 +76,12 @@ class NotebookTable(Series[Notebook]):
         return f"<NotebookTable: {len(self)} notebooks>"
 
 
+def _state(notebook: Notebook) -> str:
+    if notebook.parked:
+        return f"parked{state_text(notebook.idle, ', ')}"
+    return state_text(notebook.idle)
+
+
 def _rows(notebooks: tuple[Notebook, ...]) -> list[list[Cell]]:
     """Return the rows; notebooks of the same name are shown by their paths."""
     count = Counter(each.name for each in notebooks)
@@ -89,7 +97,7 @@ def _row(notebook: Notebook, name: str) -> list[Cell]:
         Cell(DASH if notebook.pid is None else str(notebook.pid)),
         Cell(spans(notebook.devices) or DASH),
         Cell(memory, "" if notebook.devices else "dim"),
-        Cell(state_text(notebook.idle) or DASH),
+        Cell(_state(notebook) or DASH),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -41,6 +42,23 @@ def _found(shell: Any) -> list[tuple[Notebook, Session | None]]:
     return found
 
 
+def is_parked() -> bool:
+    """Return whether GPU memory of this process is parked."""
+    if "gpumagic.memory.parking" not in sys.modules:
+        return False
+    from gpumagic.memory.parking import PARKING
+
+    return PARKING.active
+
+
+def _is_parked(kernel: Kernel, table: DeviceTable) -> bool | None:
+    """Return whether a kernel's memory is parked, by what it publishes; None if not known."""
+    if kernel.pid == os.getpid():
+        return is_parked()
+    claims = (claim for device in table for claim in device.claims)
+    return next((claim.parked for claim in claims if claim.mine and claim.pid == kernel.pid), None)
+
+
 def _notebook(kernel: Kernel, table: DeviceTable) -> Notebook:
     held = {
         device.index: process.memory
@@ -56,6 +74,7 @@ def _notebook(kernel: Kernel, table: DeviceTable) -> Notebook:
         devices=held,
         idle=kernel.idle,
         own=kernel.pid == os.getpid(),
+        parked=_is_parked(kernel, table),
     )
 
 

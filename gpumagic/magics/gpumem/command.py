@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
+from gpumagic.cuda import context_failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
@@ -215,7 +216,9 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
 def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
-    more = [note for note in (LIMIT.note(), PARKING.note()) if note is not None]
+    context_failure.check()
+    notes = (context_failure.note(), LIMIT.note(), PARKING.note())
+    more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))
     return hand_over(magics.shell, report, options, silent=silent)
