@@ -38,6 +38,14 @@ def cause() -> str | None:
     return STATE.context_failure
 
 
+def note() -> str | None:
+    """Return a line that says that the context is destroyed; None if that is not known."""
+    dead = cause()
+    if dead is None:
+        return None
+    return f"CUDA has failed in this process ({dead}): %gpu reset --restart starts it again."
+
+
 def is_cuda_error(text: str) -> bool:
     """Return whether an exception's text is that of an error of CUDA or its libraries."""
     return _CUDA_ERROR.search(text) is not None

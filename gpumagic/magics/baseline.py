@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.argument_types import excess
 from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
+from gpumagic.memory import regression as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta
 from gpumagic.results.conditions import differences
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
 from gpumagic.system.paths import output_path
+from gpumagic.timing import regression as times
 
 #: The options of `add_options`.
 OPTIONS = {"--save", "--against", "--fail-above", "--strict"}
@@ -42,29 +44,37 @@ def add_options(parser: Parser, fails: str) -> None:
     )
 
 
+class Guard(NamedTuple):
+    """How one kind of results is compared with a stored one."""
+
+    kind: type[CudaTiming] | type[MemoryDelta]
+    #: ``compare(result, stored)`` returns what is shown.
+    compare: Callable[[Any, Any], Comparison | MemoryComparison]
+    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed.
+    check: Callable[[Any, float], None]
+
+
+#: Timings, and changes of GPU memory.
+TIMES = Guard(CudaTiming, times.against, times.check)
+MEMORY = Guard(MemoryDelta, memory.against, memory.check)
+
+
 class Baseline:
     """The files of one cell: read before it runs, written after it.
-
-    ``compare(result, stored, fail_above)`` returns what is shown.
 
     Raises:
         SpecError: a file that cannot be read or written, or options that do not fit together.
     """
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        kind: type[CudaTiming] | type[MemoryDelta],
-        compare: Callable[[Any, Any, float | None], Comparison | MemoryComparison],
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, guard: Guard) -> None:
         self._options = options
-        self._compare = compare
+        self._guard = guard
         self._target = None if options.save is None else output_path(options.save)
         #: The stored result.
         self.before: CudaTiming | MemoryDelta | None = None
         if options.against is not None:
             self.before = load(options.against)
-            if not isinstance(self.before, kind):
+            if not isinstance(self.before, guard.kind):
                 found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")
         elif options.fail_above is not None or options.strict:
@@ -82,26 +92,41 @@ class Baseline:
         if result is None or result.partial:
             return
         if self.before is not None:
-            compared = self._compared(result, self.before)
-            if not self._options.quiet:
-                show(shell, compared)
+            self._finish_comparison(shell, result, self.before)
         # Last: what is worse than allowed must not take the place of what it is compared with.
         if self._target is not None:
             result.save(self._target)
 
-    def _compared(
-        self, result: CudaTiming | MemoryDelta, before: CudaTiming | MemoryDelta
-    ) -> Comparison | MemoryComparison:
-        """Compare; under other conditions ``--fail-above`` is checked only with ``--strict``."""
+    def _finish_comparison(
+        self, shell: Any, result: CudaTiming | MemoryDelta, before: CudaTiming | MemoryDelta
+    ) -> None:
+        """Show the comparison, then check it; under other conditions only with ``--strict``."""
         __tracebackhide__ = True
         options = self._options
         others = "; ".join(differences(result.conditions, before.conditions))
-        fail_above = None if others and not options.strict else options.fail_above
-        compared = self._compare(result, before, fail_above)
-        if not others:
-            return compared
-        if options.strict:
-            raise RegressionError(f"other conditions than stored (--strict): {others}")
-        return replace(
-            compared, notes=(*compared.notes, f"measured under other conditions: {others}")
-        )
+        problems = [f"other conditions than stored (--strict): {others}"] if others else []
+        compared: Comparison | MemoryComparison | None = None
+        try:
+            compared = self._guard.compare(result, before)
+        except SpecError as error:
+            if not others:
+                raise
+            reason = str(error)
+        if not options.quiet:
+            note = f"measured under other conditions: {others}"
+            if compared is None:
+                show(shell, MemoryComparison(notes=(reason, note)))
+            else:
+                notes = (*compared.notes, note) if others else compared.notes
+                show(shell, replace(compared, notes=notes))
+        if others and not options.strict:
+            return
+        if compared is not None and options.fail_above is not None:
+            try:
+                self._guard.check(compared, options.fail_above)
+            except (RegressionError, SpecError) as error:
+                if not others:
+                    raise
+                problems.insert(0, str(error))
+        if problems:
+            raise RegressionError("; ".join(problems))

@@ -9,8 +9,8 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gpumagic.cuda import gpu_absence, torch_cuda
-from gpumagic.errors import SpecError
+from gpumagic.cuda import context_failure, gpu_absence, torch_cuda
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.allocator_blocks import UnreadableError
 from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, NotebookReferences
@@ -29,9 +29,16 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
 
     Raises:
         SpecError: no such variable; nothing is done then.
+        DeviceError: CUDA has failed in this process; nothing is done then.
     """
     notebook = NotebookReferences(shell)
     _check(notebook, names)
+    dead = context_failure.check()
+    if dead is not None:
+        raise DeviceError(
+            f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
+            "%gpu reset --restart starts it again"
+        )
     if not torch_cuda.contexts():
         for name in () if dry_run else names:
             shell.del_var(name, by_name=True)

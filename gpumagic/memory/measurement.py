@@ -67,11 +67,10 @@ def memory_delta(
     """Return the change of each device as a result; ``changed`` may be the reason for none."""
     if isinstance(changed, str):
         return MemoryDelta(partial=partial, error=changed)
+    conditions = machine.conditions(changed)
     if not changed:
-        return MemoryDelta(partial=partial, error=_not_in_use())
-    return MemoryDelta(
-        changed, partial=partial, notes=allocator_notes(), conditions=machine.conditions(changed)
-    )
+        return MemoryDelta(partial=partial, error=_not_in_use(), conditions=conditions)
+    return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)
 
 
 def unreadable(error: BaseException) -> str:

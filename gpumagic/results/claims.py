@@ -17,7 +17,8 @@ class Claim:
     pid: int
     #: None where the user's name is not known.
     user: str | None = None
-    #: The notebook's name; None where its owner does not publish it.
+    #: The notebook's name, or the path where several of the user's have the same name; None where
+    #: its owner does not publish it.
     notebook: str | None = None
     #: Seconds since its last cell, 0 while one runs; None where not known.
     idle: float | None = None

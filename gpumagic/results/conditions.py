@@ -28,19 +28,48 @@ class Conditions:
 def differences(now: Conditions | None, before: Conditions | None) -> tuple[str, ...]:
     """Return the differences between two measurements, a clause each: device, driver, torch, CUDA.
 
-    A field that is unknown in either is not compared.
+    A version that is unknown in either is not compared, except that of the driver where no device
+    was in use: that machine may have neither.
     """
     if now is None or before is None:
         return ()
-    names = [sorted(each.devices.values()) for each in (now, before)]
     found = []
-    if all(names) and names[0] != names[1]:
-        found.append(f"device {', '.join(names[0])} instead of {', '.join(names[1])}")
-    for title, ours, theirs in (
-        ("driver", now.driver, before.driver),
-        ("torch", now.torch, before.torch),
-        ("CUDA", now.cuda, before.cuda),
+    devices = _devices(now, before)
+    if devices is not None:
+        found.append(f"device {devices}")
+    for title, ours, theirs, without in (
+        ("driver", _driver(now), _driver(before), "unknown"),
+        ("torch", now.torch, before.torch, None),
+        ("CUDA", now.cuda, before.cuda, None),
     ):
         if ours is not None and theirs is not None and ours != theirs:
-            found.append(f"{title} {ours} instead of {theirs}")
+            found.append(f"{title} {ours or without} instead of {theirs or without}")
     return tuple(found)
+
+
+def _driver(conditions: Conditions) -> str | None:
+    """Return the driver's version; empty if unknown while no device was in use, else None."""
+    return conditions.driver or (None if conditions.devices else "")
+
+
+def _devices(now: Conditions, before: Conditions) -> str | None:
+    """Return how the devices differ; None if they do not.
+
+    A device in use in both is compared by its name. More devices of the same kind are no
+    difference, nor is the first one in use on a machine that had a driver before.
+    """
+    if not before.devices and before.driver is not None and before.driver == now.driver:
+        return None
+    ours, theirs = set(now.devices.values()), set(before.devices.values())
+    if ours != theirs:
+        return f"{_names(ours)} instead of {_names(theirs)}"
+    other = [
+        f"cuda:{ordinal} {now.devices[ordinal]} instead of {before.devices[ordinal]}"
+        for ordinal in sorted({*now.devices} & {*before.devices})
+        if now.devices[ordinal] != before.devices[ordinal]
+    ]
+    return ", ".join(other) or None
+
+
+def _names(devices: set[str]) -> str:
+    return ", ".join(sorted(devices)) or "none"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import ClassVar
 
 from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style
@@ -37,6 +39,14 @@ class Notebook:
     idle: float | None = None
     #: Whether it is the notebook of this kernel.
     own: bool = False
+    #: Whether its GPU memory is parked in host memory; None where not known.
+    parked: bool | None = None
+
+    @property
+    def location(self) -> str:
+        """The whole path as far as it is known, with the notebook's name."""
+        path = PurePosixPath(self.folder or "", self.path or self.name)
+        return str(path.with_name(self.name))
 
     @property
     def memory(self) -> int | None:
@@ -56,7 +66,7 @@ class NotebookTable(Series[Notebook]):
     def _blocks(self) -> list[Block]:
         if not self.notebooks:
             return [Line.of("None of your notebooks was found on this machine.", "dim")]
-        blocks: list[Block] = [Grid(_COLUMNS, [_row(each) for each in self])]
+        blocks: list[Block] = [Grid(_COLUMNS, _rows(self.notebooks))]
         if any(not each.own and each.path is not None for each in self):
             line = "Shut one down, and lose its variables: %gpu shutdown NAME"
             blocks.append(Line.of(line, "dim"))
@@ -66,16 +76,28 @@ class NotebookTable(Series[Notebook]):
         return f"<NotebookTable: {len(self)} notebooks>"
 
 
-def _row(notebook: Notebook) -> list[Cell]:
+def _state(notebook: Notebook) -> str:
+    if notebook.parked:
+        return f"parked{state_text(notebook.idle, ', ')}"
+    return state_text(notebook.idle)
+
+
+def _rows(notebooks: tuple[Notebook, ...]) -> list[list[Cell]]:
+    """Return the rows; notebooks of the same name are shown by their paths."""
+    count = Counter(each.name for each in notebooks)
+    return [_row(n, n.name if count[n.name] == 1 else n.path or n.name) for n in notebooks]
+
+
+def _row(notebook: Notebook, name: str) -> list[Cell]:
     style: Style = "strong" if notebook.own else ""
     memory = bytes_(notebook.memory) if notebook.devices else "none"
     return [
-        Cell(f"{notebook.name}{' (this one)' if notebook.own else ''}", style),
+        Cell(f"{name}{' (this one)' if notebook.own else ''}", style),
         Cell(notebook.folder or DASH, "dim"),
         Cell(DASH if notebook.pid is None else str(notebook.pid)),
         Cell(spans(notebook.devices) or DASH),
         Cell(memory, "" if notebook.devices else "dim"),
-        Cell(state_text(notebook.idle) or DASH),
+        Cell(_state(notebook) or DASH),
     ]
 
 
@@ -88,7 +110,7 @@ class Shutdown(Result):
     done: bool
 
     def _blocks(self) -> list[Block]:
-        name = self.notebook.name
+        name = self.notebook.location
         if not self.done:
             return [Line.of(f"{name} was not shut down.")]
         freed = self.notebook.memory

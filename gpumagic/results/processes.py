@@ -34,7 +34,8 @@ class Process:
     own: bool | None = None
     #: Whether it belongs to the current user; None where it cannot be looked up.
     mine: bool | None = None
-    #: The name of its notebook, if it is a Jupyter kernel; None where not known.
+    #: The name of its notebook, if it is a Jupyter kernel; the path where several of the user's
+    #: have the same name; None where not known.
     notebook: str | None = None
     #: Seconds since the notebook's last cell, 0 while one runs; None where not known.
     idle: float | None = None

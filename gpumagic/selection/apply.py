@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cache
 
 from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda.context_failure import check as context_failure
 from gpumagic.cuda.process_state import STATE, Snapshot
 from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View, uuid_key
 from gpumagic.errors import DeviceError, GpuMagicWarning
@@ -340,7 +341,8 @@ def _ways_out(spec: Spec, wanted: View, seen: Sequence[Device]) -> tuple[WayOut,
         ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
     visible = {device.index for device in seen}
     is_known = wanted.visible is not None and wanted.visible <= visible
-    if seen and is_known and spec.kind not in ("on", "reset"):
+    is_dead = context_failure() is not None
+    if seen and is_known and not is_dead and spec.kind not in ("on", "reset"):
         effect = "nothing is lost: new work for the other GPUs is refused in this process"
         if spec.kind == "off":
             effect = "nothing is lost: new work goes to the CPU, or is refused"

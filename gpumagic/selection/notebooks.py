@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -134,7 +135,7 @@ def with_notebooks(
     """Return the table and the claims with the notebooks of their processes."""
     listed = {p.pid for device in table for p in device.processes or () if p.mine or p.own}
     claiming = {claim.pid for claim in claims if claim.mine and not claim.own}
-    kernels = of_processes(listed | claiming, connection_file)
+    kernels = _told_apart(of_processes(listed | claiming, connection_file))
     named = [
         replace(claim, notebook=found.name, idle=found.idle)
         if claim.mine and (found := kernels.get(claim.pid)) is not None
@@ -144,6 +145,15 @@ def with_notebooks(
     published = {claim.pid: claim for claim in claims if claim.notebook is not None}
     devices = tuple(_with_notebooks(device, kernels, published) for device in table)
     return replace(table, devices=devices), named
+
+
+def _told_apart(kernels: Mapping[int, Kernel]) -> dict[int, Kernel]:
+    """Return the kernels; where several notebooks have the same name, their paths are the names."""
+    count = Counter(kernel.name for kernel in kernels.values())
+    return {
+        pid: kernel if count[kernel.name] == 1 else replace(kernel, name=kernel.path or kernel.name)
+        for pid, kernel in kernels.items()
+    }
 
 
 def _with_notebooks(

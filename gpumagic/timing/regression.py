@@ -42,23 +42,25 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
     return plan
 
 
-def against(now: CudaTiming, before: CudaTiming, fail_above: float | None = None) -> Comparison:
+def against(now: CudaTiming, before: CudaTiming) -> Comparison:
     """Compare a timing with a stored one.
 
-    With ``fail_above`` (0.1: 10 % more time) the lower end of the ratio's 95 % interval must not be
-    beyond that, so that noise alone fails nothing.
+    Raises:
+        SpecError: they cannot be compared.
+    """
+    return compare({BEFORE: before, NOW: now})
+
+
+def check(compared: Comparison, fail_above: float) -> None:
+    """Check that code has not become slower by more than ``fail_above`` (0.1: 10 % more time).
+
+    The lower end of the ratio's 95 % interval must not be beyond that, so that noise alone fails
+    nothing.
 
     Raises:
         RegressionError: it is slower by more than that, beyond the noise.
-        SpecError: ``fail_above``, and too few repeats to tell a difference from noise.
+        SpecError: too few repeats to tell a difference from noise.
     """
-    compared = compare({BEFORE: before, NOW: now})
-    if fail_above is not None:
-        _check(compared, fail_above)
-    return compared
-
-
-def _check(compared: Comparison, fail_above: float) -> None:
     entry = compared[NOW]
     if entry.ratio is None or entry.interval is None:
         raise SpecError(
@@ -67,7 +69,13 @@ def _check(compared: Comparison, fail_above: float) -> None:
         )
     if entry.verdict == "slower" and entry.interval[0] > 1 + fail_above:
         low, high = entry.interval
+        digits = _digits(low, 1 + fail_above)
         raise RegressionError(
-            f"{entry.ratio:.2f} times as long as stored (95 % interval {low:.2f} to {high:.2f}; "
-            f"allowed: {1 + fail_above:.2f})"
+            f"{entry.ratio:.{digits}f} times as long as stored (95 % interval {low:.{digits}f} to "
+            f"{high:.{digits}f}; allowed: {1 + fail_above:.{digits}f})"
         )
+
+
+def _digits(low: float, allowed: float) -> int:
+    """Return the digits after the point, two or more, with which ``low`` is seen to be larger."""
+    return next((n for n in range(2, 15) if f"{low:.{n}f}" != f"{allowed:.{n}f}"), 15)

@@ -13,10 +13,8 @@ import pytest
 from gpumagic.errors import RegressionError
 from gpumagic.magics import baseline
 from gpumagic.magics.baseline import Baseline
-from gpumagic.memory import regression as memory_regression
 from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
 from gpumagic.results.conditions import Conditions
-from gpumagic.timing import regression as timing_regression
 
 HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
 ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
@@ -34,44 +32,91 @@ def memory(size: float, conditions: Conditions) -> MemoryDelta:
 
 Make = Callable[[float, Conditions], Any]
 KINDS = pytest.mark.parametrize(
-    ("make", "against"),
-    [(timing, timing_regression.against), (memory, memory_regression.against)],
+    ("make", "guard"),
+    [(timing, baseline.TIMES), (memory, baseline.MEMORY)],
     ids=["timing", "memory"],
 )
 
 
 @pytest.fixture
-def finish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Any]]:
-    """Compare a result with a stored one as ``--fail-above 10%`` does; return what is shown."""
-    shown: list[Any] = []
-    monkeypatch.setattr(baseline, "show", lambda shell, result: shown.append(result))
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the results that have been shown."""
+    results: list[Any] = []
+    monkeypatch.setattr(baseline, "show", lambda shell, result: results.append(result))
+    return results
 
-    def compare(now: Any, before: Any, against: Any, *, strict: bool = False) -> list[Any]:
+
+@pytest.fixture
+def finish(shown: list[Any], tmp_path: Path) -> Callable[..., list[Any]]:
+    """Compare a result with a stored one as ``--fail-above 10%`` does; return what is shown."""
+
+    def compare(now: Any, before: Any, guard: Any, *, strict: bool = False) -> list[Any]:
         file = str(tmp_path / "stored.json")
         before.save(file)
         options = Namespace(save=None, against=file, fail_above=0.1, strict=strict, quiet=False)
-        Baseline(options, type(before), against).finish(None, now)
+        Baseline(options, guard).finish(None, now)
         return shown
 
     return compare
 
 
 @KINDS
-def test_the_same_conditions_are_not_mentioned(finish: Any, make: Make, against: Any) -> None:
-    (compared,) = finish(make(1000, HERE), make(1000, HERE), against, strict=True)
+def test_the_same_conditions_are_not_mentioned(finish: Any, make: Make, guard: Any) -> None:
+    (compared,) = finish(make(1000, HERE), make(1000, HERE), guard, strict=True)
     assert compared.notes == ()
 
 
 @KINDS
-def test_other_conditions_are_a_note(finish: Any, make: Make, against: Any) -> None:
-    (compared,) = finish(make(9000, ELSEWHERE), make(1000, HERE), against)
+def test_other_conditions_are_a_note(finish: Any, make: Make, guard: Any) -> None:
+    (compared,) = finish(make(9000, ELSEWHERE), make(1000, HERE), guard)
     assert compared.notes == (f"measured under other conditions: {DIFFERENCE}",)
 
 
 @KINDS
-def test_strict_fails_under_other_conditions(finish: Any, make: Make, against: Any) -> None:
+def test_a_regression_is_shown_before_it_fails(
+    finish: Any, shown: list[Any], make: Make, guard: Any
+) -> None:
+    with pytest.raises(RegressionError, match=r"^(9\.00 times as long|cuda:0: peak 8\.79 KiB)"):
+        finish(make(9000, HERE), make(1000, HERE), guard)
+    (compared,) = shown
+    assert compared.notes == ()
+
+
+@KINDS
+def test_strict_fails_under_other_conditions(
+    finish: Any, shown: list[Any], make: Make, guard: Any
+) -> None:
     with pytest.raises(RegressionError) as raised:
-        finish(make(1000, ELSEWHERE), make(1000, HERE), against, strict=True)
+        finish(make(1000, ELSEWHERE), make(1000, HERE), guard, strict=True)
     assert str(raised.value) == f"other conditions than stored (--strict): {DIFFERENCE}"
-    with pytest.raises(RegressionError, match=r"9\.00 times as long|peak 8\.79 KiB"):
-        finish(make(9000, ELSEWHERE), make(1000, HERE), against, strict=True)
+    with pytest.raises(RegressionError, match=r"9\.00 times as long|peak 8\.79 KiB") as raised:
+        finish(make(9000, ELSEWHERE), make(1000, HERE), guard, strict=True)
+    assert str(raised.value).endswith(f"; other conditions than stored (--strict): {DIFFERENCE}")
+    assert [each.notes for each in shown] == [
+        (f"measured under other conditions: {DIFFERENCE}",)
+    ] * 2
+
+
+WITHOUT = Conditions(torch="2.9.0", cuda="12.8")
+NO_FIGURES = MemoryDelta(error="torch has not used a GPU in this process", conditions=WITHOUT)
+ON_HOST = replace(timing(9000, WITHOUT), gpu=None)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("host", "make", "guard"),
+    [(ON_HOST, timing, baseline.TIMES), (NO_FIGURES, memory, baseline.MEMORY)],
+    ids=["timing", "memory"],
+)
+def test_a_machine_without_a_gpu_is_said_and_fails_only_with_strict(
+    finish: Any, shown: list[Any], host: Any, make: Make, guard: Any, reverse: bool
+) -> None:
+    results = [host, make(1000, HERE)]
+    now, before = reversed(results) if reverse else results
+    device = "NVIDIA H200 instead of none" if reverse else "none instead of NVIDIA H200"
+    finish(now, before, guard)
+    assert f"measured under other conditions: device {device}; driver" in str(shown[-1])
+    if guard is baseline.MEMORY:
+        assert "torch has not used a GPU" in str(shown[-1])
+    with pytest.raises(RegressionError, match=f"--strict.*device {device}"):
+        finish(now, before, guard, strict=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gpumagic.cuda.process_state import STATE
+from gpumagic.errors import GpuMagicWarning
 
 CELL = """
 import torch
@@ -56,6 +57,22 @@ def test_a_dead_context_is_said_with_what_is_lost(
     assert "CUDA has failed in this process (an assertion" in "".join(
         run_cell("selection = %gpu reset -o -q").error or run_cell("selection").value.notes
     )
+
+
+def test_what_a_dead_context_leaves_undone(virtual_gpu: Any, run_cell: Callable[..., Any]) -> None:
+    """Nothing is deleted in vain, and no way out is offered that is none."""
+    run_cell("import torch; big = torch.ones(2**20, device='cuda')")
+    virtual_gpu.end_context(710)
+    failed = run_cell("%gpumem free big", raising=False)
+    assert str(failed.error).startswith(
+        "nothing was freed or deleted: CUDA has failed in this process (an assertion in a kernel"
+    )
+    assert "\n" not in str(failed.error)
+    assert run_cell("'big' in globals()").value is True
+    assert "CUDA has failed in this process (an assertion" in run_cell("%gpumem").text
+    with pytest.warns(GpuMagicWarning, match="Too late"):
+        late = run_cell("%gpu off -o -q").value
+    assert [way.command for way in late.ways_out] == ["%gpu off --restart"]
 
 
 def test_the_error_of_another_process_is_not_this_ones(

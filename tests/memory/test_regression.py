@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.memory.regression import against
+from gpumagic.memory.regression import against, check
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta
 
 
@@ -16,15 +16,19 @@ def peak(size: int, device: int = 0) -> MemoryDelta:
 
 
 def test_a_peak_beyond_the_allowance_fails() -> None:
-    compared = against(peak(1100), peak(1000), 0.1)
+    compared = against(peak(1100), peak(1000))
+    check(compared, 0.1)
     assert compared.peaks == {0: (1100, 1000)}
     lines = [line.split() for line in str(compared).splitlines()]
     assert lines[-1] == ["cuda:0", "1.07", "KiB", "1000", "B", "+10.0", "%"]
     with pytest.raises(RegressionError, match=r"peak 1.08 KiB, stored 1000 B; allowed: 10 % more"):
-        against(peak(1101), peak(1000), 0.1)
-    assert against(peak(5000), peak(1000)).peaks == {0: (5000, 1000)}, "nothing is asked"
+        check(against(peak(1101), peak(1000)), 0.1)
     with pytest.raises(RegressionError, match=r"cuda:1: peak 1.00 KiB, stored 0 B"):
-        against(peak(1024, device=1), peak(1000), 0.1)
+        check(against(peak(1024, device=1), peak(1000)), 0.1)
+
+    size = 40 * 2**20
+    with pytest.raises(RegressionError, match="peak 41,943,552 B, stored 41,943,040 B"):
+        check(against(peak(size + 512), peak(size)), 0.0)
 
 
 def test_nothing_to_compare() -> None:

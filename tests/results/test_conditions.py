@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from gpumagic.results.conditions import Conditions, differences
 
 CONDITIONS = Conditions(
@@ -16,7 +20,42 @@ def test_differences_of_conditions() -> None:
         "torch 2.10.0 instead of 2.9.0",
     )
     assert differences(CONDITIONS, CONDITIONS) == ()
-    assert differences(Conditions(), CONDITIONS) == (), "what is not known is not compared"
     assert differences(None, CONDITIONS) == ()
     # the same cards, whatever their ordinals in the process
     assert differences(Conditions(devices={3: "NVIDIA H200"}), CONDITIONS) == ()
+
+
+def test_a_machine_without_a_gpu_differs() -> None:
+    without = Conditions(torch="2.9.0", cuda="12.8")
+    assert differences(without, CONDITIONS) == (
+        "device none instead of NVIDIA H200",
+        "driver unknown instead of 570.12",
+    )
+    assert differences(CONDITIONS, without) == (
+        "device NVIDIA H200 instead of none",
+        "driver 570.12 instead of unknown",
+    )
+    assert differences(without, without) == ()
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "found"),
+    [
+        ({0: "H100", 1: "H100"}, {0: "H100"}, ()),
+        ({0: "H100"}, {0: "H100", 1: "H100"}, ()),
+        ({0: "H100"}, {}, ()),  # the same driver: the GPU was there, and not in use
+        ({}, {0: "H100"}, ("device none instead of H100",)),
+        ({0: "H100", 1: "A100"}, {0: "H100"}, ("device A100, H100 instead of H100",)),
+        ({0: "A100", 1: "H100"}, {0: "H100", 1: "H100"}, ("device A100, H100 instead of H100",)),
+        (
+            {0: "A100", 1: "H100"},
+            {0: "H100", 1: "A100"},
+            ("device cuda:0 A100 instead of H100, cuda:1 H100 instead of A100",),
+        ),
+    ],
+)
+def test_more_devices_of_the_same_kind_do_not_differ(
+    now: dict[int, str], before: dict[int, str], found: tuple[str, ...]
+) -> None:
+    both = (replace(CONDITIONS, devices=devices) for devices in (now, before))
+    assert differences(*both) == found

@@ -219,3 +219,15 @@ def test_ones_own_claims_and_processes_are_named_without_publishing(
     (found,) = named[0].processes or ()
     assert (found.notebook, found.folder, found.idle) == ("train.ipynb", "/srv/ann", 0.0)
     assert str(claims[0]) == "train.ipynb, busy"
+
+
+def test_kernels_of_the_same_notebook_name_are_shown_by_their_paths(
+    server: FakeServer, process: Callable[..., int]
+) -> None:
+    first, second = process("a"), process("b")
+    server.sessions = [model("a.ipynb", "a"), model("a.ipynb", "b", path="a.ipynb")]
+    processes = (Process(first, mine=True), Process(second, mine=True))
+    table = DeviceTable((Device(0, processes=processes),))
+    named, claims = notebooks.with_notebooks(table, [Claim(("GPU-a",), first, "me", mine=True)])
+    assert [each.notebook for each in named[0].processes or ()] == ["sub/a.ipynb", "a.ipynb"]
+    assert str(claims[0]).startswith("sub/a.ipynb, idle")

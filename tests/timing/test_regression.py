@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.timing.regression import against
+from gpumagic.timing.regression import against, check
 
 
 def timing(seconds: float, repeats: int = 9) -> CudaTiming:
@@ -30,16 +32,40 @@ def timing(seconds: float, repeats: int = 9) -> CudaTiming:
 def test_only_what_is_slower_beyond_the_noise_fails(
     now: float, allowed: float, fails: bool
 ) -> None:
+    compared = against(timing(now), timing(1.0))
+    assert compared["now"].ratio == pytest.approx(now)
     if fails:
         with pytest.raises(RegressionError, match=r"times as long as stored .*95 % interval"):
-            against(timing(now), timing(1.0), fail_above=allowed)
+            check(compared, allowed)
     else:
-        compared = against(timing(now), timing(1.0), fail_above=allowed)
-        assert compared["now"].ratio == pytest.approx(now)
+        check(compared, allowed)
+
+
+@pytest.mark.parametrize(
+    ("low", "allowed", "says"),
+    [
+        (
+            1.0014,
+            0.0,
+            "1.010 times as long as stored (95 % interval 1.001 to 1.020; allowed: 1",
+        ),
+        (1.10004, 0.1, "interval 1.10004 to 1.02000; allowed: 1.10000"),
+        (1.25, 0.1, "1.01 times as long as stored (95 % interval 1.25 to 1.02; allowed: 1.10)"),
+    ],
+)
+def test_the_bound_is_seen_to_be_beyond_what_is_allowed(
+    low: float, allowed: float, says: str
+) -> None:
+    compared = against(timing(1.3), timing(1.0))
+    first, entry = compared
+    entry = replace(entry, ratio=1.01, interval=(low, 1.02))
+    with pytest.raises(RegressionError) as raised:
+        check(replace(compared, entries=(first, entry)), allowed)
+    assert says in str(raised.value)
 
 
 def test_too_few_repeats_cannot_tell() -> None:
-    few = timing(9.0, repeats=1)
-    assert against(few, timing(1.0))["now"].verdict is None
+    compared = against(timing(9.0, repeats=1), timing(1.0))
+    assert compared["now"].verdict is None
     with pytest.raises(SpecError, match="too few repeats"):
-        against(few, timing(1.0), fail_above=0.1)
+        check(compared, 0.1)

@@ -8,7 +8,7 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.magics.baseline import Baseline
+from gpumagic.magics.baseline import TIMES, Baseline
 from gpumagic.magics.cudatime import flops_and_energy, lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.profiling import ProfiledRun, nvtx_range
@@ -18,7 +18,7 @@ from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.regression import against, enough_repeats
+from gpumagic.timing.regression import enough_repeats
 from gpumagic.timing.run import Stopwatch, summarize
 
 
@@ -66,7 +66,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 def _baseline(delivery: Delivery, plan: Plan | None) -> tuple[Baseline, Plan | None]:
     """Return the files of the cell, and the plan with as many repeats as comparing takes."""
     options = delivery.options
-    baseline = Baseline(options, CudaTiming, against)
+    baseline = Baseline(options, TIMES)
     if options.fail_above is not None and isinstance(baseline.before, CudaTiming):
         plan = enough_repeats(plan, baseline.before)
     return baseline, plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -31,23 +30,33 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
     found = devices(processes=processes, arguments=arguments, connection_file=file)
     if not found.cuda_failed and init_failure.has_failed(found):
         found = devices(processes=processes, arguments=arguments, connection_file=file)
-    closed, dead = gate.current(), context_failure.cause()
+    found = _with_own_parked(found)
+    closed, dead = gate.current(), context_failure.note()
     if closed is not None:
         found = replace(found, gate=closed.spec, allowed=closed.allowed)
     notes = []
     if dead is not None:
-        notes.append(
-            f"CUDA has failed in this process ({dead}): %gpu reset --restart starts it again."
-        )
+        notes.append(dead)
     if launch_blocking.is_temporary():
         notes.append(launch_blocking.NOTE)
     notes += [parked] if (parked := _parked()) is not None else []
     return replace(found, notes=(*found.notes, *notes)) if notes else found
 
 
+def _with_own_parked(found: DeviceTable) -> DeviceTable:
+    """Return the table with this process's claims marked as parked, also if unpublished."""
+    if not notebooks.is_parked():
+        return found
+    devices = (
+        replace(d, claims=tuple(replace(c, parked=True) if c.own else c for c in d.claims))
+        for d in found
+    )
+    return replace(found, devices=tuple(devices))
+
+
 def _parked() -> str | None:
     """Return a line on the memory that is parked in this process."""
-    if "gpumagic.memory.parking" not in sys.modules:
+    if not notebooks.is_parked():
         return None
     from gpumagic.memory.parking import PARKING
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -40,6 +42,23 @@ def _found(shell: Any) -> list[tuple[Notebook, Session | None]]:
     return found
 
 
+def is_parked() -> bool:
+    """Return whether GPU memory of this process is parked."""
+    if "gpumagic.memory.parking" not in sys.modules:
+        return False
+    from gpumagic.memory.parking import PARKING
+
+    return PARKING.active
+
+
+def _is_parked(kernel: Kernel, table: DeviceTable) -> bool | None:
+    """Return whether a kernel's memory is parked, by what it publishes; None if not known."""
+    if kernel.pid == os.getpid():
+        return is_parked()
+    claims = (claim for device in table for claim in device.claims)
+    return next((claim.parked for claim in claims if claim.mine and claim.pid == kernel.pid), None)
+
+
 def _notebook(kernel: Kernel, table: DeviceTable) -> Notebook:
     held = {
         device.index: process.memory
@@ -55,6 +74,7 @@ def _notebook(kernel: Kernel, table: DeviceTable) -> Notebook:
         devices=held,
         idle=kernel.idle,
         own=kernel.pid == os.getpid(),
+        parked=_is_parked(kernel, table),
     )
 
 
@@ -62,19 +82,21 @@ def shutdown(shell: Any, name: str, options: argparse.Namespace) -> Shutdown:
     """Have a notebook's server shut its kernel down, once the user has confirmed it.
 
     Raises:
-        SpecError: no notebook, or more than one, has the name, or it is this one.
+        SpecError: there is no name, or no notebook, or more than one, has it, or it is this one.
         DeviceError: its server does not do it, or the user cannot be asked.
     """
+    if not name:
+        raise SpecError("no notebook is named; %gpu shutdown NAME ends one, %gpu ps --mine has all")
     notebook, session = _named(_found(shell), name)
     if notebook.own:
-        raise SpecError(f"{notebook.name} is this notebook: use the menu Kernel > Shut Down")
+        raise SpecError(f"{notebook.location} is this notebook: use the menu Kernel > Shut Down")
     if session is None:
-        raise DeviceError(f"{notebook.name} cannot be shut down: its server does not list it")
+        raise DeviceError(f"{notebook.location} cannot be shut down: its server does not list it")
     if not options.yes and not _confirmed(shell, notebook):
         return Shutdown(notebook, done=False)
     failure = session.server.shut_down(session)
     if failure is not None:
-        raise DeviceError(f"{notebook.name} was not shut down: {failure}")
+        raise DeviceError(f"{notebook.location} was not shut down: {failure}")
     return Shutdown(replace(notebook, idle=None), done=True)
 
 
@@ -84,31 +106,43 @@ def _named(
     """Return the notebook with this name, or with this end of its path."""
     wanted = PurePosixPath(name).parts
     matches = [
-        each for each in found if wanted and _parts(each[0])[-len(wanted) :] == tuple(wanted)
+        each
+        for each in found
+        if wanted and PurePosixPath(each[0].location).parts[-len(wanted) :] == wanted
     ]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        paths = ", ".join(sorted(str(PurePosixPath(*_parts(each))) for each, _ in matches))
+        paths = ", ".join(sorted(f"{each.location} ({_held(each)})" for each, _ in matches))
         raise SpecError(f"{len(matches)} notebooks are called {name!r}; name its folder: {paths}")
-    names = ", ".join(sorted(each.name for each, _ in found)) or "none"
-    raise SpecError(f"no notebook of yours is called {harmless(name)!r}; there are: {names}")
+    count = Counter(each.name for each, _ in found)
+    all_names = sorted(n.name if count[n.name] == 1 else n.location for n, _ in found)
+    raise SpecError(
+        f"no notebook of yours is called {harmless(name)!r}; there are: "
+        f"{', '.join(all_names) or 'none'}"
+    )
 
 
-def _parts(notebook: Notebook) -> tuple[str, ...]:
-    path = PurePosixPath(notebook.folder or "", notebook.path or notebook.name)
-    return (*path.parts[:-1], notebook.name)
+def _held(notebook: Notebook) -> str:
+    """Return a phrase on the GPU memory that a notebook holds."""
+    if not notebook.devices:
+        return "no GPU memory"
+    if notebook.memory is None:
+        return "GPU memory, how much is not known"
+    return f"{bytes_(notebook.memory)} of GPU memory"
 
 
 def _confirmed(shell: Any, notebook: Notebook) -> bool:
     """Return whether the user says yes."""
-    held = f", which holds {bytes_(notebook.memory)} of GPU memory" if notebook.memory else ""
-    question = f"Shut down {notebook.name}{held}? Its variables will be lost. [y/N] "
+    question = (
+        f"Shut down {notebook.location}, which holds {_held(notebook)}? Its variables will be "
+        "lost. [y/N] "
+    )
     kernel = getattr(shell, "kernel", None)
     try:
         answer = input(question) if kernel is None else kernel.raw_input(question)
     except (EOFError, RuntimeError):  # StdinNotImplementedError: the front end cannot ask
         raise DeviceError(
-            f"{notebook.name} was not shut down: you cannot be asked here; add --yes"
+            f"{notebook.location} was not shut down: you cannot be asked here; add --yes"
         ) from None
     return str(answer).strip().lower() in ("y", "yes")

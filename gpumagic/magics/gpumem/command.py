@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
+from gpumagic.cuda import context_failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.gpu import cluster
@@ -24,7 +25,6 @@ from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
 from gpumagic.memory.parking import PARKING
-from gpumagic.memory.regression import against
 from gpumagic.memory.report import memory_report
 from gpumagic.results import MemoryDelta
 from gpumagic.system import text
@@ -202,7 +202,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
         measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:
         measured = Measurement()
-    stored = baseline.Baseline(options, MemoryDelta, against)
+    stored = baseline.Baseline(options, baseline.MEMORY)
 
     def finish(value: Any) -> Any:
         __tracebackhide__ = True
@@ -217,8 +217,9 @@ def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.update()
-    parked = PARKING.note()
-    more = LIMIT.notes() if parked is None else (*LIMIT.notes(), parked)
+    context_failure.check()
+    notes = (context_failure.note(), *LIMIT.notes(), PARKING.note())
+    more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))
     return hand_over(magics.shell, report, options, silent=silent)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.magics.output import hand_over, say
 from gpumagic.magics.parsing import Parser, add_result_options
+from gpumagic.memory.parking import PARKING
+from gpumagic.render.units import bytes_
 
 _MESSAGES = {
     True: "A cell that runs out of GPU memory is explained below its traceback.",
@@ -40,6 +43,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
     Raises:
         SpecError: a variable that is to be freed does not exist.
+        DeviceError: CUDA has failed in this process.
     """
     if verb == "explain":
         return _explain(magics, options, silent)
@@ -50,7 +54,15 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     else:
         from gpumagic.memory.freeing import free
 
+        before = sum(PARKING.size().values())
         found = free(magics.shell, options.names, dry_run=options.dry_run)
+        deleted = before - sum(PARKING.size().values())
+        if deleted:
+            told = f"of what was parked in host memory, {bytes_(deleted)} are deleted"
+            found = replace(found, notes=(*found.notes, told))
+    note = PARKING.note()
+    if note is not None:
+        found = replace(found, notes=(*found.notes, note))
     return hand_over(magics.shell, found, options, silent=silent)
 
 

@@ -60,7 +60,7 @@ def test_processes_and_notebooks(
     ("line", "said"),
     [
         ("shutdown nothing.ipynb", "no notebook of yours is called 'nothing.ipynb'; there are: "),
-        ("shutdown", "no notebook of yours is called ''"),
+        ("shutdown", "no notebook is named; %gpu shutdown NAME ends one"),
         ("0 --yes", "--yes goes with shutdown"),
         ("0 --mine", "--mine goes with ps"),
         ("on --no-claim -p", "-p goes with the table"),
@@ -76,12 +76,22 @@ def test_what_does_not_fit_is_one_line(
     assert not [request for request in server.requests if request[0] == "DELETE"]
 
 
-def test_a_name_that_two_have_needs_a_folder(
-    server: FakeServer, run_cell: Callable[..., Any]
+def test_notebooks_of_the_same_name_are_told_apart_by_their_paths(
+    server: FakeServer, training: int, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.sessions = [model("a.ipynb", "x"), model("a.ipynb", "y", path="other/a.ipynb")]
-    ran = run_cell("%gpu shutdown a.ipynb --yes", raising=False)
-    assert "/srv/ann/other/a.ipynb, /srv/ann/sub/a.ipynb" in str(ran.error)
+    server.sessions = [model("a.ipynb", "a"), model("a.ipynb", "y", path="other/a.ipynb")]
+    listed = str(run_cell("%gpu ps --mine -o -q").value)
+    assert "sub/a.ipynb " in listed
+    assert "other/a.ipynb " in listed
+    both = "/srv/ann/other/a.ipynb (no GPU memory), /srv/ann/sub/a.ipynb (1.00 GiB of GPU memory)"
+    assert both in str(run_cell("%gpu shutdown a.ipynb --yes", raising=False).error)
+    ran = run_cell("%gpu shutdown b.ipynb --yes", raising=False)
+    assert "there are: /srv/ann/other/a.ipynb, /srv/ann/sub/a.ipynb" in str(ran.error)
+    asked: list[str] = []
+    monkeypatch.setattr(notebooks, "input", lambda q: asked.append(q) or "n", raising=False)
+    text = run_cell("%gpu shutdown sub/a.ipynb").text
+    assert "Shut down /srv/ann/sub/a.ipynb, which holds 1.00 GiB of GPU memory?" in asked[0]
+    assert "/srv/ann/sub/a.ipynb was not shut down." in text
     run_cell("%gpu shutdown other/a.ipynb --yes")
     assert server.requests[-1][:2] == ("DELETE", "/user/ann/api/sessions/session-y")
 

@@ -176,7 +176,7 @@ def test_two_notebooks_of_two_servers(
         # Its server shuts it down, when the user says so.
         assert "is this notebook" in own.run("%gpu shutdown eval.ipynb --yes", raising=False).shown
         question, reply = own.answered("%gpu shutdown train.ipynb", "n")
-        assert question.startswith("Shut down train.ipynb, which holds ")
+        assert f"Shut down {tmp_path / 'ann/train.ipynb'}, which holds " in question
         assert "train.ipynb was not shut down." in reply.text
         assert len(with_token.ask("GET", "sessions")) == 1
         train.run("x.shape")

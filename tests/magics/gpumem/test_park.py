@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,54 @@ def test_a_cell_that_uses_none_leaves_it_parked(cells: Callable[..., Any]) -> No
     assert "Parked in host memory" in cells("%gpu").text
     assert "3.91 KiB of cuda:0" in cells("%gpumem").text
     assert parked()
+
+
+def test_what_is_parked_is_said_where_memory_is_listed_and_freed(cells: Callable[..., Any]) -> None:
+    cells("big = torch.zeros(2**20, device='cuda')")
+    cells("%gpumem park -q")
+    shown = cells("%gpumem vars").text
+    assert "Parked in host memory for" in shown
+    assert "4.00 MiB of cuda:0" in shown
+    shown = cells("%gpumem free big --dry-run").text
+    assert "big holds no GPU memory" in shown
+    assert "4.00 MiB of cuda:0" in shown
+    shown = cells("%gpumem free big").text
+    assert "of what was parked in host memory, 4.00 MiB are deleted" in shown
+    assert "Parked in host memory for" in shown
+    assert "3.91 KiB of cuda:0" in shown
+    assert parked()
+
+
+def test_ones_own_notebook_is_said_to_be_parked_without_publishing(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpumagic.magics.gpu import device_table, notebooks
+    from gpumagic.results import Claim, Device, DeviceTable, Process
+    from gpumagic.selection.notebooks import Kernel
+
+    own = Claim(("GPU-a",), os.getpid(), own=True, mine=True)
+    other = Claim(("GPU-a",), 7, notebook="b.ipynb", mine=True, parked=True)
+    processes = (Process(os.getpid(), MIB, own=True), Process(7, MIB, mine=True))
+    found = DeviceTable((Device(0, uuid="GPU-a", processes=processes, claims=(own, other)),))
+    kernels = {pid: Kernel(pid, f"{pid}.ipynb", idle=60.0) for pid in (os.getpid(), 7)}
+    for module in (device_table, notebooks):
+        monkeypatch.setattr(module, "devices", lambda **_: found)
+    monkeypatch.setattr(notebooks.notebooks, "of_processes", lambda *_: kernels)
+    monkeypatch.setattr(notebooks.notebooks, "all_sessions", list)
+
+    def claims() -> list[str]:
+        return [str(claim) for claim in cells("%gpu -o -q").value[0].claims]
+
+    def states() -> dict[int, bool | None]:
+        return {each.pid: each.parked for each in cells("%gpu ps --mine -o -q").value}
+
+    assert claims()[0] == "this kernel"
+    cells("%gpumem park -q")
+    assert claims() == ["this kernel, parked", "b.ipynb, parked"]
+    assert states() == {os.getpid(): True, 7: True}
+    assert "parked, idle 1 min" in cells("%gpu ps --mine").text
+    cells("%gpumem unpark -q")
+    assert states() == {os.getpid(): False, 7: True}
 
 
 def test_within_the_cell_that_parks(cells: Callable[..., Any]) -> None:
