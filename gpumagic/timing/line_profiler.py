@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import fsum
 from typing import Any
 
-from gpumagic.cells.line_sources import Source
+from gpumagic.cells.line_sources import Source, cell_source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import (
@@ -28,6 +28,8 @@ from gpumagic.timing.line_verdict import verdict
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
+#: The part from which the times of short lines are said to be upper bounds.
+_LARGE_COST = 0.2
 #: Seconds that a ``for`` line waits for its next value at least, on average, to be called a wait.
 _NEXT = 10e-6
 
@@ -53,6 +55,7 @@ class LineProfiler:
             self.note = "no times of lines: a debugger or another tracer traces this thread"
             return
         with self._noting():
+            self._timer.tracing = tracing_cost()
             self._timer.prepare()
 
     def start(self) -> None:
@@ -171,8 +174,37 @@ class LineProfiler:
             notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
         part = self._timer.own / timing.wall.median
         if part > _COST:
-            notes.append(f"measuring the lines took {100 * part:.0f} % of the wall time")
+            took = f"measuring the lines took at least {100 * min(part, 1.0):.3g} %"
+            bounds = "; the host times of short lines are upper bounds"
+            notes.append(f"{took} of the wall time{bounds * (part > _LARGE_COST)}")
         return tuple(notes)
+
+
+#: What `tracing_cost` runs: lines that take no time.
+_EMPTY = "for i in range(200):\n    x = 1\n    y = 2"
+
+
+def tracing_cost() -> float:
+    """Return the seconds that tracing takes at the end of a line, beside what `LineTimer` measures.
+
+    The least of some runs of an empty loop: what is subtracted is never too much by other load.
+    """
+    code = compile(_EMPTY, "<empty>", "exec")
+    least = float("inf")
+    for _ in range(3):
+        timer = LineTimer()
+        timer.note = "no GPU"
+        tracer = LineTracer([cell_source([code], _EMPTY, 1)], timer, by_statement=True)
+        tracer.start()
+        try:
+            exec(code, {})
+        finally:
+            tracer.stop()
+        lines = timer.times().values()
+        hits = sum(line.hits for line in lines)
+        if hits:
+            least = min(least, fsum(line.host for line in lines) / hits)
+    return least if least < float("inf") else 0.0
 
 
 def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:
