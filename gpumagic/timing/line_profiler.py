@@ -20,11 +20,13 @@ from gpumagic.results.line_timing import (
     Synchronization,
 )
 from gpumagic.system import text
+from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
+from gpumagic.timing.run import ENDED, NO_SIGN
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
@@ -32,6 +34,8 @@ _COST = 0.02
 _LARGE_COST = 0.2
 #: Seconds that a ``for`` line waits for its next value at least, on average, to be called a wait.
 _NEXT = 10e-6
+#: Seconds that a call which waits takes at most on an idle GPU, and marks without work between.
+_WAIT = 50e-6
 
 
 class LineProfiler:
@@ -99,7 +103,10 @@ class LineProfiler:
         """
         if self.note is None:
             with self._noting():
-                return replace(timing, lines=self._lines(timing))
+                lines = self._lines(timing)
+                if timing.gpu_note == NO_SIGN and _show_work(lines.cell.lines):
+                    timing = replace(timing, gpu_note=ENDED)
+                return replace(timing, lines=lines)
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
     def log(self) -> LineLog:
@@ -131,7 +138,14 @@ class LineProfiler:
             for line, time in sorted(times.items())
             if line.source == place and 0 <= line.number - source.first < len(source.lines)
         )
-        return SourceTimings(source.name, source.first, source.lines, lines, empty=not source.codes)
+        return SourceTimings(
+            source.name,
+            source.first,
+            source.lines,
+            lines,
+            empty=not source.codes,
+            compiled=any(map(has_compiled, source.codes)),
+        )
 
     def _line_timing(self, place: int, source: Source, number: int, time: LineTime) -> LineTiming:
         calls: dict[str, list[float | None]] = {}
@@ -248,6 +262,15 @@ def without_kernels(timing: CudaTiming, reason: str) -> CudaTiming:
     assert timing.lines is not None
     notes = (*timing.lines.notes, f"no busy times of lines: {reason}")
     return replace(timing, lines=replace(timing.lines, notes=notes))
+
+
+def _show_work(lines: Iterable[LineTiming]) -> bool:
+    """Return whether the host waited for the GPU, or the GPU was behind the host in a line."""
+    return any(
+        line.sync_time > _WAIT * max(line.syncs, 1)
+        or (not line.at_most and (line.gpu or 0.0) > _WAIT * line.hits)
+        for line in lines
+    )
 
 
 def _with_work(line: LineTiming, work: LineWork | None) -> LineTiming:

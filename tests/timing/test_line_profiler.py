@@ -16,6 +16,7 @@ from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
 from gpumagic.timing.line_profiler import tracing_cost, with_kernels, without_kernels
+from gpumagic.timing.run import ENDED, NO_SIGN
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.
@@ -209,6 +210,13 @@ def test_a_recursion_in_a_single_line_counts_once(gpu_work: Any) -> None:
     (line,) = function.lines
     assert line.hits == 4
     assert line.gpu == pytest.approx(0.04, rel=0.02)
+
+
+def test_lines_are_evidence_of_work_that_has_ended(gpu_work: Any) -> None:
+    timing = measured("w.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work)
+    assert (timing.gpu_at_most, timing.gpu_note) == (True, ENDED)
+    timing = measured("time.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work, time=time)
+    assert timing.gpu_note == NO_SIGN
 
 
 def test_synchronizations_by_line(gpu_work: Any) -> None:
