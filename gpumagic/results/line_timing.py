@@ -84,6 +84,8 @@ class SourceTimings:
     lines: tuple[LineTiming, ...] = ()
     #: Whether there is nothing in it to run.
     empty: bool = False
+    #: Whether torch.compile has compiled it; compiled code has no lines.
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,7 @@ class LineTimings(Series[LineTiming]):
                 between = self.between if source is self.cell else None
                 blocks += [_grid(source, between), *_explanations(source)]
             else:
-                why = "nothing to run" if source.empty else "did not run in this cell's thread"
-                blocks.append(Line.of(f"{source.name}: {why}", "dim"))
+                blocks.append(Line.of(f"{source.name}: {_why_no_lines(source)}", "dim"))
         return [*blocks, *dim_lines(self.notes)]
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -146,6 +147,14 @@ class LineTimings(Series[LineTiming]):
         types = dict.fromkeys((*unknown, *by_device), float)
         columns = ["function", "line", "source", *names, *by_device]
         return data_frame(rows, columns, index=["function", "line"], types=types)
+
+
+def _why_no_lines(source: SourceTimings) -> str:
+    if source.empty:
+        return "nothing to run"
+    if source.compiled:
+        return "no lines were seen; torch.compile has compiled it, and compiled code has no lines"
+    return "was not seen to run in this cell's thread"
 
 
 def _cost(line: LineTiming, with_gpu: bool) -> float:

@@ -73,7 +73,9 @@ class LineReport(Result):
             if source.empty:
                 blocks.append(Line.of(f"{source.name}: nothing to run", "dim"))
             elif not source.ran:
-                blocks.append(Line.of(f"{source.name}: did not run in this cell's thread", "dim"))
+                blocks.append(
+                    Line.of(f"{source.name}: was not seen to run in this cell's thread", "dim")
+                )
             for ordinal, lines in source.devices.items():
                 name = Cell(source.name, "strong")
                 blocks.append(Line((name, Cell(f" on cuda:{ordinal}", "dim"))))

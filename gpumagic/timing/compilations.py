@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 from gpumagic.results.compilation import Compilation
@@ -21,6 +22,13 @@ def compiled_frames() -> int:
     """Return how many frames torch.compile has compiled in this process."""
     counters = _counters()
     return 0 if counters is None else int(counters["frames"]["total"])
+
+
+def has_compiled(code: CodeType) -> bool:
+    """Return whether torch.compile keeps compiled code for a function's code."""
+    module = sys.modules.get("torch._C._dynamo.eval_frame")
+    entries = getattr(module, "_debug_get_cache_entry_list", None)
+    return callable(entries) and bool(entries(code))
 
 
 class CompilationRecord:

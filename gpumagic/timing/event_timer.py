@@ -22,7 +22,7 @@ from gpumagic.timing.context_event import ContextEvent, waited_long
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
 #: Seconds that two events may be apart with no work between them.
-_NO_WORK = 10e-6
+NO_WORK = 10e-6
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
@@ -207,7 +207,7 @@ class _DeviceClock:
             seconds = self.start.elapsed_time(event) / 1e3
             streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
         seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
-        if not self.begun and seconds <= _NO_WORK:
+        if not self.begun and seconds <= NO_WORK:
             self.idle = True
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         if self.idle:  # the events themselves took time too

@@ -7,7 +7,11 @@ and attention; it changes how operations are dispatched, so that it has a run of
 from __future__ import annotations
 
 import inspect
-from contextlib import ExitStack
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +29,10 @@ class Flops:
     dtype: str | None
     #: Kernels and operators that the counter cannot see into.
     unseen: tuple[str, ...] = ()
+    #: Whether some of the operations ran on the CPU.
+    on_cpu: bool = False
+    #: Threads that began meanwhile; torch counts the operations of the calling thread.
+    threads: int = 0
 
 
 class FlopCounter:
@@ -37,47 +45,99 @@ class FlopCounter:
         if "skip_unsupported" in known:  # else a Triton kernel is counted, but not run (torch 2.15)
             options["skip_unsupported"] = True
         self._counter = module.FlopCounterMode(**options)
-        self._dtypes: set[str] = set()
+        self._operators = _Operators({*module.flop_registry})
+        self._threads: set[int] = set()
         self._modes = ExitStack()
-        self._registry = {*module.flop_registry}
         self.found: Flops | None = None
 
     def __enter__(self) -> FlopCounter:
         self._modes.enter_context(self._counter)
-        self._modes.enter_context(_dtypes_of(self._registry, self._dtypes))
+        self._modes.enter_context(_recording(self._operators))
+        self._modes.enter_context(_new_threads(self._threads))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._modes.__exit__(*error)
         unseen: Any = getattr(self._counter, "get_unsupported_ops", dict)()
+        found = self._operators
         self.found = Flops(
             int(self._counter.get_total_flops()),
-            next(iter(self._dtypes)) if len(self._dtypes) == 1 else None,
-            tuple(sorted(map(str, unseen)))[:20],
+            next(iter(found.dtypes)) if len(found.dtypes) == 1 else None,
+            tuple(sorted({*map(str, unseen), *found.unknown}))[:20],
+            found.on_cpu,
+            len(self._threads),
         )
 
 
-def _dtypes_of(registry: set[Any], found: set[str]) -> Any:
-    """Return a dispatch mode that notes the dtypes of the operators in ``registry``."""
+class _Operators:
+    """What is recorded of the operators that ran."""
+
+    def __init__(self, registry: set[Any]) -> None:
+        #: The operators that the counter counts.
+        self.registry = registry
+        self.dtypes: set[str] = set()
+        self.on_cpu = False
+        #: Matrix products, convolutions and attention that are not counted.
+        self.unknown: set[str] = set()
+
+    def add(self, function: Any, tensors: list[Any]) -> None:
+        """Record a call of an operator."""
+        packet = getattr(function, "_overloadpacket", None)
+        if packet in self.registry:
+            if tensors:
+                self.dtypes.add(str(tensors[0].dtype).removeprefix("torch."))
+            self.on_cpu = self.on_cpu or any(each.device.type == "cpu" for each in tensors)
+        elif _PRODUCT.search(str(packet).rpartition(".")[2]) and not _is_composite(function):
+            self.unknown.add(str(packet))
+
+
+#: Names of operators that multiply matrices, convolve or attend: ``_int_mm``, ``addmv``.
+_PRODUCT = re.compile(r"(mm|mv|matmul|gemm|linear|conv\d?d?|convolution|attention)(_|$)")
+
+
+def _is_composite(function: Any) -> bool:
+    """Return whether an operator is made of others, which are counted."""
+    has_kernel = getattr(function, "has_kernel_for_dispatch_key", None)
+    torch: Any = torch_cuda.require()
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return has_kernel is None or bool(has_kernel(key))
+
+
+@contextmanager
+def _new_threads(found: set[int]) -> Iterator[None]:
+    """Record the threads of Python that begin in this context."""
+
+    def begin(*_: Any) -> None:
+        found.add(id(threading.current_thread()))
+        sys.setprofile(previous)
+
+    previous = threading.getprofile()
+    threading.setprofile(begin)
+    try:
+        yield
+    finally:
+        if threading.getprofile() is begin:
+            threading.setprofile(previous)
+
+
+def _recording(operators: _Operators) -> Any:
+    """Return a dispatch mode that adds the operators that run to ``operators``."""
     base: Any = torch_cuda.dispatch_mode()
     torch: Any = torch_cuda.require()
 
-    class Dtypes(base):  # type: ignore[misc]
+    class Recording(base):  # type: ignore[misc]
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if getattr(function, "_overloadpacket", None) in registry:
-                first = next((each for each in args if isinstance(each, torch.Tensor)), None)
-                if first is not None:
-                    found.add(str(first.dtype).removeprefix("torch."))
+            operators.add(function, [each for each in args if isinstance(each, torch.Tensor)])
             return function(*args, **(kwargs or {}))
 
-    return Dtypes()
+    return Recording()
 
 
 def share_of_peak(flops: Flops, seconds: float, device: str) -> float | None:
     """Return the share of the card's dense peak; None where the peak or the dtype is not known."""
-    if flops.dtype is None or not seconds > 0:
+    if flops.dtype is None or flops.on_cpu or flops.threads or flops.unseen or not seconds > 0:
         return None
     dtype = flops.dtype
     torch: Any = torch_cuda.require()

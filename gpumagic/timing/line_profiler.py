@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import fsum
 from typing import Any
 
-from gpumagic.cells.line_sources import Source
+from gpumagic.cells.line_sources import Source, cell_source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import (
@@ -20,16 +20,22 @@ from gpumagic.results.line_timing import (
     Synchronization,
 )
 from gpumagic.system import text
+from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
+from gpumagic.timing.run import ENDED, NO_SIGN
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
+#: The part from which the times of short lines are said to be upper bounds.
+_LARGE_COST = 0.2
 #: Seconds that a ``for`` line waits for its next value at least, on average, to be called a wait.
 _NEXT = 10e-6
+#: Seconds that a call which waits takes at most on an idle GPU, and marks without work between.
+_WAIT = 50e-6
 
 
 class LineProfiler:
@@ -53,6 +59,7 @@ class LineProfiler:
             self.note = "no times of lines: a debugger or another tracer traces this thread"
             return
         with self._noting():
+            self._timer.tracing = tracing_cost()
             self._timer.prepare()
 
     def start(self) -> None:
@@ -96,7 +103,10 @@ class LineProfiler:
         """
         if self.note is None:
             with self._noting():
-                return replace(timing, lines=self._lines(timing))
+                lines = self._lines(timing)
+                if timing.gpu_note == NO_SIGN and _show_work(lines.cell.lines):
+                    timing = replace(timing, gpu_note=ENDED)
+                return replace(timing, lines=lines)
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
     def log(self) -> LineLog:
@@ -128,7 +138,14 @@ class LineProfiler:
             for line, time in sorted(times.items())
             if line.source == place and 0 <= line.number - source.first < len(source.lines)
         )
-        return SourceTimings(source.name, source.first, source.lines, lines, empty=not source.codes)
+        return SourceTimings(
+            source.name,
+            source.first,
+            source.lines,
+            lines,
+            empty=not source.codes,
+            compiled=any(map(has_compiled, source.codes)),
+        )
 
     def _line_timing(self, place: int, source: Source, number: int, time: LineTime) -> LineTiming:
         calls: dict[str, list[float | None]] = {}
@@ -171,8 +188,37 @@ class LineProfiler:
             notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
         part = self._timer.own / timing.wall.median
         if part > _COST:
-            notes.append(f"measuring the lines took {100 * part:.0f} % of the wall time")
+            took = f"measuring the lines took at least {100 * min(part, 1.0):.3g} %"
+            bounds = "; the host times of short lines are upper bounds"
+            notes.append(f"{took} of the wall time{bounds * (part > _LARGE_COST)}")
         return tuple(notes)
+
+
+#: What `tracing_cost` runs: lines that take no time.
+_EMPTY = "for i in range(200):\n    x = 1\n    y = 2"
+
+
+def tracing_cost() -> float:
+    """Return the seconds that tracing takes at the end of a line, beside what `LineTimer` measures.
+
+    The least of some runs of an empty loop: what is subtracted is never too much by other load.
+    """
+    code = compile(_EMPTY, "<empty>", "exec")
+    least = float("inf")
+    for _ in range(3):
+        timer = LineTimer()
+        timer.note = "no GPU"
+        tracer = LineTracer([cell_source([code], _EMPTY, 1)], timer, by_statement=True)
+        tracer.start()
+        try:
+            exec(code, {})
+        finally:
+            tracer.stop()
+        lines = timer.times().values()
+        hits = sum(line.hits for line in lines)
+        if hits:
+            least = min(least, fsum(line.host for line in lines) / hits)
+    return least if least < float("inf") else 0.0
 
 
 def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:
@@ -216,6 +262,15 @@ def without_kernels(timing: CudaTiming, reason: str) -> CudaTiming:
     assert timing.lines is not None
     notes = (*timing.lines.notes, f"no busy times of lines: {reason}")
     return replace(timing, lines=replace(timing.lines, notes=notes))
+
+
+def _show_work(lines: Iterable[LineTiming]) -> bool:
+    """Return whether the host waited for the GPU, or the GPU was behind the host in a line."""
+    return any(
+        line.sync_time > _WAIT * max(line.syncs, 1)
+        or (not line.at_most and (line.gpu or 0.0) > _WAIT * line.hits)
+        for line in lines
+    )
 
 
 def _with_work(line: LineTiming, work: LineWork | None) -> LineTiming:

@@ -131,7 +131,7 @@ class LineTime(NamedTuple):
 class _Call:
     """A call of traced code, and the run of a line in it."""
 
-    __slots__ = ("begin", "entry", "is_marked", "is_new", "left", "ran", "total")
+    __slots__ = ("begin", "entry", "is_marked", "is_new", "is_recursive", "left", "ran", "total")
 
     begin: _Boundary
     total: _Total
@@ -141,6 +141,8 @@ class _Call:
     def __init__(self) -> None:
         self.is_new = True
         self.is_marked = False
+        #: Whether a caller runs the line at which the call began, which counts it.
+        self.is_recursive = False
         #: The lines that have run in this pass of the statement, and whether they are marked.
         self.ran: dict[Line, bool] = {}
         #: The end of the line at which the call began: where a line of its own follows, nothing
@@ -155,16 +157,18 @@ class LineTimer:
     devices.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: float = 0.0) -> None:
         self._marks = StreamMarks()
         self._watch = SynchronizationWatch()
+        #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
+        self.tracing = tracing
         self._totals: dict[Line, _Total] = {}
         #: Marks that are not read yet, each with the boundaries since the last one, and whether the
         #: GPU may have been idle since.
         self._waiting: deque[tuple[Mark, list[_Boundary], bool]] = deque()
         self._unmarked: list[_Boundary] = []
         self._boundary = self._last_read = _Boundary(0.0, 0, None)
-        #: Seconds that the boundaries took themselves.
+        #: Seconds that the boundaries took themselves, and tracing with them.
         self.own = 0.0
         #: Why GPU times are missing.
         self.note: str | None = None
@@ -245,7 +249,7 @@ class LineTimer:
             call.is_new = False
             call.total.hits -= 1
             call.ran.clear()
-            call.entry = self._boundary
+            call.entry, call.is_recursive = self._boundary, recursive
         elif not recursive:
             self._add(call, self._boundary)
 
@@ -254,7 +258,8 @@ class LineTimer:
         call.left = self._boundary
         if call.entry is not None:  # all of it is one line
             call.total.hits += 1
-            self._add(call, call.entry)
+            if not call.is_recursive:
+                self._add(call, call.entry)
         self._leave()
 
     # --- boundaries and marks ----------------------------------------------------------------
@@ -263,6 +268,7 @@ class LineTimer:
         entered = perf_counter()
         boundary = _Boundary(entered, len(self._watch.log), running)
         boundary.own = self.own
+        self.own += self.tracing
         self._unmarked.append(boundary)
         return boundary
 
@@ -276,7 +282,7 @@ class LineTimer:
     def _add(self, call: _Call, end: _Boundary) -> None:
         total, begin = call.total, call.begin
         end.ended.append((total, begin))
-        total.host += end.entered - begin.left - (end.own - begin.own)
+        total.host += end.entered - begin.left - (end.own - begin.own) - self.tracing
         if begin.synchronized != end.synchronized:
             total.synchronizations += self._watch.log[begin.synchronized : end.synchronized]
 

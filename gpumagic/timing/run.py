@@ -14,7 +14,7 @@ from gpumagic.results.quality import Quality
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.compilations import CompilationRecord
-from gpumagic.timing.event_timer import EventTimer, Reading
+from gpumagic.timing.event_timer import NO_WORK, EventTimer, Reading
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 
 try:
@@ -23,6 +23,12 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
     resource = None  # type: ignore[assignment]
 
 
+ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
+#: Work that has ended when the code returns leaves none: its wait is not seen from outside.
+NO_SIGN = (
+    "at most: the GPU had nothing left to do when the code returned, and no sign of earlier work "
+    "was seen from outside; --lines shows waits"
+)
 INTERRUPTED = "interrupted while waiting for the GPU"
 
 
@@ -203,11 +209,15 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
     note = None
     if not used:
         current = torch_cuda.current_device()
-        if current not in runs[-1].readings:
-            return _Gpu(note="no GPU time: no sign of GPU work was seen")
+        nothing = _Gpu(note="no GPU time: no sign of GPU work was seen")
+        if current is None or current not in runs[-1].readings:
+            return nothing
+        gaps = [_seconds(run, current) for run in runs]
+        if sampling is None and all(gap is not None and gap <= NO_WORK for gap in gaps):
+            return nothing
         used = [current]
     if not devices_used(runs) and not (sampling and (sampling.samples or sampling.upper_bounds)):
-        note = "no sign of GPU work was seen; the GPU time is that between two events on its stream"
+        note = NO_SIGN
     complete = [run for run in runs if all(_seconds(run, i) is not None for i in used)]
     devices = {
         i: values
@@ -226,7 +236,7 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
     bound, evidence = judge(seconds, [run.host for run in complete], loops, sampling)
     at_most = bound != "gpu"
     if at_most and note is None and bound is None:
-        note = "at most: the GPU was done as soon as the code was, and may have waited in between"
+        note = ENDED
     return _Gpu(seconds, devices, bound, evidence, at_most, note)
 
 

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from itertools import islice
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
@@ -88,7 +88,10 @@ class SynchronizationWarnings:
 
 
 def call_at(frame: FrameType | None) -> str:
-    """Return the call that a frame is at, as far as Python knows it: ``torch.bincount()``."""
+    """Return the call that a frame is at, as far as Python knows it.
+
+    A module's function is ``torch.bincount()``, a method ``.numpy()``, on whatever variable.
+    """
     while frame is not None and "torch" in frame.f_globals.get("__name__", "").split(".")[:1]:
         frame = frame.f_back
     if frame is None or not hasattr(frame.f_code, "co_positions"):  # before Python 3.11
@@ -105,7 +108,17 @@ def call_at(frame: FrameType | None) -> str:
     if not isinstance(tree, ast.Call):
         return UNKNOWN
     function = tree.func
-    if isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name):
+    if isinstance(function, ast.Attribute) and not _is_in_module(function.value, frame):
         return f".{function.attr}()"
     name = f"{ast.unparse(function)}()"
     return name if len(name) <= _LONGEST else UNKNOWN
+
+
+def _is_in_module(value: ast.expr, frame: FrameType) -> bool:
+    """Return whether an expression names a module, or something in one: ``torch.linalg``."""
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    if not isinstance(value, ast.Name):
+        return False
+    name = value.id
+    return name == "torch" or isinstance(frame.f_globals.get(name), ModuleType)

@@ -25,6 +25,7 @@ _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
 
 PAGEABLE = "pageable copy with non_blocking=True"
 MASK = "boolean mask"
+INDEX = "blocking copy of an index"
 _COMPILER = "torch._dynamo"
 
 #: Methods that wait for a tensor on a GPU, and how they are named.
@@ -164,6 +165,7 @@ class SynchronizationWatch:
         function = getattr(owner, name, None)
         if function is None:  # this torch has none
             return
+        to_host = rule if isinstance(rule, _CopiesFirst) else None
         inside, log, clock = self._inside, self.log, perf_counter
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -172,8 +174,13 @@ class SynchronizationWatch:
             inside.call, inside.warned = True, False
             begun = clock()
             try:
-                result = function(*arguments, **named)
-                passed = clock() - begun
+                waited = None
+                if to_host is not None and (copied := to_host.copy(arguments, named)) is not None:
+                    waited = clock() - begun
+                    result = function(copied)
+                else:
+                    result = function(*arguments, **named)
+                passed = clock() - begun if waited is None else waited
             except BaseException as error:
                 # Without this frame, from Python 3.11 on; before, `hide` takes it out in the end.
                 traceback = error.__traceback__
@@ -183,7 +190,7 @@ class SynchronizationWatch:
                 inside.call = False
             found = rule(arguments, named, result)
             if found is None and inside.warned:
-                found = f".{name}()"
+                found = INDEX if name in ("__getitem__", "__setitem__") else f".{name}()"
             if found is not None:
                 log.append((found, passed))
             return result
@@ -200,6 +207,32 @@ class SynchronizationWatch:
         return threading.get_ident() == self._thread or self._graph_task() >= 0
 
 
+class _CopiesFirst:
+    """The rule of ``tolist``, which copies the tensor to the host and then builds a list there.
+
+    The host waits for the copy alone: it is made first, and the list is built from it.
+    """
+
+    def __init__(self, torch: Any, rule: _Rule, is_cuda: Callable[[Any], bool]) -> None:
+        self._torch = torch
+        self._rule = rule
+        self._is_cuda = is_cuda
+
+    def __call__(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        """Return what the call waits for."""
+        return self._rule(arguments, named, result)
+
+    def copy(self, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Return the copy on the host; None where there is none to make."""
+        if len(arguments) != 1 or named or not self._is_cuda(arguments[0]):
+            return None
+        torch = self._torch
+        if arguments[0].layout is not torch.strided:
+            return None
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            return torch._C.TensorBase.cpu(arguments[0])
+
+
 class _Rules:
     """Which calls wait. Tensors of subclasses are left out: their own code must not run."""
 
@@ -213,7 +246,10 @@ class _Rules:
         """Yield the class (or module), the method's name and the rule."""
         torch = self._torch
         for name, call in _METHODS.items():
-            yield torch.Tensor, name, self._of_cuda(call)
+            rule = self._of_cuda(call)
+            if name == "tolist":
+                rule = _CopiesFirst(torch, rule, self._on_cuda)
+            yield torch.Tensor, name, rule
         yield torch.Tensor, "__getitem__", self._mask_read
         yield torch.Tensor, "__setitem__", self._mask_written
         for name in ("to", "cuda"):
@@ -252,19 +288,30 @@ class _Rules:
         parts = index if isinstance(index, tuple) else (index,)
         return any(self._on_cuda(part) and part.dtype in self._mask_types for part in parts)
 
+    def _has_index_on_cpu(self, index: Any) -> bool:
+        """Return whether an index is copied to the GPU; one number on the CPU is read there."""
+        parts = index if isinstance(index, tuple) else (index,)
+        return any(self._on_cpu(part) and part.dim() for part in parts)
+
     def _mask_read(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
     ) -> str | None:
         tensor, index = arguments
         if isinstance(index, (int, slice)) or not self._on_cuda(tensor):
             return None
-        return MASK if self._has_mask(index) else None
+        if self._has_mask(index):
+            return MASK
+        return INDEX if self._has_index_on_cpu(index) else None
 
     def _mask_written(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
     ) -> str | None:
         tensor, index, value = arguments
-        if not self._on_cuda(tensor) or type(value) not in self._tensors:
+        if not self._on_cuda(tensor):
+            return None
+        if self._has_index_on_cpu(index):
+            return INDEX
+        if type(value) not in self._tensors:
             return None
         if self._on_cpu(value) and value.dim():
             return "blocking copy by an assignment"

@@ -85,7 +85,10 @@ def test_functions_and_what_did_not_run() -> None:
     missing = SourceTimings("other", 1, ("def other(): ...",))
     shown = as_text(timings(functions=(step, missing)), width=100)
     assert "\nstep\n" in shown
-    assert "other: did not run in this cell's thread" in shown
+    assert "other: was not seen to run in this cell's thread" in shown
+    compiled = SourceTimings("fast", 1, ("def fast(): ...",), compiled=True)
+    shown = as_text(timings(functions=(compiled,)), width=120)
+    assert "fast: no lines were seen; torch.compile has compiled it" in shown
     empty = LineTimings(SourceTimings("cell", 2, (), (), empty=True))
     assert as_text(empty) == "cell: nothing to run"
 

@@ -42,7 +42,7 @@ Line   Hits     Change                Peak  Retained  Source
   14                                                  n10 = 10
   15                                                  n11 = 11
   16      1        0 B  ████     +1.00 MiB         –      b = f(1)
-f: did not run in this cell's thread
+f: was not seen to run in this cell's thread
 g: nothing to run
 cuda:0: −1.00 MiB while no line of the cell ran
 Device  Allocated  Peak above start   Reserved  Allocated now  Reserved now

@@ -10,7 +10,7 @@ import pytest
 
 from gpumagic.results.compilation import Compilation
 from gpumagic.results.work import compilation_lines
-from gpumagic.timing.compilations import CompilationRecord, compiled_frames
+from gpumagic.timing.compilations import CompilationRecord, compiled_frames, has_compiled
 
 
 def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +68,14 @@ def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compilation_lines([]) == []
     (_, failed) = compilation_lines([Compilation(failure="no")])
     assert failed.parts[0].text == "not compiled: ? (?:?): no"
+
+
+def test_compiled_code_is_known_by_dynamos_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = test_graph_breaks.__code__
+    name = "torch._C._dynamo.eval_frame"
+    monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    assert not has_compiled(code)
+    found = SimpleNamespace(_debug_get_cache_entry_list=lambda each: [1] if each is code else [])
+    monkeypatch.setitem(sys.modules, name, found)  # type: ignore[arg-type]
+    assert has_compiled(code)
+    assert not has_compiled(test_compiled_frames_are_counted_by_dynamo.__code__)

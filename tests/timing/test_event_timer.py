@@ -200,9 +200,9 @@ def test_code_that_waits_itself_is_not_called_host_bound(gpu_work: Any) -> None:
 
 def test_no_sign_of_work_is_reported(gpu_work: Any) -> None:
     with gpumagic.cudatime() as timed:
-        sum(range(1000))
+        time.sleep(0.01)
     assert timed.gpu_at_most
-    assert "no sign of GPU work" in timed.gpu_note
+    assert "no sign of earlier work" in timed.gpu_note
 
 
 def test_nothing_is_synchronised_while_a_graph_is_captured(gpu_work: Any) -> None:

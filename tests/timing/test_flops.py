@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -24,6 +25,31 @@ def test_a_matrix_product_and_its_backward_pass(gpu_work: Any) -> None:
     assert counted(lambda: a @ b) == Flops(2 * 64 * 128 * 32, "bfloat16")
     assert counted(lambda: (a @ b).sum().backward()).count == 2 * 2 * 64 * 128 * 32
     assert counted(lambda: a + 1) == Flops(0, None), "what the counter does not count has no dtype"
+
+
+def test_what_is_not_counted_is_known(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    a = torch.ones(32, 32, dtype=torch.int8)
+    assert counted(lambda: torch._int_mm(a, a)) == Flops(0, None, ("aten._int_mm",))
+    x = torch.ones(8, 8)
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=lambda: x @ x)
+        thread.start()
+        thread.join()
+
+    before = threading.getprofile()
+    assert counted(in_a_thread) == Flops(0, None, threads=1)
+    assert threading.getprofile() is before
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Conv1d(8, 8, 3, padding=1))
+    assert counted(lambda: torch.matmul(layer(x), x).sum().backward()).unseen == ()
+
+
+def test_operations_on_the_cpu_have_no_share(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    found = counted(lambda: torch.ones(8, 8) @ torch.ones(8, 8))
+    assert found == Flops(2 * 8**3, "float32", on_cpu=True)
+    assert share_of_peak(found, 1.0, "NVIDIA H200") is None
 
 
 def test_several_dtypes_have_no_peak(gpu_work: Any) -> None:

@@ -13,8 +13,10 @@ from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTiming, LineTimings
+from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
-from gpumagic.timing.line_profiler import with_kernels, without_kernels
+from gpumagic.timing.line_profiler import tracing_cost, with_kernels, without_kernels
+from gpumagic.timing.run import ENDED, NO_SIGN
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.
@@ -155,6 +157,16 @@ def test_the_cost_is_said(gpu_work: Any) -> None:
     assert any("measuring the lines took" in note for note in lines_of(timing).notes)
 
 
+def test_the_cost_of_tracing_is_the_tracers(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an empty loop takes for each line is part of the cost, and no line's time."""
+    assert tracing_cost() >= 0
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: 1.0)
+    timing = measured("for i in range(10):\n    x = i", w=gpu_work)
+    assert {line.host for line in lines_of(timing)} == {0.0}
+    (note,) = (each for each in lines_of(timing).notes if "measuring" in each)
+    assert "at least 100 % of the wall time; the host times of short lines are upper" in note
+
+
 def test_functions_have_lines_of_their_own(gpu_work: Any) -> None:
     """Their times are in the line that calls them, and again by themselves."""
 
@@ -188,6 +200,23 @@ def test_a_recursion_counts_once(gpu_work: Any) -> None:
     first, test, call = function.lines
     assert (first.hits, test.hits, call.hits) == (4, 4, 3)
     assert call.gpu == pytest.approx(0.03, rel=0.02)
+
+
+def test_a_recursion_in_a_single_line_counts_once(gpu_work: Any) -> None:
+    def down(n: int) -> None: gpu_work.sleep(0.01), n and down(n - 1)  # type: ignore[func-returns-value] # fmt: skip
+
+    timing = measured("down(3)", (down,), down=down)
+    (function,) = lines_of(timing).functions
+    (line,) = function.lines
+    assert line.hits == 4
+    assert line.gpu == pytest.approx(0.04, rel=0.02)
+
+
+def test_lines_are_evidence_of_work_that_has_ended(gpu_work: Any) -> None:
+    timing = measured("w.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work)
+    assert (timing.gpu_at_most, timing.gpu_note) == (True, ENDED)
+    timing = measured("time.sleep(.02)\nw.torch.cuda.synchronize()", w=gpu_work, time=time)
+    assert timing.gpu_note == NO_SIGN
 
 
 def test_synchronizations_by_line(gpu_work: Any) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from gpumagic.cuda import machine, torch_cuda
 from gpumagic.results import CellTiming, CudaTiming, Sample
-from gpumagic.timing.run import Run, summarize
+from gpumagic.timing.event_timer import Reading
+from gpumagic.timing.run import NO_SIGN, Run, summarize
 
 
 def timing(**fields: Any) -> CudaTiming:
@@ -66,3 +70,17 @@ def test_cpu_time_below_the_resolution_of_the_clock() -> None:
         assert f"CPU {'< 10 ns ' * 5}± < 10 ns" in repeated
     run = Run(wall=0.5, host=0.5, user=1e-6, system=0.0, readings={})
     assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(replace(summarize([run]), show_rows=True))
+
+
+def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events with nothing between them are some microseconds apart."""
+    monkeypatch.setattr(torch_cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(machine, "conditions", lambda devices: None)
+    for seconds, is_known in ((9.86e-6, False), (0.01, True)):
+        reading = Reading(seconds, idle=True, worked=False, finished=0.0)
+        run = Run(wall=1.0, host=1.0, user=0.0, system=0.0, readings={0: reading})
+        found = summarize([run])
+        assert (found.gpu is not None) == is_known
+        assert found.gpu_note is not None
+        assert "no sign" in found.gpu_note
+        assert (found.gpu_note == NO_SIGN) == is_known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpumagic.timing.sync_warnings import UNKNOWN
-from gpumagic.timing.synchronizations import MASK, PAGEABLE, SynchronizationWatch
+from gpumagic.timing.synchronizations import INDEX, MASK, PAGEABLE, SynchronizationWatch
 
 
 @pytest.fixture
@@ -100,6 +101,53 @@ def test_masks(watch: SynchronizationWatch, gpu_work: Any) -> None:
     watch.log.clear()
     x[mask] = 0.0
     assert watch.log == []
+
+
+@watching
+def test_an_index_on_the_cpu_is_copied(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    x, value = torch.zeros(4, device="cuda"), torch.zeros(0, device="cuda")
+    mask, places = torch.zeros(4, dtype=torch.bool), torch.tensor([0, 1])
+    one = torch.tensor(1)
+    for use in (
+        lambda: x[mask],
+        lambda: x[places],
+        lambda: x[[0, 1]],
+        lambda: x.__setitem__(mask, value),
+        lambda: x.__setitem__(places, 1.0),
+    ):
+        watch.log.clear()
+        use()
+        assert [call for call, _ in watch.log] == [INDEX]
+    watch.log.clear()
+    x[one]
+    assert watch.log == []
+
+
+def test_building_a_list_is_no_wait(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = gpu_work.torch
+    build, devices = torch.Tensor.tolist, []
+
+    def build_slowly(tensor: Any) -> Any:
+        devices.append(tensor.device.type)
+        time.sleep(0.05)
+        return build(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", build_slowly)
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        x = torch.zeros(4, device="cuda", requires_grad=True)
+        torch.cuda.synchronize()
+        watch.log.clear()
+        gpu_work.sleep(0.02)
+        values = x.tolist()
+        one = x[0].tolist()
+    finally:
+        watch.stop()
+    assert (len(values), type(one), devices) == (4, float, ["cpu", "cpu"])
+    (call, seconds), _ = watch.log
+    assert (call, seconds) == (".tolist()", pytest.approx(0.02, rel=0.02))
 
 
 @watching
@@ -243,6 +291,17 @@ def test_those_inside_torchs_own_code_are_counted(
     assert found
     assert set(found) == {(name, None)}
     assert [call for call, _ in watch.log] == [".item()"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no positions")
+@watching
+def test_methods_are_named_without_their_variable(
+    watch: SynchronizationWatch, gpu_work: Any
+) -> None:
+    x = gpu_work.torch.zeros(4, device="cuda")
+    watch.log.clear()
+    x.new_tensor([1.0])
+    assert [call for call, _ in watch.log] == [".new_tensor()"]
 
 
 def test_functions_are_counted_where_the_compiler_is_loaded(

@@ -12,6 +12,7 @@ from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.parsing import Parser
 from gpumagic.results.work import work_lines
+from gpumagic.system.text import plural
 from gpumagic.timing.energy import SECONDS, EnergyMeter
 from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
 
@@ -61,11 +62,17 @@ def _add_flops(delivery: Delivery, found: Flops) -> None:
     gpu = None if result.gpu is None else result.gpu.median
     devices = {} if result.conditions is None else result.conditions.devices
     share = None
-    if gpu and len(devices) == 1 and not found.unseen:
+    if gpu and len(devices) == 1:
         share = share_of_peak(found, gpu, *devices.values())
     notes = []
     if found.unseen:
         notes.append(f"FLOPs of these are not counted: {', '.join(found.unseen)}")
+    if found.threads:
+        began = plural(found.threads, "thread")
+        notes.append(f"FLOPs of other threads are not counted: {began} began in this run")
+    if found.on_cpu:
+        notes.append("no share of the peak: some of the operations ran on the CPU")
+        gpu = None  # the rate would be one of both
     lines = work_lines(found.count, gpu, share, None, None, at_most=result.gpu_at_most)
     _add(delivery, lines, *notes, flops=found.count, peak_share=share)
 

@@ -36,6 +36,19 @@ def test_a_cell_without_operations(run_cell: Run, gpu_work: Any, ip: Any) -> Non
     assert ip.user_ns["none"].peak_share is None
 
 
+def test_what_is_not_counted_is_said(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    ip.user_ns |= {"torch": gpu_work.torch, "threading": __import__("threading")}
+    cell = (
+        "x = torch.ones(8, 8)\ny = x @ x\n"
+        "t = threading.Thread(target=lambda: x @ x)\nt.start(); t.join()"
+    )
+    shown = run_cell(f"%%cudatime --flops -v timing\n{cell}").stdout
+    assert "FLOPs of other threads are not counted: 1 thread began in this run" in shown
+    assert "some of the operations ran on the CPU" in shown
+    assert "FLOP/s" not in shown
+    assert ip.user_ns["timing"].peak_share is None
+
+
 def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
     ip.user_ns["sleep"] = gpu_work.sleep
     ran = run_cell("%%cudatime --energy -n 1 -r 4 -v timing\nsleep(0.1)")
