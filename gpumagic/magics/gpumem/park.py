@@ -77,10 +77,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 @contextmanager
 def _in_one_line(what: str) -> Iterator[None]:
-    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA.
-
-    It refers to no other exception, whose frames would keep what was parked.
-    """
+    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA."""
     try:
         yield
         return
