@@ -15,11 +15,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import memory_fraction, storages, torch_cuda
+from gpumagic.cuda import context_failure, memory_fraction, storages, torch_cuda
 from gpumagic.cuda.storages import has_memory
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import DeviceError
@@ -35,6 +37,7 @@ from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory,
 from gpumagic.system import text
 
 _Progress = Callable[[float], None]
+_RESTART = "%gpu reset --restart --keep all"
 
 
 @dataclass
@@ -49,8 +52,8 @@ class _Parked:
     place: int
 
 
-class LimitedError(DeviceError):
-    """A bound on torch's allocator keeps parked memory from coming back: to wait does not help."""
+class NoRoomError(DeviceError):
+    """A device has too little memory now for what is parked."""
 
 
 class Parking:
@@ -93,6 +96,23 @@ class Parking:
                 found[each.device] = found.get(each.device, 0) + each.nbytes
         return found
 
+    @contextmanager
+    def _no_references(self) -> Iterator[None]:
+        """Clear the variables of the body's frames where it fails, and free unused copies.
+
+        IPython keeps an exception with its traceback: storages and copies would live as long.
+        """
+        try:
+            yield
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            if not self.active:
+                with suppress(RuntimeError):  # CUDA has failed
+                    for ordinal in torch_cuda.contexts():
+                        torch_cuda.synchronize(ordinal)  # copies may still be under way
+                    storages.release_pinned_memory()
+            raise
+
     # --- to the host -----------------------------------------------------------------------------
 
     def park(self, shell: Any = None, *, progress: _Progress | None = None) -> ParkedMemory:
@@ -108,7 +128,8 @@ class Parking:
             if not ordinals:
                 return ParkedMemory(notes=("This process has not used a GPU.",))
             parking_checks.check_process(shell)
-            result = self._park(ordinals, progress or (lambda done: None))
+            with self._no_references():
+                result = self._park(ordinals, progress or (lambda done: None))
         if result.storages and self.when_changed is not None:
             self.when_changed(True)
         return result
@@ -178,7 +199,8 @@ class Parking:
         """Bring everything back to the same devices, bit for bit.
 
         Raises:
-            DeviceError: a device has too little memory now; everything stays parked.
+            NoRoomError: a device has too little memory now; everything stays parked.
+            DeviceError: CUDA has failed, or this process is a fork; everything stays parked.
         """
         with self._lock:
             if not self.active:
@@ -188,7 +210,7 @@ class Parking:
                     "this is a fork of the process that has parked GPU memory; "
                     "only that one can bring it back"
                 )
-            with plain_functions():
+            with self._no_references(), plain_functions():
                 result = self._bring_back(progress or (lambda done: None))
         if self.when_back is not None:
             self.when_back(result)
@@ -205,6 +227,7 @@ class Parking:
             if storage is not None and not has_memory(storage):
                 wanted.append((each, storage))
         new: list[Any] = []
+        failure: DeviceError | None = None
         try:
             for ordinal in {each.device for each, _ in wanted}:
                 torch_cuda.synchronize(ordinal)
@@ -217,13 +240,16 @@ class Parking:
             storages.release(new)
             torch_cuda.empty_cache()
             if _is_out_of_memory(error):
-                raise _no_room(self.size(), error) from None
-            if isinstance(error, RuntimeError):  # CUDA has failed
-                raise DeviceError(
+                failure = _no_room(self.size(), error)
+            elif isinstance(error, RuntimeError):  # CUDA has failed
+                failure = DeviceError(
                     f"parked memory cannot come back: {text.reason(error)}; everything stays in "
-                    "host memory, from where %gpu reset --restart --keep all takes it along"
-                ) from None
-            raise
+                    f"host memory, from where {_RESTART} takes it along"
+                )
+            else:
+                raise
+        if failure is not None:  # outside of `except`: it refers to no other exception
+            raise failure
         owners = [storage for _, storage in wanted]
         storages.exchange(owners, new)
         storages.clear_guard(owners)
@@ -251,21 +277,30 @@ class Parking:
             for _, _, part in self._copies.parts(self._places[storage._cdata], storage.nbytes()):
                 yield memoryview(part.numpy())
 
-    def failures(self, seconds: float = 1.0) -> Iterator[DeviceError]:
-        """Try to bring back until it works; yield each failure, and then sleep.
+    def wait_and_bring_back(
+        self,
+        waiting: Callable[[NoRoomError], None],
+        *,
+        progress: _Progress | None = None,
+        seconds: float = 1.0,
+    ) -> Unparked:
+        """Try to bring back until there is room; call ``waiting`` at each failure, then sleep.
 
         Raises:
-            LimitedError: a bound on torch's allocator keeps it from coming back.
+            DeviceError: it fails for another reason; everything stays parked.
         """
         while True:
             try:
-                self.bring_back()
-                return
-            except LimitedError:
-                raise
-            except DeviceError as error:
-                yield error
+                return self.bring_back(progress=progress)
+            except NoRoomError as error:
+                waiting(error)
             time.sleep(seconds)
+
+    def way_back(self) -> str:
+        """Return what brings parked memory back; a dead CUDA context needs a restart."""
+        if context_failure.check() is not None:
+            return f"CUDA has failed in this process, and {_RESTART} takes it along"
+        return "%gpumem unpark brings it back"
 
     def note(self) -> str | None:
         """Return a line that says what is parked; None for nothing."""
@@ -275,7 +310,7 @@ class Parking:
         told = ", ".join(f"{bytes_(size)} of cuda:{i}" for i, size in sorted(sizes.items()))
         return (
             f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {told}; "
-            "%gpumem unpark brings it back."
+            f"{self.way_back()}."
         )
 
 
@@ -341,7 +376,7 @@ def _no_room(needed: dict[int, int], error: BaseException) -> DeviceError:
 
     limited = _limited(needed)
     if limited is not None:
-        return LimitedError(limited)
+        return DeviceError(limited)  # to wait does not help
     lines = []
     table = {d.ordinal: d for d in devices(processes=True) if d.ordinal is not None}
     for ordinal, size in needed.items():
@@ -358,9 +393,10 @@ def _no_room(needed: dict[int, int], error: BaseException) -> DeviceError:
         )
         lines.append(f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free{who}")
     told = " and ".join(lines) or text.reason(error)
-    return DeviceError(
+    return NoRoomError(
         f"parked memory cannot come back: {told}; everything stays parked, and %gpumem unpark "
-        "--wait brings it back as soon as there is room"
+        "--wait brings it back as soon as there is room; del NAME needs less of it, and "
+        "%gpu auto --restart --keep all takes everything to a free GPU"
     )
 
 

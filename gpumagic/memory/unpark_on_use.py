@@ -103,8 +103,10 @@ def _before_operation(arguments: Iterable[Any]) -> None:
         return
     try:
         PARKING.bring_back()
+        return
     except DeviceError as error:
-        raise StillParkedError(*error.args) from None
+        told = error.args
+    raise StillParkedError(*told)  # it refers to no other exception, which IPython would keep
 
 
 def _dispatch_mode() -> Any:

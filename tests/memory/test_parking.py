@@ -257,10 +257,18 @@ def test_no_room_on_the_device(torch: Any, virtual_gpu: Any) -> None:
     assert f"pid {os.getppid()}" in str(told.value)
     assert "\n" not in str(told.value)
     assert PARKING.active
-    waited = PARKING.failures(seconds=0)
-    assert "everything stays parked" in str(next(waited))
-    virtual_gpu.end_process(os.getppid())
-    assert [*waited] == []
+    said, shares = [], []
+
+    def waiting(error: DeviceError) -> None:
+        assert PARKING.active
+        said.append(str(error))
+        if len(said) == 3:
+            virtual_gpu.end_process(os.getppid())
+
+    back = PARKING.wait_and_bring_back(waiting, progress=shares.append, seconds=0)
+    assert ["everything stays parked" in each for each in said] == [True] * 3
+    assert back.devices == {0: 256 * MIB}
+    assert shares[-1] == 1
     assert not PARKING.active
     assert float(tensor.cpu()[-1]) == 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from IPython.core.error import InputRejected
@@ -69,39 +69,49 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
         MODES.leave()
     # Before parking: the cell that this line stands in has begun, and brings nothing back.
     parking.register()
-    try:
+    with _in_one_line("nothing was parked"), closing(progress):
         result = PARKING.park(shell, progress=progress.update)
-    except KeyboardInterrupt:
-        raise DeviceError(f"interrupted; {_where()}") from None
-    except RuntimeError as error:  # CUDA has failed
-        if isinstance(error, DeviceError):
-            raise
-        raise DeviceError(f"nothing was parked: {text.reason(error)}") from None
-    finally:
-        progress.close()
     parking.parked(result)
     return hand_over(shell, result, options, silent=silent)
+
+
+@contextmanager
+def _in_one_line(what: str) -> Iterator[None]:
+    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA."""
+    try:
+        yield
+        return
+    except DeviceError:
+        raise
+    except KeyboardInterrupt:
+        told = f"interrupted; {_where()}"
+    except RuntimeError as error:  # CUDA has failed
+        told = f"{what}: {text.reason(error)}"
+    raise DeviceError(told)
 
 
 def _where() -> str:
     """Return where the memory is, after an interrupt."""
     if PARKING.active:
-        return "the memory is parked; %gpumem unpark brings it back"
+        return f"the memory is parked; {PARKING.way_back()}"
     return "the memory is on the GPU, nothing is parked"
 
 
 def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
     progress = Progress(shell, enabled=not quiet, what="%gpumem unpark")
+    told: list[str] = []
+
+    def waiting(error: DeviceError) -> None:
+        if not told and not quiet:
+            print(f"Waiting (interrupt to stop): {error}", flush=True)
+        told.append(str(error))
+
     try:
-        if options.wait:
-            for number, error in enumerate(PARKING.failures()):
-                if not number and not quiet:
-                    print(f"Waiting (interrupt to stop): {error}", flush=True)
-        return PARKING.bring_back(progress=progress.update)
-    except KeyboardInterrupt:
-        raise DeviceError(f"interrupted; {_where()}") from None
+        with _in_one_line("parked memory cannot come back"), closing(progress):
+            if options.wait:
+                return PARKING.wait_and_bring_back(waiting, progress=progress.update)
+            return PARKING.bring_back(progress=progress.update)
     finally:
-        progress.close()
         MODES.leave()
 
 
@@ -121,6 +131,11 @@ class _Refusal(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> ast.AST:
         """Raise the reason."""
         raise CellNotRunError(f"the cell was not run: {self._reason}")
+
+
+def _exact(after: float) -> str:
+    """Return a duration that was typed, without the units that are zero: ``15 min``."""
+    return seconds(after).removesuffix(" 0 s").removesuffix(" 0 min")
 
 
 #: What a cell is: run by the user, or by another cell.
@@ -181,7 +196,7 @@ class ShellParking:
         self._shell.events.register("post_execute", self._idle.end_activity)
         self._idle.on(after)
         return (
-            f"GPU memory is parked after {seconds(after)} without a cell; '%gpumem park off' "
+            f"GPU memory is parked after {_exact(after)} without a cell; '%gpumem park off' "
             "ends that."
         )
 
@@ -199,10 +214,8 @@ class ShellParking:
         Raises:
             DeviceError: there is no room; everything stays parked, and the shell as it is.
         """
-        try:
+        with _in_one_line("parked memory cannot come back"):
             PARKING.bring_back()
-        except KeyboardInterrupt:
-            raise DeviceError(f"interrupted; {_where()}") from None
         MODES.leave()
         self._allow()
         if self._idle is not None:

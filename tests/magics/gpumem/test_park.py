@@ -14,6 +14,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.cuda.storages import PARKED
+from gpumagic.magics.gpumem.park import _exact, _where
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.parking import needs_parking
@@ -334,6 +335,52 @@ def test_an_interrupt_says_where_the_memory_is(
         with pytest.raises(UsageError, match="stays loaded: interrupted; the memory is parked"):
             run_cell("%unload_ext gpumagic")
     run_cell("%gpumem unpark -q")
+
+
+def test_waiting_says_what_came_back(
+    cells: Callable[..., Any],
+    torch: Any,
+    virtual_gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As plain unpark does, also after another process has really held the memory."""
+    from gpumagic.memory import parking
+
+    cells("%gpumem park -q")
+    assert cells("%gpumem unpark --wait").text.startswith("Brought back 3.91 KiB to cuda:0")
+    with no_room(cells, torch, virtual_gpu):
+
+        def sleep(seconds: float) -> None:
+            virtual_gpu.end_process(4242)
+
+        monkeypatch.setattr(parking.time, "sleep", sleep)
+        ran = cells("w = %gpumem unpark --wait -o\nw.storages")
+        monkeypatch.undo()
+        assert ran.value == 2
+        assert ran.stdout.startswith("Waiting (interrupt to stop): parked memory cannot come back")
+        assert "Brought back 256 MiB to cuda:0" in ran.text
+        assert not parked()
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(900, "15 min"), (3600, "1 h"), (90, "1 min 30 s")])
+def test_the_idle_time_is_told_as_typed(seconds: float, told: str) -> None:
+    assert _exact(seconds) == told
+
+
+def test_with_a_dead_context_a_restart_is_named(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a restart takes along what is parked then."""
+    from gpumagic.cuda.process_state import STATE
+
+    cells("%gpumem park -q")
+    assert "%gpumem unpark brings it back." in cells("%gpumem").text
+    monkeypatch.setattr(STATE, "context_failure", "a kernel failed on the device")
+    for source in ("%gpumem", "%gpu"):
+        shown = " ".join(cells(source).text.split())
+        assert "%gpu reset --restart --keep all takes it along" in shown
+        assert "unpark brings it back" not in shown
+    assert "--restart --keep all" in _where()
 
 
 CALLBACKS = """
