@@ -73,8 +73,8 @@ def _parts(lines: Sequence[str]) -> list[list[Part]]:
             if part:
                 kind = _kind(str(token))
                 line = found[-1]
-                # No part is whitespace only: nbconvert's HTML (BeautifulSoup) reduces such a text to
-                # one blank, and with it the indentation.
+                # No part is whitespace only: nbconvert's HTML (BeautifulSoup) reduces such a text
+                # to one blank, and with it the indentation.
                 if line and (line[-1].kind == kind or line[-1].text.isspace()):
                     part = line.pop().text + part
                 elif line and part.isspace():

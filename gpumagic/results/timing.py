@@ -32,6 +32,9 @@ Bound = Literal["gpu", "host"]
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
+#: What ``gpu_note`` begins with where the code gave the GPU nothing, as far as is known.
+NO_SIGN = "no sign of GPU work was seen"
+
 
 @dataclass(frozen=True)
 class CudaTiming(StorableResult):
@@ -208,17 +211,25 @@ def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
 
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     """Return the name, the times and the style of each row."""
-    rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
+    no_sign = _no_sign_of_work(result)
+    rows: list[tuple[str, Sample | None, Style]] = [
+        ("GPU", result.gpu, "" if no_sign else "strong")
+    ]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
         rows += [(f"  {result.backend}:{i}", sample, "") for i, sample in result.per_device.items()]
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
-    rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
+    rows += [("Wall", result.wall, "strong" if no_sign else ""), ("CPU", result.cpu, "")]
     # Where the run did not wait for the GPU, only the host's time is certain.
     unfinished = result.partial and result.host != result.wall
     if result.host is not None and (result.gpu is not None or unfinished):
         rows.append(("Host", result.host, "dim"))
     return rows
+
+
+def _no_sign_of_work(result: CudaTiming) -> bool:
+    """Return whether the GPU time is between two events without a sign of work between them."""
+    return result.gpu is not None and (result.gpu_note or "").startswith(NO_SIGN)
 
 
 def _at_most(result: CudaTiming, name: str) -> str:
@@ -253,15 +264,17 @@ def _one_line(result: CudaTiming) -> list[Block]:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
         figure = _at_most(result, "GPU") + seconds(result.gpu.median)
-        parts.append([Cell(figure, "strong"), Cell(f" {devices}")])
+        tone: Style = "dim" if _no_sign_of_work(result) else "strong"
+        parts.append([Cell(figure, tone), Cell(f" {devices}")])
         if len(result.per_device) > 1:
             each = [
                 f"{result.backend}:{i} {_at_most(result, 'GPU')}{seconds(sample.median)}"
                 for i, sample in result.per_device.items()
             ]
             parts.append([Cell(", ".join(each))])
-    wall = Cell(seconds(result.wall.median), "" if parts else "strong")
-    parts.append([Cell("wall "), wall])
+    leads = not parts or _no_sign_of_work(result)
+    wall = [Cell("wall "), Cell(seconds(result.wall.median), "strong" if leads else "")]
+    parts.insert(0 if leads else len(parts), wall)
     parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
     if result.host is not None and any(name == "Host" for name, _, _ in _rows(result)):
         parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])
@@ -335,7 +348,9 @@ def _count(result: CudaTiming) -> str:
     if quality.precision is None:
         precision = "too few for the precision of the median"
     else:
-        precision = f"the median is known to ±{share(quality.precision, 1)}"
+        known = max(quality.precision, 0.001)
+        bound = "less than " * (quality.precision < known)
+        precision = f"the median is known to {bound}±{share(known, 1)}"
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[quality.stopped_by]}"
 
@@ -379,7 +394,7 @@ def _quality(result: CudaTiming) -> list[str]:
         sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
         notes.append(f"L2 cache flushed before each loop: {sizes or 'there is no GPU in use'}")
     if quality.drift is not None:
-        drift = share(quality.drift, 1, sign=True)
+        drift = f"{share(abs(quality.drift), 1)} {'less' if quality.drift < 0 else 'more'} time"
         notes.append(f"drift: the second half of the repeats took {drift}")
     if quality.outliers:
         count = f"{len(quality.outliers):,} of {plural(result.repeat, 'repeat')}"
