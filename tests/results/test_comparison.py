@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gpumagic.results import Compared, Comparison, CudaTiming, Sample
+from gpumagic.results.base import as_text
 from tests.support.drawing import check_drawing
 
 

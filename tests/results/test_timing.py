@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.results.base import as_text
+from gpumagic.results.base import as_html, as_text
 from gpumagic.results.quality import Quality
-from gpumagic.results.timing import time_unit
+from gpumagic.results.timing import NO_SIGN, time_unit
 from tests.support.drawing import check_drawing
 
 
@@ -205,8 +205,8 @@ def test_without_a_sign_of_gpu_work_the_wall_time_leads() -> None:
         gpu=Sample((8e-6,)), wall=one, cpu=one, gpu_note=f"{NO_SIGN}; the GPU time is …"
     )
     assert as_text(result).startswith("wall 12.0 ms · 8.00 µs on the GPU")
-    assert "font-weight:600\">12.0 ms<" in as_html(result)
-    assert "font-weight:600\">8.00 µs<" not in as_html(result)
+    assert 'font-weight:600">12.0 ms<' in as_html(result)
+    assert 'font-weight:600">8.00 µs<' not in as_html(result)
 
 
 def test_the_precision_of_a_median_is_never_zero() -> None:

@@ -204,5 +204,7 @@ def test_too_little_free_memory_everywhere_is_one_statement() -> None:
     found = [
         Device(i, uuid=f"GPU-{i}", memory_free=free * gib) for i, free in enumerate((40, 79, 3))
     ]
-    with pytest.raises(DeviceError, match=r"^no GPU has 200 GiB free; the most is 79.0 GiB on GPU 1$"):
+    with pytest.raises(
+        DeviceError, match=r"^no GPU has 200 GiB free; the most is 79.0 GiB on GPU 1$"
+    ):
         pick(found, 1, Wants(min_free=200 * gib))

@@ -266,7 +266,7 @@ def test_help(run_cell: Any) -> None:
 
 
 def test_a_failed_statement_that_changed_nothing_is_not_reported(
-    run_cell: Callable[..., Any],
+    run_cell: Any,
 ) -> None:
     run_cell("import torch")
     ran = run_cell("%gpumem nosuch", raising=False)
