@@ -228,17 +228,18 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
 
 
 def _no_sign_of_work(result: CudaTiming) -> bool:
-    """Return whether the GPU time is between two events without a sign of work between them."""
+    """Return whether the GPU time is without a sign of work."""
     return result.gpu is not None and (result.gpu_note or "").startswith(NO_SIGN)
 
 
 def _at_most(result: CudaTiming, name: str) -> str:
     """Return ``≤`` before a row's time if that is an upper bound."""
-    return "≤ " if result.gpu_at_most and name in ("GPU", *_device_names(result)) else ""
-
-
-def _device_names(result: CudaTiming) -> list[str]:
-    return [f"  {result.backend}:{i}" for i in result.per_device]
+    return (
+        "≤ "
+        if result.gpu_at_most
+        and name in ("GPU", *(f"  {result.backend}:{i}" for i in result.per_device))
+        else ""
+    )
 
 
 def _work(result: CudaTiming) -> list[Block]:
@@ -278,10 +279,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
     parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
     if result.host is not None and any(name == "Host" for name, _, _ in _rows(result)):
         parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])
-    cells = parts[0]
-    for part in parts[1:]:
-        cells = [*cells, Cell(" · "), *part]
-    return [Line(cells)]
+    return [Line([cell for part in parts for cell in (Cell(" · "), *part)][1:])]
 
 
 def _single(result: CudaTiming) -> list[Block]:
