@@ -260,20 +260,19 @@ def _work(result: CudaTiming) -> list[Block]:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts: list[list[Cell]] = []
+    parts, no_sign = list[list[Cell]](), _no_sign_of_work(result)
     if result.gpu is not None:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
         figure = _at_most(result, "GPU") + seconds(result.gpu.median)
-        tone: Style = "dim" if _no_sign_of_work(result) else "strong"
-        parts.append([Cell(figure, tone), Cell(f" {devices}")])
+        parts.append([Cell(figure, "dim" if no_sign else "strong"), Cell(f" {devices}")])
         if len(result.per_device) > 1:
             each = [
                 f"{result.backend}:{i} {_at_most(result, 'GPU')}{seconds(sample.median)}"
                 for i, sample in result.per_device.items()
             ]
             parts.append([Cell(", ".join(each))])
-    leads = not parts or _no_sign_of_work(result)
+    leads = not parts or no_sign
     wall = [Cell("wall "), Cell(seconds(result.wall.median), "strong" if leads else "")]
     parts.insert(0 if leads else len(parts), wall)
     parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
@@ -285,8 +284,7 @@ def _one_line(result: CudaTiming) -> list[Block]:
 def _single(result: CudaTiming) -> list[Block]:
     if not result.show_rows:
         return _one_line(result)
-    columns = (Column("What"), Column("Time", "right"), Column("Remark", rank=1))
-    rows = []
+    columns, rows = (Column("What"), Column("Time", "right"), Column("Remark", rank=1)), []
     for name, sample, style in _rows(result):
         shown = cpu_seconds if name == "CPU" else seconds
         figure = _at_most(result, name) + shown(sample.median if sample else None)
@@ -346,9 +344,8 @@ def _count(result: CudaTiming) -> str:
     if quality.precision is None:
         precision = "too few for the precision of the median"
     else:
-        known = max(quality.precision, 0.001)
-        bound = "less than " * (quality.precision < known)
-        precision = f"the median is known to {bound}±{share(known, 1)}"
+        bound = "less than " * (quality.precision < 0.001)
+        precision = f"the median is known to {bound}±{share(max(quality.precision, 0.001), 1)}"
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[quality.stopped_by]}"
 
@@ -392,8 +389,8 @@ def _quality(result: CudaTiming) -> list[str]:
         sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
         notes.append(f"L2 cache flushed before each loop: {sizes or 'there is no GPU in use'}")
     if quality.drift is not None:
-        drift = f"{share(abs(quality.drift), 1)} {'less' if quality.drift < 0 else 'more'} time"
-        notes.append(f"drift: the second half of the repeats took {drift}")
+        took = f"{share(abs(quality.drift), 1)} {'less' if quality.drift < 0 else 'more'} time"
+        notes.append(f"drift: the second half of the repeats took {took}")
     if quality.outliers:
         count = f"{len(quality.outliers):,} of {plural(result.repeat, 'repeat')}"
         worst = seconds(max(quality.outliers))
