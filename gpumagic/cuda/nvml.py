@@ -96,17 +96,24 @@ class Session:
         except (UnicodeDecodeError, self._nvml.NVMLLibraryMismatchError):
             return None  # the latter, no NVMLError: the driver lacks a newer version of a call
 
+    def count(self) -> int:
+        """Return the number of devices.
+
+        Raises:
+            DeviceError: NVML does not report it.
+        """
+        try:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
+            raise DeviceError(_reason(error)) from error
+
     def read(self) -> list[dict[str, Any]]:
         """Return every device's fields, in nvidia-smi's order.
 
         Raises:
             DeviceError: NVML does not report the number of devices.
         """
-        try:
-            count = self._nvml.nvmlDeviceGetCount()
-        except self._nvml.NVMLError as error:
-            raise DeviceError(_reason(error)) from error
-        return [self._device(index) for index in range(count)]
+        return [self._device(index) for index in range(self.count())]
 
     def clock_reasons(self, uuid: str) -> tuple[str, ...]:
         """Return why a device's clock is reduced now; empty also where NVML does not report it."""

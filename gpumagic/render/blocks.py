@@ -186,6 +186,22 @@ def filled(share: float, steps: int) -> int:
     return steps if share >= 1 else min(max(round(share * steps), 1), steps - 1)
 
 
+def stack_slots(stack: Mapping[Use, float], slots: int) -> dict[Use, int]:
+    """Return how many of a bar's ``slots`` each use has: together as many as `filled` says.
+
+    A use of less than a slot may have none: its share is then in another's.
+    """
+    shares = {use: share for use, share in stack.items() if share > 0}
+    whole = sum(shares.values())
+    count = filled(whole, slots)
+    parts = {use: share / whole * count for use, share in shares.items()}
+    found = {use: int(part) for use, part in parts.items()}
+    rest = sorted(parts, key=lambda use: (parts[use] - found[use], parts[use]), reverse=True)
+    for use in rest[: count - sum(found.values())]:
+        found[use] += 1
+    return {use: number for use, number in found.items() if number}
+
+
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]+")
 
 

@@ -22,6 +22,7 @@ from gpumagic.render.blocks import (
     Style,
     Use,
     bounded,
+    stack_slots,
 )
 from gpumagic.render.source_code import CodeLine
 from gpumagic.system.text import harmless
@@ -49,6 +50,8 @@ _GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgrou
 _STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
 # In a narrow notebook bars give way to figures.
 _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
+#: The parts of a stacked bar: a smaller one would not be visible.
+_SLOTS = 100
 _STICKY = "position:sticky;left:0;background:inherit"
 
 
@@ -194,11 +197,13 @@ def _stack(stack: Mapping[Use, float]) -> str:
     free = max(1 - sum(shares.values()), 0.0)
     label = ", ".join(f"{USES[use]} {units.share(part)}" for use, part in shares.items())
     label = f"{label}, free {units.share(free)}".removeprefix(", ")
+    slots = stack_slots(stack, _SLOTS)
     parts = "".join(
-        f'<span style="flex:{share:.4f} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
-        for use, share in shares.items()
+        f'<span style="flex:{count} 0 0;min-width:2px;background:{colors.USES[use]}"></span>'
+        for use, count in slots.items()
     )
-    rest = f'<span style="flex:{free:.4f} 0 0;min-width:2px"></span>' if free > 0 else ""
+    left = _SLOTS - sum(slots.values())
+    rest = f'<span style="flex:{left} 0 0;min-width:2px"></span>' if left else ""
     return (
         f'<span role="img" aria-label="{label}" title="{label}" style="flex:none;display:flex;'
         f'{_STACK_WIDTH};height:.8em;border-radius:2px;overflow:hidden;background:{colors.TRACK}">'

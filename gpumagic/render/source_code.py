@@ -72,9 +72,14 @@ def _parts(lines: Sequence[str]) -> list[list[Part]]:
                 found.append([])
             if part:
                 kind = _kind(str(token))
-                if found[-1] and found[-1][-1].kind == kind:
-                    part = found[-1].pop().text + part
-                found[-1].append(Part(part, kind))
+                line = found[-1]
+                # No part is whitespace only: nbconvert's HTML (BeautifulSoup) reduces such a text
+                # to one blank, and with it the indentation.
+                if line and (line[-1].kind == kind or line[-1].text.isspace()):
+                    part = line.pop().text + part
+                elif line and part.isspace():
+                    kind, part = line[-1].kind, line.pop().text + part
+                line.append(Part(part, kind))
     texts = ["".join(part.text for part in line) for line in found]
     return found if texts == [*lines] else whole
 

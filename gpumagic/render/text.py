@@ -27,6 +27,7 @@ from gpumagic.render.blocks import (
     Use,
     bounded,
     filled,
+    stack_slots,
 )
 from gpumagic.render.source_code import TERMINAL
 from gpumagic.system.text import harmless
@@ -175,15 +176,9 @@ def _bars(cells: Sequence[Cell]) -> list[Text] | None:
 
 
 def _stack(stack: Mapping[Use, float], width: int) -> Text:
-    """Return a bar of several parts: each one above 0 is visible, free memory too."""
-    shares = {use: share for use, share in stack.items() if share > 0}
-    free = max(1 - sum(shares.values()), 0.0)
-    parts = {_USE_SIGNS[use]: share for use, share in shares.items()} | {" ": free}
-    cells = {sign: max(round(share * width), 1) for sign, share in parts.items() if share > 0}
-    while sum(cells.values()) != width:  # correct the rounding at the largest part
-        step = 1 if sum(cells.values()) < width else -1
-        cells[max(cells, key=lambda sign: (cells[sign] + step > 0, cells[sign]))] += step
-    return Text("".join(sign * count for sign, count in cells.items()))
+    """Return a bar of several parts, and blanks for free memory."""
+    parts = stack_slots(stack, width)
+    return Text("".join(_USE_SIGNS[use] * count for use, count in parts.items()).ljust(width))
 
 
 def _table(grid: Grid, width: int, color: bool) -> Text:

@@ -24,6 +24,9 @@ _SHOWN, _LONGEST = 60, 44
 #: The most cells that are numbered below the plot's axis.
 _TICKS = 20
 
+#: A device that never held more than this part of what another one did is not drawn.
+_NEXT_TO_NOTHING = 0.001
+
 
 @dataclass(frozen=True)
 class CellMemory(Result):
@@ -125,17 +128,38 @@ class CellLog(Series[CellMemory]):
         # A cell may have no number.
         return data_frame(rows, columns, index=["cell", "device"], types={"cell": "Int64"})
 
+    def known_devices(self) -> list[int]:
+        """Return the CUDA ordinals of all cells."""
+        return sorted({ordinal for cell in self for ordinal in cell.devices})
+
+    def drawn_devices(self) -> list[int]:
+        """Return those devices that held, or failed to allocate, memory that a picture can show.
+
+        All if none did.
+        """
+        known = self.known_devices()
+        highest = dict.fromkeys(known, 0)
+        failed = set()
+        for cell in self:
+            for i, d in cell.devices.items():
+                highest[i] = max(
+                    highest[i], d.allocated_now - d.allocated + d.peak, d.allocated_now
+                )
+                failed |= {i} if d.ooms else set()
+        least = max(highest.values(), default=0) * _NEXT_TO_NOTHING
+        return [i for i in known if i in failed or highest[i] > least] or known
+
     def plot(self) -> Plot:
         """Return a picture of allocated, reserved and peak memory after each cell, by device.
+
+        Devices with next to nothing throughout are left out.
 
         Raises:
             DependencyError: matplotlib is not installed.
         """
         from gpumagic.render import plots
 
-        known = sorted({ordinal for cell in self for ordinal in cell.devices})
-        used = {i for cell in self for i, d in cell.devices.items() if d.reserved_now or d.ooms}
-        ordinals = [ordinal for ordinal in known if ordinal in used] or known
+        ordinals = self.drawn_devices()
         plot = plots.new_plot(0.6 + 2.4 * len(ordinals))
         panels = plot.figure.subplots(len(ordinals), 1, sharex=True, squeeze=False)[:, 0]
         for ordinal, axes in zip(ordinals, panels, strict=True):

@@ -135,7 +135,8 @@ class Comparison(Result):
         for row, (entry, sample) in enumerate(zip(self, samples, strict=True)):
             by_verdict = {"faster": colors.GOOD, "slower": colors.BAD}
             baseline = colors.SERIES[0]
-            color = baseline if row == 0 else by_verdict.get(str(entry.verdict), colors.NEUTRAL)
+            verdict = "" if _is_small(entry) else str(entry.verdict)
+            color = baseline if row == 0 else by_verdict.get(verdict, colors.NEUTRAL)
             values = [value / scale for value in sample.all]
             low, high = (quartile / scale for quartile in sample.quartiles)
             axes.barh(row, high - low, left=low, height=0.5, color=color, alpha=0.3)
@@ -195,14 +196,22 @@ def _ratio(entry: Compared) -> Cell:
     low, high = entry.interval or (ratio, ratio)
     if faster:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low if low else math.inf
+    same = _times(1.0)
     text = f"{_times(ratio)}\N{MULTIPLICATION SIGN} {'faster' if faster else 'slower'}"
-    if entry.interval is not None:
+    if _times(ratio) == same:
+        text = "same"
+    if entry.interval is not None and {_times(low), _times(high)} != {same}:
         text += f" ({_times(low)}\N{EN DASH}{_times(high)})"
     if entry.verdict == "noise":
         return Cell(f"{text}, within the noise", "dim")
-    if entry.verdict is None or abs(ratio - 1) < _SMALL:
+    if entry.verdict is None or _is_small(entry):
         return Cell(text, "dim")
     return Cell(text, "good" if faster else "warn")
+
+
+def _is_small(entry: Compared) -> bool:
+    ratio = entry.ratio
+    return ratio is not None and ratio > 0 and abs(max(ratio, 1 / ratio) - 1) < _SMALL
 
 
 def _times(ratio: float) -> str:

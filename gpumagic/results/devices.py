@@ -320,10 +320,23 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         )
         count = f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
-    if table.cuda_initialized and table.environment.get(_MASK) in ("", "-1") and any(known):
+    if _is_too_late(table):
         named += " (set too late)"
     rest = f"; {state}{order}."
     yield Line((Cell(count), Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim")))
+
+
+def _is_too_late(table: DeviceTable) -> bool:
+    """Return whether this process sees a device that the mask hides: it was set after CUDA."""
+    mask = table.environment.get(_MASK)
+    if not table.cuda_initialized or mask is None:
+        return False
+    names = () if mask in ("", "-1") else tuple(mask.split(","))
+    seen = [device for device in table if device.visible]
+    # Indexes depend on the order, so only UUIDs are compared; they may be shortened.
+    has_uuids = all(name.startswith("GPU-") for name in names)
+    other = has_uuids and any(d.uuid and not d.uuid.startswith(names) for d in seen)
+    return len(seen) > len(names) or other
 
 
 def variables(environment: Mapping[str, str | None]) -> str:

@@ -62,8 +62,9 @@ class Diagnosis(Series[Finding]):
         for status, what in (("unknown", "not known"), ("ok", "passed")):
             if rest := [found for found in merged if found.status == status]:
                 number = sum(found.status == status for found in self.findings)
-                names = ", ".join(found.subject for found in rest)
-                summary = f"{_SIGNS[rest[0].status]} {plural(number, 'check')} {what}: {names}"
+                summary = f"{_SIGNS[rest[0].status]} {plural(number, 'check')} {what}"
+                if status == "unknown":
+                    summary += f": {', '.join(found.subject for found in rest)}"
                 rows = [[*_row(found), _remedy(found)] for found in rest]
                 to_do = any(found.remedy for found in rest)
                 if not to_do:

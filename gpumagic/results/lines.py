@@ -117,7 +117,7 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
         Column("Change", "right"),
         Column("Peak", "right"),
         Column("Retained", "right", rank=1),
-        Column("Source"),
+        Column("Source", least=20),
     ]
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []

@@ -126,6 +126,11 @@ class MemoryDelta(StorableResult):
     #: The machine and the versions; None for a result without a measurement.
     conditions: Conditions | None = None
 
+    @property
+    def says_something(self) -> bool:
+        """Whether there is a change, or a reason for no figures, or a note."""
+        return bool(self.error or self.notes or only_changed(self.devices))
+
     def _blocks(self) -> list[Block]:
         if self.error is not None:
             return [Line.of(f"GPU memory: not measured, {self.error}", "dim")]
@@ -158,14 +163,23 @@ class MemoryDelta(StorableResult):
         return f"<MemoryDelta {inner or 'no device'}>"
 
 
-#: The least part of the reserved memory, and the least pinned bytes, that have a line.
+#: The least part of the reserved memory (fragmentation: of the device's), and the least pinned
+#: bytes, that have a line.
 _NOISE, _FEW_PINNED = 0.01, 2**20
+_FRAGMENTATION = "Fragmentation, free within segments in use"
 #: The quantities that have a line each where they are large enough.
 _DETAILS: Mapping[str, Callable[[DeviceMemory], int | None]] = {
     "CUDA graphs' pools, of reserved": lambda memory: memory.graph_pools,
     "MemPools and pools shared by graphs, of reserved": lambda memory: memory.mem_pools,
-    "Fragmentation, free within segments in use": lambda memory: memory.fragmented,
+    _FRAGMENTATION: lambda memory: memory.fragmented,
 }
+
+
+def _whole(name: str, memory: DeviceMemory) -> int:
+    """Return the bytes that a quantity is compared with."""
+    if name == _FRAGMENTATION and memory.total:
+        return memory.total
+    return memory.reserved or 0
 
 
 def _details(result: MemoryReport) -> list[Block]:
@@ -175,7 +189,7 @@ def _details(result: MemoryReport) -> list[Block]:
         sizes = {
             i: size
             for i, memory in result.devices.items()
-            if (size := read(memory)) and size >= _NOISE * (memory.reserved or 0)
+            if (size := read(memory)) and size >= _NOISE * _whole(name, memory)
         }
         if sizes:
             listed = "; ".join(f"cuda:{i} {bytes_(size)}" for i, size in sizes.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,6 +93,14 @@ class Selection(Result):
 
     def __repr__(self) -> str:
         return f"<Selection {self.requested!r}: {self.status}, {len(self.devices)} visible>"
+
+
+def too_full_text(min_free: int | None, devices: Sequence[Device]) -> str:
+    """Return that no device has ``min_free`` bytes free, and how much the freest has."""
+    freest = max(devices, key=lambda device: device.memory_free or 0)
+    name = freest.instance or f"GPU {freest.index}"
+    most = f"the most is {bytes_(freest.memory_free)} on {name}"
+    return f"no GPU has {bytes_(min_free)} free; {most}"
 
 
 def tensor_text(name: str, ordinal: int, size: int) -> str:

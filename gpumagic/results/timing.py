@@ -32,6 +32,9 @@ Bound = Literal["gpu", "host"]
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
+#: What ``gpu_note`` begins with where the code gave the GPU nothing, as far as is known.
+NO_SIGN = "no sign of GPU work was seen"
+
 
 @dataclass(frozen=True)
 class CudaTiming(StorableResult):
@@ -208,12 +211,15 @@ def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
 
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     """Return the name, the times and the style of each row."""
-    rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
+    no_sign = _no_sign_of_work(result)
+    rows: list[tuple[str, Sample | None, Style]] = [
+        ("GPU", result.gpu, "" if no_sign else "strong")
+    ]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
         rows += [(f"  {result.backend}:{i}", sample, "") for i, sample in result.per_device.items()]
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
-    rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
+    rows += [("Wall", result.wall, "strong" if no_sign else ""), ("CPU", result.cpu, "")]
     # Where the run did not wait for the GPU, only the host's time is certain.
     unfinished = result.partial and result.host != result.wall
     if result.host is not None and (result.gpu is not None or unfinished):
@@ -221,13 +227,19 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     return rows
 
 
+def _no_sign_of_work(result: CudaTiming) -> bool:
+    """Return whether the GPU time is without a sign of work."""
+    return result.gpu is not None and (result.gpu_note or "").startswith(NO_SIGN)
+
+
 def _at_most(result: CudaTiming, name: str) -> str:
     """Return ``≤`` before a row's time if that is an upper bound."""
-    return "≤ " if result.gpu_at_most and name in ("GPU", *_device_names(result)) else ""
-
-
-def _device_names(result: CudaTiming) -> list[str]:
-    return [f"  {result.backend}:{i}" for i in result.per_device]
+    return (
+        "≤ "
+        if result.gpu_at_most
+        and name in ("GPU", *(f"  {result.backend}:{i}" for i in result.per_device))
+        else ""
+    )
 
 
 def _work(result: CudaTiming) -> list[Block]:
@@ -248,34 +260,31 @@ def _work(result: CudaTiming) -> list[Block]:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts: list[list[Cell]] = []
+    parts, no_sign = list[list[Cell]](), _no_sign_of_work(result)
     if result.gpu is not None:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
         figure = _at_most(result, "GPU") + seconds(result.gpu.median)
-        parts.append([Cell(figure, "strong"), Cell(f" {devices}")])
+        parts.append([Cell(figure, "dim" if no_sign else "strong"), Cell(f" {devices}")])
         if len(result.per_device) > 1:
             each = [
                 f"{result.backend}:{i} {_at_most(result, 'GPU')}{seconds(sample.median)}"
                 for i, sample in result.per_device.items()
             ]
             parts.append([Cell(", ".join(each))])
-    wall = Cell(seconds(result.wall.median), "" if parts else "strong")
-    parts.append([Cell("wall "), wall])
+    leads = not parts or no_sign
+    wall = [Cell("wall "), Cell(seconds(result.wall.median), "strong" if leads else "")]
+    parts.insert(0 if leads else len(parts), wall)
     parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
     if result.host is not None and any(name == "Host" for name, _, _ in _rows(result)):
         parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])
-    cells = parts[0]
-    for part in parts[1:]:
-        cells = [*cells, Cell(" · "), *part]
-    return [Line(cells)]
+    return [Line([cell for part in parts for cell in (Cell(" · "), *part)][1:])]
 
 
 def _single(result: CudaTiming) -> list[Block]:
     if not result.show_rows:
         return _one_line(result)
-    columns = (Column("What"), Column("Time", "right"), Column("Remark", rank=1))
-    rows = []
+    columns, rows = (Column("What"), Column("Time", "right"), Column("Remark", rank=1)), []
     for name, sample, style in _rows(result):
         shown = cpu_seconds if name == "CPU" else seconds
         figure = _at_most(result, name) + shown(sample.median if sample else None)
@@ -335,7 +344,8 @@ def _count(result: CudaTiming) -> str:
     if quality.precision is None:
         precision = "too few for the precision of the median"
     else:
-        precision = f"the median is known to ±{share(quality.precision, 1)}"
+        bound = "less than " * (quality.precision < 0.001)
+        precision = f"the median is known to {bound}±{share(max(quality.precision, 0.001), 1)}"
     end = {"max-time": "the time limit was reached", "precision": "as precise as requested"}
     return f"{count}; {precision}: {end[quality.stopped_by]}"
 
@@ -379,8 +389,8 @@ def _quality(result: CudaTiming) -> list[str]:
         sizes = ", ".join(f"cuda:{i} {bytes_(size)}" for i, size in quality.flushed.items())
         notes.append(f"L2 cache flushed before each loop: {sizes or 'there is no GPU in use'}")
     if quality.drift is not None:
-        drift = share(quality.drift, 1, sign=True)
-        notes.append(f"drift: the second half of the repeats took {drift}")
+        took = f"{share(abs(quality.drift), 1)} {'less' if quality.drift < 0 else 'more'} time"
+        notes.append(f"drift: the second half of the repeats took {took}")
     if quality.outliers:
         count = f"{len(quality.outliers):,} of {plural(result.repeat, 'repeat')}"
         worst = seconds(max(quality.outliers))

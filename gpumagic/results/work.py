@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpumagic.render.blocks import Line, cut
+from gpumagic.render.blocks import Block, Line, cut, dim_lines
+from gpumagic.results.base import Result
 from gpumagic.results.compilation import Compilation
 from gpumagic.system.text import plural
 
 #: Characters of a line that are shown; torch's reasons are long.
 _LONGEST = 240
+
+
+@dataclass(frozen=True)
+class Work(Result):
+    """Lines on operations or energy, shown below the times when these have been measured."""
+
+    lines: Sequence[str]
+    notes: Sequence[str] = ()
+
+    def _blocks(self) -> list[Block]:
+        return [*map(Line.of, self.lines), *dim_lines(self.notes)]
 
 
 def work_lines(

@@ -27,6 +27,12 @@ from gpumagic.system.text import plural
 class GateError(GpuMagicError, RuntimeError):
     """New work was refused for a GPU that the gate excludes."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows, without the gate's own frames."""
+        from gpumagic.cells import tracebacks
+
+        return tracebacks.rendered(self)
+
 
 LIMITS = (
     "What the gate cannot stop: work on existing CUDA tensors, other libraries, and names "

@@ -17,6 +17,7 @@ from typing import Literal
 from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Device
+from gpumagic.results.selection import too_full_text
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "off": "off",
@@ -224,6 +225,9 @@ class Wants:
 NO_WANTS = Wants()
 
 
+_TOO_FULL = "not enough free memory"
+
+
 def refusal(device: Device, wants: Wants) -> str | None:
     """Return why a device does not fit; None if it does. One with unknown figures does not."""
     if device.error is not None:
@@ -232,7 +236,7 @@ def refusal(device: Device, wants: Wants) -> str | None:
         if device.memory_free is None:
             return "its free memory is not known"
         if device.memory_free < wants.min_free:
-            return "not enough free memory"
+            return _TOO_FULL
     if wants.max_util is not None or wants.idle:
         limit = 0 if wants.max_util is None else wants.max_util
         if device.utilization is None:
@@ -317,13 +321,12 @@ def pick(
         )
     fitting = freest(devices, wants, claims)
     if len(fitting) < count:
-        reasons = "; ".join(
-            f"{device.instance or f'GPU {device.index}'}: {why}"
-            for device in devices
-            if (why := refusal(device, wants)) is not None
-        )
+        refused = [(d, why) for d in devices if (why := refusal(d, wants)) is not None]
         number = "no GPU fits" if not fitting else f"only {len(fitting)} of {len(devices)} GPUs fit"
         helps = can_wait and sum(may_fit_later(device, wants) for device in devices) >= count
         advice = "; --wait SECONDS waits for them" if helps else ""
+        if not fitting and {why for _, why in refused} == {_TOO_FULL}:
+            raise DeviceError(f"{too_full_text(wants.min_free, devices)}{advice}")
+        reasons = "; ".join(f"{d.instance or f'GPU {d.index}'}: {why}" for d, why in refused)
         raise DeviceError(f"{number}, {count} requested ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])

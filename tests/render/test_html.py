@@ -75,8 +75,13 @@ def test_a_stacked_bar() -> None:
     html = render([Grid((Column(""),), ((Cell("x", stack=stack),),)), Legend(["allocated"])])
     assert 'aria-label="allocated 50 %, other processes 25 %, free 25 %"' in html
     assert html.count("min-width:2px") == 3
-    assert f"flex:0.5000 0 0;min-width:2px;background:{USES['allocated']}" in html
+    assert f"flex:50 0 0;min-width:2px;background:{USES['allocated']}" in html
     assert f'background:{USES["allocated"]}"></span>allocated ' in html
+    small: dict[Use, float] = {"allocated": 0.003, "cached": 0.003, "outside": 0.004}
+    html = render([Grid((Column(""),), ((Cell("x", stack=small),),))])
+    assert html.count("min-width:2px") == 2, "three parts below a slot are one slot together"
+    assert f"flex:1 0 0;min-width:2px;background:{USES['outside']}" in html
+    assert "flex:99 0 0" in html
 
 
 def test_a_callout_and_what_is_folded() -> None:

@@ -119,13 +119,14 @@ def test_bars_end_at_their_ends() -> None:
         ({"allocated": 0.5, "cached": 0.25}, "████████▓▓▓▓"),
         ({"allocated": 0.97, "others": 0.0}, "███████████████"),
         ({"allocated": 1.0}, "████████████████"),
-        ({"allocated": 1e-9, "cached": 1e-9, "outside": 1e-9, "others": 0.9}, "█▓▒░░░░░░░░░░░"),
+        ({"allocated": 1e-9, "cached": 1e-9, "outside": 1e-9, "others": 0.9}, "░░░░░░░░░░░░░░"),
+        ({"allocated": 1e-9, "cached": 2e-5, "outside": 6e-3}, "▒"),
         ({"others": 1.2}, "░░░░░░░░░░░░░░░░"),
         ({}, ""),
     ],
 )
 def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
-    """Each part above 0 is visible, free memory too."""
+    """The sum is right to a slot; what is used and what is free are visible, however little."""
     lines = render([Grid((Column("H"),), [(Cell("x", stack=stack),)])], width=80).splitlines()
     assert lines[2] == f"{bar:<16} x"
 

@@ -23,6 +23,7 @@ from gpumagic.results.limit import LimitState
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.notebooks import Notebook, NotebookTable
 from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
+from gpumagic.results.work import Work
 from tests.results import (
     test_cell_holdings,
     test_cell_memory,
@@ -85,6 +86,7 @@ _ALL: tuple[Result, ...] = (
     _device_table(),
     test_diagnosis.DIAGNOSIS,
     Explanation("the reason"),
+    Work(("17.2 GFLOP per loop · ≥ 44.5 TFLOP/s",), ("a note",)),
     Fit("batch", 60, test_fit.RUNS, True, 2**20, 2**21, ("a note",)),
     test_freed.FREED,
     HistoryState(True, own=True, max_entries=7, message="Recording begins."),

@@ -103,13 +103,13 @@ def test_the_legend_of_a_picture_has_what_is_drawn() -> None:
 def test_the_picture() -> None:
     pytest.importorskip("matplotlib")
     limited = CellLog(LOG.cells, limits={0: 2 * GIB, 1: GIB})
-    first, second, third = limited.plot().figure.axes
+    assert (limited.known_devices(), limited.drawn_devices()) == ([0, 1, 2], [0, 1])
+    first, second = limited.plot().figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
     assert second.get_title(loc="right") == "limit 1.00 GiB, above the scale"
-    assert third.get_title(loc="right") == ""
     lines = {line.get_label(): line for line in first.lines}
     assert list(lines["allocated"].get_ydata()) == [3 * MIB, GIB]
     assert list(lines["reserved"].get_ydata()) == [4 * MIB, 2 * GIB]
     assert list(lines["out of memory"].get_xdata()) == [2]
-    assert [label.get_text() for label in third.get_xticklabels()] == ["[1]", "[2]", "–"]
-    assert [axes.get_ylabel() for axes in (first, second, third)] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert [label.get_text() for label in second.get_xticklabels()] == ["[1]", "[2]", "–"]
+    assert [axes.get_ylabel() for axes in (first, second)] == ["cuda:0", "cuda:1"]

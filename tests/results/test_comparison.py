@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gpumagic.results import Compared, Comparison, CudaTiming, Sample
+from gpumagic.results.base import as_text
 from tests.support.drawing import check_drawing
 
 
@@ -93,3 +94,13 @@ def test_outliers_are_counted_at_the_edge_of_the_picture() -> None:
     assert said.get_text() == "2 repeats above, up to 900 ms →"
     (drawn,) = (line for line in axes.lines if len(line.get_xdata()) == 18)
     assert list(drawn.get_xdata()) == pytest.approx([5.0] * 18)
+
+
+def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
+    base = Compared("a", timing(0.010, 0.011))
+    near = Compared("b", timing(0.010, 0.011), 1.001, (1.0005, 1.002), "slower")
+    wide = Compared("c", timing(0.010, 0.011), 0.999, (0.9, 1.1), "noise")
+    lines = as_text(Comparison((base, near, wide), "gpu"), 200).splitlines()
+    assert " same  " in lines[3]
+    assert "1.00" not in lines[3]
+    assert "same (0.91–1.11), within the noise" in lines[4]

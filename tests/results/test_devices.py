@@ -130,7 +130,7 @@ def test_a_closed_gate(allowed: tuple[int, ...], gated: set[int]) -> None:
 
 def test_uuids_are_shortened_with_the_whole_on_hover() -> None:
     uuid = "GPU-8f1d2c3e-0000-1111-2222-333344445555"
-    table = replace(FULL, environment={"CUDA_VISIBLE_DEVICES": uuid})
+    table = replace(FULL, environment={"CUDA_VISIBLE_DEVICES": uuid}, cuda_initialized=False)
     assert "CUDA_VISIBLE_DEVICES=GPU-8f1d2c3e…;" in as_text(table, width=140)
     assert f'title="CUDA_VISIBLE_DEVICES={uuid}"' in as_html(table)
 
@@ -183,8 +183,28 @@ def test_the_table_as_a_dataframe() -> None:
         ),
         (
             {"devices": tuple(Device(i, ordinal=i, visible=True) for i in range(2))},
-            "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0; CUDA is initialised, so this is "
-            "final for the process.",
+            "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0 (set too late); CUDA is "
+            "initialised, so this is final for the process.",
+        ),
+        (
+            {
+                "devices": (
+                    Device(0, ordinal=0, uuid="GPU-a1", visible=True),
+                    Device(1, uuid="GPU-b2", visible=False),
+                ),
+                "environment": {"CUDA_VISIBLE_DEVICES": "GPU-b2"},
+                "gate": "1",
+            },
+            "Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 (set too "
+            "late); CUDA is initialised, so this is final for the process.",
+        ),
+        (
+            {
+                "devices": (Device(0, ordinal=0, uuid="GPU-a1", visible=True),),
+                "environment": {"CUDA_VISIBLE_DEVICES": "GPU-a"},
+            },
+            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this "
+            "is final for the process.",
         ),
         (
             {

@@ -44,7 +44,7 @@ WIDE = """\
 2 × NVIDIA <H100>
 Device  Free / total                          Allocated  Reserved    Others      Peak  Non-PyTorch  GPU
 ───────────────────────────────────────────────────────────────────────────────────────────────────────
-cuda:0  ██▓▒░            60.0 GiB / 80.0 GiB   12.0 GiB  16.0 GiB  3.00 GiB  13.0 GiB      512 MiB    2
+cuda:0  ██▓░             60.0 GiB / 80.0 GiB   12.0 GiB  16.0 GiB  3.00 GiB  13.0 GiB      512 MiB    2
 cuda:1                   – / 80.0 GiB               0 B       0 B         –       0 B            –    3
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
@@ -54,7 +54,7 @@ NARROW = """\
 2 × NVIDIA <H100>
 Device  Free / total                          Allocated
 ───────────────────────────────────────────────────────
-cuda:0  ██▓▒░            60.0 GiB / 80.0 GiB   12.0 GiB
+cuda:0  ██▓░             60.0 GiB / 80.0 GiB   12.0 GiB
 cuda:1                   – / 80.0 GiB               0 B
 hidden (too narrow): Reserved, Others, Peak, Non-PyTorch, GPU
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes

@@ -45,7 +45,7 @@ OOM = OutOfMemory(
 TEXT = """\
 ✗ Out of memory on cuda:0 (NVIDIA H100): In[5] line 3 in forward tried to allocate 20.0 GiB
     h = self.net(x)
-█████████▓▓▒░░░  2.00 GiB free of 80.0 GiB
+██████████▓▓░░░  2.00 GiB free of 80.0 GiB
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 allocated        50.0 GiB  live tensors
 cached           10.0 GiB  largest block 4.00 GiB

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.results.base import as_text
+from gpumagic.results.base import as_html, as_text
 from gpumagic.results.quality import Quality
-from gpumagic.results.timing import time_unit
+from gpumagic.results.timing import NO_SIGN, time_unit
 from tests.support.drawing import check_drawing
 
 
@@ -75,7 +75,7 @@ Host        2.00 ms      0 s  2.00 ms  2.00 ms      2.00 ms ± 0 s
 GPU-bound (the queue was never empty)
 torch.compile compiled in the first run, not counted: 1.50 s
 L2 cache flushed before each loop: cuda:0 1.00 MiB
-drift: the second half of the repeats took +25.0 %
+drift: the second half of the repeats took 25.0 % more time
 outliers: 1 of 3 repeats, up to 30.0 ms; all are counted
 cuda:0's clock was throttled: too hot"""
 
@@ -197,3 +197,21 @@ def test_the_picture() -> None:
     assert sum(patch.get_width() for patch in spread.patches) == 9
     single = replace(SINGLE, gpu=None).plot().figure.axes[0]
     assert single.get_ylabel() == "wall time per loop (ms)"
+
+
+def test_without_a_sign_of_gpu_work_the_wall_time_leads() -> None:
+    one = Sample((0.012,))
+    result = CudaTiming(
+        gpu=Sample((8e-6,)), wall=one, cpu=one, gpu_note=f"{NO_SIGN}; the GPU time is …"
+    )
+    assert as_text(result).startswith("wall 12.0 ms · 8.00 µs on the GPU")
+    assert 'font-weight:600">12.0 ms<' in as_html(result)
+    assert 'font-weight:600">8.00 µs<' not in as_html(result)
+
+
+def test_the_precision_of_a_median_is_never_zero() -> None:
+    one = Sample((0.012, 0.012))
+    quality = Quality(stopped_by="precision", precision=1e-5, drift=-0.022)
+    shown = as_text(CudaTiming(gpu=one, wall=one, cpu=one, repeat=2, quality=quality))
+    assert "the median is known to less than ±0.1 %" in shown
+    assert "the second half of the repeats took 2.2 % less time" in shown

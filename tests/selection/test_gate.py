@@ -133,7 +133,14 @@ def test_one_device_of_several(kernel: Callable[..., Kernel]) -> None:
     assert late.value("torch.cuda.current_device()") == 1
     assert late.value("str(torch.empty(1, device='cuda').device)") == "cuda:1"
     refused(late, "torch.empty(1, device='cuda:0')")
-    refused(late, "torch.ones(1).cuda(2)")
+    reply = late.run("torch.ones(1).cuda(2)", raising=False)
+    assert reply.error is not None
+    assert reply.error["ename"] == "GateError"
+    trace = "\n".join(reply.error["traceback"])
+    assert "gate.py" not in trace, "the gate's own frame says nothing to a user"
+    timed = late.run("%cudatime torch.ones(1000, device='cuda') + 1").text
+    assert "on cuda:1 · wall" in timed
+    assert "refused" not in timed
     output = refused(late, "torch.cuda.set_device(0)")
     assert "cuda:0 is refused" in output
     assert "(cuda:1 is allowed)" in output

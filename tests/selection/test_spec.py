@@ -197,3 +197,14 @@ def test_waiting_is_advised_where_it_can_help() -> None:
 def test_own_memory_does_not_make_a_device_busy() -> None:
     mine = Device(0, uuid="GPU-a", utilization=0, processes=(Process(1, 5, own=True),))
     assert pick([mine], 1, Wants(idle=True)) == ("GPU-a",)
+
+
+def test_too_little_free_memory_everywhere_is_one_statement() -> None:
+    gib = 2**30
+    found = [
+        Device(i, uuid=f"GPU-{i}", memory_free=free * gib) for i, free in enumerate((40, 79, 3))
+    ]
+    with pytest.raises(
+        DeviceError, match=r"^no GPU has 200 GiB free; the most is 79.0 GiB on GPU 1$"
+    ):
+        pick(found, 1, Wants(min_free=200 * gib))

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
+from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
-from gpumagic.results.work import work_lines
+from gpumagic.results.work import Work, work_lines
 from gpumagic.system.text import plural
 from gpumagic.timing.energy import SECONDS, EnergyMeter
 from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
@@ -95,7 +96,7 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
 
 
 def _add(delivery: Delivery, lines: list[str], *notes: str, **fields: Any) -> None:
-    """Add notes and fields to the result; print the lines that show them."""
+    """Add notes and fields to the result; show the lines of them below it."""
     delivery.add(*notes, **fields)
     if not delivery.options.quiet:
-        print("\n".join([*lines, *notes]))
+        show(delivery.shell, Work(lines, notes))

@@ -15,7 +15,7 @@ from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_output import CellOutput, is_console
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
-from gpumagic.results import Result
+from gpumagic.results import DeviceTable, Result
 from gpumagic.results.watch import WatchHistory
 from gpumagic.system.paths import output_path
 from gpumagic.system.text import plural
@@ -131,12 +131,15 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     current.end("moved to a later cell")
     current.forget()
 
-    def sample() -> Result:
+    def sample() -> DeviceTable:
         found = device_table.table(shell, options)
         current.log.add(time.time(), found.devices)
         return found
 
     table = sample()
+    if not table.devices:
+        current.forget()
+        return table
     with LiveDisplay(shell, quiet=options.quiet, console=is_console(shell)) as live:
         with suppress(KeyboardInterrupt):  # ends it
             live.result(table)

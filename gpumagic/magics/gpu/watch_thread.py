@@ -64,7 +64,7 @@ class Watch:
         """Begin to sample, and ``show`` each sample; a running panel moves here.
 
         Raises:
-            DeviceError: NVML is missing or does not start.
+            DeviceError: NVML is missing, does not start, or lists no GPU.
         """
         sampler = Sampler()
         if self.running:

@@ -240,6 +240,9 @@ class _Reporter:
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         self._measured.__exit__(kind, *error)
+        result = self._measured.result
+        if kind is not None and isinstance(result, MemoryDelta) and not result.says_something:
+            return
         try:
             hand_over(self._magics.shell, self._measured.result, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours

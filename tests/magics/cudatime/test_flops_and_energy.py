@@ -21,7 +21,7 @@ def test_operations_in_a_run_of_its_own(ip: Any, run_cell: Run, gpu_work: Any) -
     ran = run_cell("%%cudatime --flops -v once\nruns.append(1)\nc = a @ b")
     once = ip.user_ns["once"]
     assert once.flops == 2 * 64 * 128 * 32
-    assert "524 kFLOP per loop" in ran.stdout
+    assert "524 kFLOP per loop" in ran.text
     assert len(ip.user_ns["runs"]) == 2
     assert "c" in ip.user_ns
     run_cell("%%cudatime --flops -n 3 -r 2 -w 0 -q -v many\nruns.append(1)\na @ b")
@@ -56,8 +56,8 @@ def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
     power = gpumagic.devices()[0].power
     assert timing.power == pytest.approx(power, rel=0.05)
     assert timing.energy == pytest.approx(0.1 * power, rel=0.05)
-    assert "per loop" in ran.stdout
-    assert "the whole cuda:0" in ran.stdout
+    assert "per loop" in ran.text
+    assert "the whole cuda:0" in ran.text
 
 
 def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:

@@ -198,6 +198,22 @@ def test_without_nvml_nothing_begins(ip: Any, virtual_gpu: Any) -> None:
     assert not current.running
 
 
+def test_without_a_gpu_it_is_one_line(
+    ip: Any, run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 0)
+    current, panel = watch.of(ip), Panel()
+    with pytest.raises(DeviceError, match="there is no GPU to watch: NVML lists none"):
+        current.begin(panel, 0.01)
+    assert not panel.shown
+    assert not threads()
+    shown = run_cell("%gpu watch").text  # in a terminal; it ends at once
+    assert shown.startswith("No GPU to show: NVML lists none on this machine.")
+    for line, says in (("%gpu watch off", "no panel is running"), ("%gpu plot", "nothing to draw")):
+        with pytest.raises(UsageError, match=says):
+            run_cell(line)
+
+
 def test_a_second_panel_takes_over(begin: Callable[..., Any]) -> None:
     current, first = begin()
     until(lambda: len(current.log.samples) > 3)

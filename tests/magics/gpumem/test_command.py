@@ -263,3 +263,12 @@ def test_help(run_cell: Any) -> None:
 
     for word in ("-o", "-v NAME", "-q", "%%gpumem", "examples:"):
         assert word in help_text()
+
+
+def test_a_failed_statement_that_changed_nothing_is_not_reported(
+    run_cell: Any,
+) -> None:
+    run_cell("import torch")
+    ran = run_cell("%gpumem nosuch", raising=False)
+    assert "no change" not in ran.text
+    assert "no change" in run_cell("%gpumem None").text
