@@ -117,7 +117,7 @@ class _Place:
     in_statement: bool
 
     def parser(self) -> Parser:
-        """Return the parser of the options that may stand here."""
+        """Return the parser of the options that may come here."""
         return _parser(self.magic, self.verb)
 
 

@@ -21,7 +21,7 @@ class UnreadableError(DeviceError):
 
 
 class Blocks:
-    """All allocated blocks of the devices in use, and which one a tensor's storage lies in."""
+    """All allocated blocks of the devices in use, and which one a tensor's storage is in."""
 
     def __init__(self) -> None:
         self.all: list[Block] = []

@@ -93,7 +93,7 @@ class _WithoutMagics(ast.NodeTransformer):
 
 
 class _Lookup:
-    """Looks up the names of code, and of the functions that they stand for."""
+    """Looks up the names of code, and of the functions that they name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names

@@ -138,7 +138,7 @@ class FitSearch:
         return math.ceil(best * min(max(factor, 2.0), _LARGEST_STEP))
 
     def _is_near_the_end(self, run: FitRun) -> bool:
-        """Whether the run took nearly all that was thought to be available."""
+        """Return whether the run took nearly all that was thought to be available."""
         return run.peak is not None and run.peak >= _NEAR * (self.available or math.inf)
 
     def _predicted(self) -> int | None:

@@ -28,7 +28,7 @@ from gpumagic.memory.snapshot import Snapshot, parse_snapshot, read_snapshot
 from gpumagic.results import CellHolding, CellHoldings, HistoryState, SnapshotFile
 from gpumagic.system import text
 
-#: The events kept on each device, unless told otherwise: up to some 100 MiB of the host's memory.
+#: The events kept on each device, by default: up to some 100 MiB of host memory.
 MAX_ENTRIES = 100_000
 
 _OUTSIDE, _BEFORE = "between two cells", "before the recording began"

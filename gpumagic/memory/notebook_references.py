@@ -68,7 +68,7 @@ class NotebookReferences:
         return name in _OWN and self.shell.user_ns_hidden.get(name) is value
 
     def cell_of(self, filename: str) -> int | None:
-        """Return the number of the cell that a code's file name stands for, or None."""
+        """Return the number of the cell that a code's file name belongs to, or None."""
         return cell_of(self.shell, filename)
 
     def excluded(self) -> list[Any]:

@@ -205,7 +205,7 @@ class _Search:
         """Yield the base of a view, which refers to it from C++."""
         try:
             base = self._view_base(tensor)
-        except Exception:  # a subclass that stands for no tensor
+        except Exception:  # a subclass that wraps no tensor
             return
         if base is not None:
             self._known[id(base)] += 1

@@ -21,15 +21,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import context_failure, memory_fraction, storages, torch_cuda
+from gpumagic.cuda import context_failure, storages, torch_cuda
 from gpumagic.cuda.storages import has_memory
 from gpumagic.cuda.tensor_functions import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.host_copies import HostCopies
-from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
+from gpumagic.memory.parking_errors import NoRoomError, is_out_of_memory, not_enough_memory
 from gpumagic.memory.report import memory_report
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
@@ -50,10 +50,6 @@ class _Parked:
     nbytes: int
     #: Where its bytes lie in the host's copies.
     place: int
-
-
-class NoRoomError(DeviceError):
-    """A device has too little memory now for what is parked."""
 
 
 class Parking:
@@ -239,8 +235,8 @@ class Parking:
         except BaseException as error:
             storages.release(new)
             torch_cuda.empty_cache()
-            if _is_out_of_memory(error):
-                failure = _no_room(self.size(), error)
+            if is_out_of_memory(error):
+                failure = not_enough_memory(self.size(), error)
             elif isinstance(error, RuntimeError):  # CUDA has failed
                 failure = DeviceError(
                     f"parked memory cannot come back: {text.reason(error)}; everything stays in "
@@ -284,7 +280,7 @@ class Parking:
         progress: _Progress | None = None,
         seconds: float = 1.0,
     ) -> Unparked:
-        """Try to bring back until there is room; call ``waiting`` at each failure, then sleep.
+        """Try until there is enough memory; call ``waiting`` at each failure, then sleep.
 
         Raises:
             DeviceError: it fails for another reason; everything stays parked.
@@ -307,15 +303,15 @@ class Parking:
         sizes = self.size()
         if not sizes:
             return None
-        told = ", ".join(f"{bytes_(size)} of cuda:{i}" for i, size in sorted(sizes.items()))
+        shown = ", ".join(f"{bytes_(size)} of cuda:{i}" for i, size in sorted(sizes.items()))
         return (
-            f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {told}; "
+            f"Parked in host memory for {units.seconds(round(self.seconds, 1))}: {shown}; "
             f"{self.way_back()}."
         )
 
 
 def _meter(total: int, progress: _Progress) -> Callable[[int], None]:
-    """Return a function that takes the bytes of each step, and tells the part that is done."""
+    """Return a function that takes the bytes of each step, and reports the part that is done."""
     done = 0
 
     def advance(size: int) -> None:
@@ -344,60 +340,6 @@ def _copied(
     for ordinal in {each.device for each in chosen}:
         torch_cuda.synchronize(ordinal)
     return parked
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    torch: Any = torch_cuda.loaded()
-    return isinstance(error, torch.cuda.OutOfMemoryError)
-
-
-def _limited(needed: dict[int, int]) -> str | None:
-    """Return a line with the bound on torch's allocator that leaves too little; None for none."""
-    for ordinal, size in needed.items():
-        limit = memory_fraction.memory_limit(ordinal)
-        left = size if limit is None else limit - torch_cuda.memory_held(ordinal)[1]
-        if left >= size:
-            continue
-        command = f"torch.cuda.set_per_process_memory_fraction(1.0, {ordinal})"
-        bound = "the notebook's memory fraction"
-        if LIMIT.binds(ordinal):
-            command, bound = "%gpumem limit off", f"'%gpumem limit' of {bytes_(LIMIT.size)}"
-        return (
-            f"parked memory cannot come back: cuda:{ordinal} needs {bytes_(size)}, and {bound} "
-            f"leaves {bytes_(max(left, 0))}; everything stays parked, and after {command} it comes "
-            "back"
-        )
-    return None
-
-
-def _no_room(needed: dict[int, int], error: BaseException) -> DeviceError:
-    """Return an error with what is needed and free, and who holds the rest."""
-    from gpumagic.cuda.devices import devices
-
-    limited = _limited(needed)
-    if limited is not None:
-        return DeviceError(limited)  # to wait does not help
-    lines = []
-    table = {d.ordinal: d for d in devices(processes=True) if d.ordinal is not None}
-    for ordinal, size in needed.items():
-        free, _ = torch_cuda.memory_info(ordinal)
-        if size <= free:
-            continue
-        device = table.get(ordinal)
-        holders = [p for p in (device.processes or () if device else ()) if not p.own]
-        holders.sort(key=lambda p: -(p.memory or 0))
-        who = "".join(
-            f"; {p.command or 'a process'} (pid {p.pid}{f', {p.user}' if p.user else ''}) holds "
-            f"{bytes_(p.memory)}"
-            for p in holders[:3]
-        )
-        lines.append(f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free{who}")
-    told = " and ".join(lines) or text.reason(error)
-    return NoRoomError(
-        f"parked memory cannot come back: {told}; everything stays parked, and %gpumem unpark "
-        "--wait brings it back as soon as there is room; del NAME needs less of it, and "
-        "%gpu auto --restart --keep all takes everything to a free GPU"
-    )
 
 
 def _account(found: FoundStorages) -> dict[int, tuple[int, tuple[StayingMemory, ...]]]:

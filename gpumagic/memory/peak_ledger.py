@@ -32,7 +32,7 @@ _READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESET_PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _RESET_TOTALS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
 
-#: Where a counter stands in the nested dictionary, for example ``("allocated_bytes", "all")``.
+#: Where a counter is in the nested dictionary, for example ``("allocated_bytes", "all")``.
 Path = tuple[Any, ...]
 
 

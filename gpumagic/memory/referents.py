@@ -289,7 +289,7 @@ class Rules:
         # Not unpacked: that would run hooks, which may move memory or recompute.
         if hasattr(self._saved_type, "data"):
             return [saved.data, saved.unpack_hook]
-        self._incomplete.add("this torch does not tell what autograd has saved for backward")
+        self._incomplete.add("this torch does not report what autograd has saved for backward")
         return []
 
 

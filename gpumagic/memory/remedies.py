@@ -193,7 +193,7 @@ def _fragmentation(now: Situation) -> Iterator[Remedy]:
         return
     yield Remedy(
         f"restart with {variable()}=expandable_segments:True",
-        "the unused memory lies in pieces that are too small; torch reads the variable when it is "
+        "the unused memory is in pieces that are too small; torch reads the variable when it is "
         "imported, so it is too late for this kernel",
         None,
         True,

@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
     address: int
     allocated: bool
-    #: Since the epoch; 0 where torch does not tell.
+    #: Since the epoch; 0 where torch does not report it.
     microseconds: int = 0
 
 

@@ -83,7 +83,7 @@ def _uses_parked(things: Iterable[Any]) -> bool:
                 pending.append([each._untyped_storage])
             elif introspection.derives(kind, torch.Tensor, torch.UntypedStorage):
                 storage = storages.storage_of(each)
-                # One that stands for others (sparse, nested) may have parked components.
+                # One that wraps others (sparse, nested) may have parked components.
                 if storage is None or storage._cdata in PARKING.addresses:
                     return True
     return False

@@ -24,7 +24,7 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 def listening_copies(app: Any) -> Iterator[dict[int, int]]:
     """Duplicate the descriptors on which a kernel listens, by their TCP ports.
 
-    With another transport there are none: a Unix socket lies in a folder of the user's own.
+    With another transport there are none: a Unix socket is in a folder of the user's own.
     """
     ports = {getattr(app, f"{name}_port") for name in CHANNELS} if app.transport == "tcp" else set()
     found: dict[int, int] = {}

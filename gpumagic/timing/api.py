@@ -112,7 +112,7 @@ def cudatime(
     ``n`` alone ``r`` is 7. ``setup`` (source text or a callable) runs before each repeat and is not
     timed; names that source text makes are seen by a target of source text. ``queued`` also takes
     the GPU time with launch cost hidden, ``cold`` empties the L2 cache before each loop. Unless
-    ``w`` is 0, a few more loops may be run behind a delay kernel, to tell what limits the code.
+    ``w`` is 0, a few more loops may be run behind a delay kernel, to find what limits the code.
 
     All times are seconds. Work on every device and stream that this process uses counts. torch is
     not imported here: without it, and without a GPU, there are wall and CPU times, ``gpu`` is None

@@ -279,7 +279,7 @@ class Benchmark:
         return self._sampling is not None and self._sampling.delay is not None
 
     def _worth_queueing(self, runs: Sequence[Run], loops: int) -> bool:
-        """Return whether one more queued sample helps to tell what limits the code."""
+        """Return whether one more queued sample helps to find what limits the code."""
         if not self._can_queue(runs, loops):
             return False
         assert self._sampling is not None

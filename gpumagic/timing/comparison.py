@@ -65,7 +65,7 @@ def compare(
     few = [entry.name for entry in entries[1:] if entry.verdict is None]
     if few:
         notes += (
-            f"too few repeats to tell a difference from noise: {', '.join(few)}; "
+            f"too few repeats to distinguish a difference from noise: {', '.join(few)}; "
             "four or more of each would do (-r 7)",
         )
     return Comparison(tuple(entries), quantity, notes)

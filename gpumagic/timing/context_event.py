@@ -64,7 +64,7 @@ def _behind_everything(ordinal: int, stream: Any) -> Any:
 
 
 def waited_long(ordinal: int) -> bool:
-    """Wait for a device, and return whether it was busy, where `ContextEvent` cannot tell.
+    """Wait for a device, and return whether it was busy, where `ContextEvent` cannot report it.
 
     CUDA polls while it waits, so the wait is as long as the CPU time that it takes. A thread held
     up by other processes or by Python's lock takes none.

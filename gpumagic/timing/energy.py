@@ -99,7 +99,7 @@ class EnergyMeter(AbstractContextManager["EnergyMeter"]):
         return Energy(joules, joules / seconds, f"energy {covers}")
 
     def _is_shared(self, uuid: str) -> bool:
-        """Return whether another process may use the device; True where NVML does not tell.
+        """Return whether another process may use the device; True where NVML does not report it.
 
         In a container NVML may list this process by another pid; a single one is this.
         """

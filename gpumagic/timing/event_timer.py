@@ -3,7 +3,7 @@
 An event pair on the current stream misses side streams, other devices and other threads' streams.
 So the start event is recorded on each device that has a context, once it is idle, and an end event
 on each of its streams that is still busy. Streams that are not torch's cannot be listed: an event
-behind all work of the context tells whether one of them took longer. No context is ever made.
+behind all work of the context shows whether one of them took longer. No context is ever made.
 """
 
 from __future__ import annotations

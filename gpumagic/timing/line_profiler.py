@@ -90,7 +90,7 @@ class LineProfiler:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """A scope whose errors leave the cell without lines: its value or exception must pass."""
+        """Open a scope whose errors leave the cell without lines, and change nothing else."""
         try:
             yield
         except Exception as error:

@@ -354,7 +354,7 @@ class LineTimer:
 
 
 def _parts(before: _Boundary, boundaries: Sequence[_Boundary]) -> list[float]:
-    """Return for all boundaries but the last which part of the time lies before it."""
+    """Return for all boundaries but the last which part of the time is before it."""
     weights: list[float] = []
     for boundary in boundaries:
         running = boundary.running

@@ -4,7 +4,7 @@ The start event is recorded behind whatever a device's current stream still has 
 cells, so that their work is not counted twice. At the cell's end only busy streams get an end
 event, and only these events are waited for: work that other threads go on launching is not.
 
-Two signs tell that a cell has used the GPU: a stream is busy at its end, or torch's allocator has
+Two signs show that a cell has used the GPU: a stream is busy at its end, or torch's allocator has
 served an allocation. A cell that only ran kernels on existing tensors, and waited for them itself,
 shows neither; nor does work on a stream that is not torch's, unless the default stream waits for
 it. (An event behind all work of a context, as `context_event` records,

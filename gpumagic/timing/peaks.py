@@ -1,7 +1,7 @@
 """Dense peaks of cards by NVIDIA's data sheets: operations per second, with tensor cores.
 
 A data sheet often quotes the figure with sparsity, which is twice as high; these are without. Where
-a card has variants, its name tells which. The peak of a card that is not listed is not known.
+a card has variants, its name says which. The peak of a card that is not listed is not known.
 
 Sources: the data sheets of NVIDIA H100 (2023), H200 (2024), A100 (2021), L40S (2023), L4 (2023),
 A10 (2021), A40 (2021), RTX A6000 (2021), V100 (2020), T4 (2019); the white papers of the Ada (v2.1)

@@ -12,12 +12,12 @@ from gpumagic.timing.plan import Plan
 
 #: What the two timings are called in the comparison.
 BEFORE, NOW = "stored", "now"
-#: With fewer stored repeats it takes very many to tell a difference from noise.
+#: With fewer stored repeats it takes very many to distinguish a difference from noise.
 _FEW_STORED = 3
 
 
 def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
-    """Return the plan, with the repeats that it takes to tell a difference from noise.
+    """Return the plan, with the repeats that it takes to distinguish a difference from noise.
 
     ``plan`` is None for a single run.
 
@@ -27,8 +27,8 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
     stored = len(before.wall.all)
     if stored < _FEW_STORED:
         raise SpecError(
-            f"--fail-above: the stored result has {plural(stored, 'repeat')}, too few to tell a "
-            "difference from noise; save it again with --repeat"
+            f"--fail-above: the stored result has {plural(stored, 'repeat')}, too few to "
+            "distinguish a difference from noise; save it again with --repeat"
         )
     needed = least_repeats(stored)
     planned = 1 if plan is None else plan.repeats
@@ -36,8 +36,8 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
         return replace(plan, least=needed)
     if planned < needed:
         raise SpecError(
-            f"--fail-above: {plural(planned, 'repeat')} are too few to tell a difference from "
-            f"noise; write --repeat, or -r {needed}"
+            f"--fail-above: {plural(planned, 'repeat')} are too few to distinguish a "
+            f"difference from noise; write --repeat, or -r {needed}"
         )
     return plan
 
@@ -59,12 +59,12 @@ def check(compared: Comparison, fail_above: float) -> None:
 
     Raises:
         RegressionError: it is slower by more than that, beyond the noise.
-        SpecError: too few repeats to tell a difference from noise.
+        SpecError: too few repeats to distinguish a difference from noise.
     """
     entry = compared[NOW]
     if entry.ratio is None or entry.interval is None:
         raise SpecError(
-            "--fail-above: too few repeats to tell a difference from noise; "
+            "--fail-above: too few repeats to distinguish a difference from noise; "
             "four or more of each would do: --repeat"
         )
     if entry.verdict == "slower" and entry.interval[0] > 1 + fail_above:

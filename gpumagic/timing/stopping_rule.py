@@ -26,7 +26,7 @@ _Z = statistics.NormalDist().inv_cdf(0.975)
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the median; None for fewer than 6 values.
 
-    By ranks: the median lies between the k-th smallest and the k-th largest value unless fewer than
+    By ranks: the median is between the k-th smallest and the k-th largest value unless fewer than
     k values are on one side of it, and their number is binomial (David and Nagaraja, *Order
     Statistics*, 7.1).
     """

@@ -34,11 +34,17 @@ def process(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
     def start(kernel: str, **variables: str) -> int:
         one = subprocess.Popen(
-            [sys.executable, "-c", "input()", "-f", str(tmp_path / f"kernel-{kernel}.json")],
+            [
+                *(sys.executable, "-c", "print(flush=True); input()"),
+                *("-f", str(tmp_path / f"kernel-{kernel}.json")),
+            ],
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={**os.environ, **variables},
         )
         started.append(one)
+        assert one.stdout is not None
+        one.stdout.readline()  # it runs: the system has its environment
         return one.pid
 
     yield start

@@ -146,7 +146,7 @@ def test_single_runs_have_a_ratio_and_no_verdict() -> None:
     compared = gpumagic.compare({"a": timing(0.01), "b": timing(0.03)})
     assert compared["b"].ratio == pytest.approx(3)
     assert compared["b"].verdict is compared["b"].interval is None
-    assert "too few repeats to tell a difference from noise: b" in str(compared)
+    assert "too few repeats to distinguish a difference from noise: b" in str(compared)
 
 
 def test_nothing_to_compare() -> None:

@@ -1,4 +1,4 @@
-"""Docstrings, comments and messages of the lower folders are in plain terms."""
+"""Docstrings, comments and messages of the package are in plain terms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from tests.support.device import ROOT
 
 PACKAGE = ROOT / "gpumagic"
-FOLDERS = ("system", "render", "results", "cells", "cuda", "selection", "doctor")
-FILES = sorted([*PACKAGE.glob("*.py"), *(f for d in FOLDERS for f in (PACKAGE / d).glob("*.py"))])
+FILES = sorted(PACKAGE.rglob("*.py"))
 #: Metaphors, and persons where there is a caller, a user or a process.
 UNCLEAR = re.compile(
     r"\b(somebody|someone|nobody|anybody|whoever|"
@@ -49,12 +48,12 @@ def first_lines(source: str) -> Iterator[tuple[str, str]]:
             yield node.name, docstring.partition("\n")[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_texts_are_in_plain_terms(path: Path) -> None:
     assert unclear(path.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_functions_docstring_begins_with_a_verb(path: Path) -> None:
     nouns = ("A", "An", "The", "Our", "Whether", "What", "How", "Why", "Where", "When", "Whose")
     lines = first_lines(path.read_text(encoding="utf-8"))

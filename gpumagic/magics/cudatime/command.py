@@ -49,7 +49,7 @@ the code becomes the body of a function, assigns nothing in the namespace, the g
 off, and code on the %%cudatime line is setup. The repeats end when the median is precise enough, or
 the time is over; -n alone is {DEFAULT_REPEAT} repeats, -r alone as many loops as last
 {MIN_REPEAT_TIME:g} s. Unless -w is given with -n or -r, a few more loops are run behind a delay
-kernel, to tell what limits the code: the GPU, or the host that launches the work.
+kernel, to find what limits the code: the GPU, or the host that launches the work.
 """
 
 _EXAMPLES = """\

@@ -37,7 +37,7 @@ def write(
 
     Raises:
         RestartError: some cannot be kept, and ``--force`` was not given.
-        DeviceError: what is parked must come back for it, and there is no room.
+        DeviceError: what is parked must come back for it, and there is not enough memory.
     """
     began = time.monotonic()
     present = shutdown.variables(shell)
@@ -281,7 +281,7 @@ def _notes_on_losses(restored: variables.Restored, resumed: Resumed) -> list[str
 def _left_behind(files: Sequence[IO[bytes]]) -> str:
     folder = variables.preserve(files)
     return (
-        f"All that was kept lies in {folder} until you delete it; once the cause is removed: "
+        f"All that was kept is in {folder} until you delete it; once the cause is removed: "
         f"from gpumagic.restart import variables; variables.load({folder!r}, 'NAME')."
     )
 

@@ -137,7 +137,7 @@ def check(
 ) -> None:
     """Check that every option that is given, by name, has an effect beside the others.
 
-    ``is_choice`` tells whether ``spec`` is a choice of GPUs and not a verb.
+    ``is_choice``: whether ``spec`` is a choice of GPUs and not a verb.
 
     Raises:
         SpecError: an option has none; the message says what it goes with.

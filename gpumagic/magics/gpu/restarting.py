@@ -126,7 +126,7 @@ def _target(shell: Any) -> str | None:
 
 
 def _lines_of_user(shell: Any) -> list[int]:
-    """Return the lines at which the user's code is running: one, if the magic stands in a cell."""
+    """Return the lines at which the user's code is running: one, if the magic is in a cell."""
     stack = tracebacks.stack(sys._getframe())
     return [frame.f_lineno for frame in stack if frame.f_globals is shell.user_ns]
 

@@ -57,7 +57,7 @@ GPU memory: what is in use now, and its change by a statement or a cell.
   %gpumem park            copy all GPU memory of this process to the host, and give it back to the
                           device; variables stay. It comes back before a cell that may use it.
                           --after 15min: after so long without a cell, by itself; off ends that
-  %gpumem unpark          bring it back now; --wait waits until there is room
+  %gpumem unpark          bring it back now; --wait waits until there is enough memory
   %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
                           empty the cache; shows what each step freed. After it %debug has nothing
                           to show. --dry-run shows it and does nothing

@@ -40,7 +40,7 @@ def parser(verb: str) -> Parser:
             help="park by itself after so long without a cell, for example 15min",
         )
     else:
-        made.add_argument("--wait", action="store_true", help="wait until there is room")
+        made.add_argument("--wait", action="store_true", help="wait until there is enough memory")
     add_result_options(made)
     return made
 
@@ -49,7 +49,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     """Run the verb.
 
     Raises:
-        DeviceError: parking is not safe, or there is no room.
+        DeviceError: parking is not safe, or there is not enough memory.
         SpecError: the options do not go together, or there is no kernel.
     """
     shell = magics.shell
@@ -60,14 +60,14 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     if options.state == "off" or options.after is not None:
         if options.state and options.after is not None:
             raise SpecError("%gpumem park: write either off or --after TIME")
-        told = parking.set_idle(options.after)
+        shown = parking.set_idle(options.after)
         if not quiet:
-            print(told)
+            print(shown)
         return options.after if options.output else None
     progress = Progress(shell, enabled=not quiet, what="%gpumem park")
     if not PARKING.active:
         MODES.leave()
-    # Before parking: the cell that this line stands in has begun, and brings nothing back.
+    # Before parking: the cell of this line has begun, and brings nothing back.
     parking.register()
     with _in_one_line("nothing was parked"), closing(progress):
         result = PARKING.park(shell, progress=progress.update)
@@ -84,10 +84,10 @@ def _in_one_line(what: str) -> Iterator[None]:
     except DeviceError:
         raise
     except KeyboardInterrupt:
-        told = f"interrupted; {_where()}"
+        shown = f"interrupted; {_where()}"
     except RuntimeError as error:  # CUDA has failed
-        told = f"{what}: {text.reason(error)}"
-    raise DeviceError(told)
+        shown = f"{what}: {text.reason(error)}"
+    raise DeviceError(shown)
 
 
 def _where() -> str:
@@ -99,12 +99,12 @@ def _where() -> str:
 
 def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
     progress = Progress(shell, enabled=not quiet, what="%gpumem unpark")
-    told: list[str] = []
+    shown: list[str] = []
 
     def waiting(error: DeviceError) -> None:
-        if not told and not quiet:
+        if not shown and not quiet:
             print(f"Waiting (interrupt to stop): {error}", flush=True)
-        told.append(str(error))
+        shown.append(str(error))
 
     try:
         with _in_one_line("parked memory cannot come back"), closing(progress):
@@ -181,8 +181,8 @@ class ShellParking:
             if self._idle is not None:
                 self._idle.off()
                 self._unregister()
-            told = f" (the last time it did not: {refusal})" if refusal else ""
-            return f"It parks no more by itself{told}." if was else "It does not park by itself."
+            shown = f" (the last time it did not: {refusal})" if refusal else ""
+            return f"It parks no more by itself{shown}." if was else "It does not park by itself."
         loop = getattr(getattr(self._shell, "kernel", None), "io_loop", None)
         if loop is None:
             raise SpecError("%gpumem park --after needs a kernel; here, type %gpumem park")
@@ -212,7 +212,7 @@ class ShellParking:
         """Bring everything back, and undo all that was added to the shell.
 
         Raises:
-            DeviceError: there is no room; everything stays parked, and the shell as it is.
+            DeviceError: there is not enough memory; everything stays parked, the shell as it is.
         """
         with _in_one_line("parked memory cannot come back"):
             PARKING.bring_back()

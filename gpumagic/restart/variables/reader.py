@@ -129,7 +129,7 @@ class Reader:
         return buffer, owner
 
     def _fill(self, view: memoryview, start: int) -> None:
-        """Read as many bytes as there is room for."""
+        """Read as many bytes as the buffer takes."""
         done = 0
         self._files[0].seek(start)
         while done < len(view):

@@ -224,7 +224,7 @@ _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__g
 
 
 def looks_attributes_up(kind: type) -> bool:
-    """Whether a class has a ``__getattr__`` and no way of pickling of its own.
+    """Return whether a class has a ``__getattr__`` and no way of pickling of its own.
 
     Of plain objects, or of dictionaries or lists.
     """

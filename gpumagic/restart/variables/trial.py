@@ -72,7 +72,7 @@ class Trial:
             os.close(writer)
 
     def failures(self, waiting: Callable[[], None]) -> dict[str, str]:
-        """Return the variables that do not load, and why; "" stands for all of them.
+        """Return the variables that do not load, and why; "" means all of them.
 
         ``waiting`` is called repeatedly meanwhile.
         """
