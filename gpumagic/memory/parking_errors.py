@@ -1,4 +1,4 @@
-"""Why parked memory cannot come back: too little memory, and who holds it, or a bound on torch's."""
+"""Why parked memory cannot come back: who holds the memory, or what bounds torch's allocator."""
 
 from __future__ import annotations
 
