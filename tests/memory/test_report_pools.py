@@ -15,7 +15,7 @@ def test_fragmentation(torch: ModuleType) -> None:
     row = memory_report().devices[0]
     assert row.fragmented == torch.cuda.memory_stats()["inactive_split_bytes.all.current"]
     assert row.fragmented == 10 * MIB
-    assert "Fragmentation, free within segments in use: cuda:0 10.0 MiB" in str(memory_report())
+    assert "Fragmentation" not in str(memory_report())  # less than 1 % of the device
     del kept
 
 

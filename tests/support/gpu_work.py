@@ -26,9 +26,6 @@ def gpu_work(virtual_gpu: Any) -> Iterator[Any]:
 
     for ordinal in (0, 1):
         torch.empty(1, device=f"cuda:{ordinal}")
-    # What no kernel of the virtual GPU writes, as the number of values in a mask, reads as 0 in new
-    # memory, and as anything where an earlier test has copied to.
-    torch.cuda.empty_cache()
 
     def sleep(seconds: float, device: int = 0) -> None:
         with torch.cuda.device(device):

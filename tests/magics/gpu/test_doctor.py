@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from gpumagic.results import Diagnosis
@@ -14,7 +15,7 @@ def test_doctor_is_shown_and_returned(run_cell: Callable[..., Ran]) -> None:
 
     shown = run_cell("%gpu doctor")
     assert shown.text.startswith("torch can use 4 GPUs here.\n✓ ")
-    assert "checks passed: driver, CUDA of the driver, " in shown.text
+    assert re.search(r"✓ \d+ checks passed$", shown.text)
     assert "#2e9e44" in shown.html
     assert shown.value is None
     quiet = run_cell("%gpu doctor -o -q -v report")
