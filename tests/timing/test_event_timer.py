@@ -76,9 +76,12 @@ def foreign(gpu_work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[
 
 
 @pytest.mark.parametrize("own", [0.0, 0.4])
-@pytest.mark.parametrize("true", [0.0002, 0.008, 0.05])
+@pytest.mark.parametrize("true", [0.002, 0.008, 0.05])
 def test_a_stream_that_is_not_torchs(own: float, true: float, foreign: Any, gpu_work: Any) -> None:
-    """It outlasts all streams of torch: only an event behind the whole context shows it."""
+    """It outlasts all streams of torch: only an event behind the whole context shows it.
+
+    Longer than the events of all devices take to which other tests have given a context.
+    """
     with gpumagic.cudatime() as timed:
         foreign(true)
         if own:

@@ -72,8 +72,8 @@ def test_long_times_stay_precise(
         gpu_work.torch.cuda.synchronize(0)
         gpu_work.torch.cuda.synchronize(1)
         longer, end = marks.read(long)[0], marks.read(short)[0]
-        assert longer - before == pytest.approx(0.05, abs=3e-4)
-        assert end - longer == pytest.approx(0.001, abs=1e-4)
+        assert longer - before == pytest.approx(0.05, rel=0.02)
+        assert end - longer == pytest.approx(0.001, abs=3e-4)
         before = end
 
 
