@@ -327,16 +327,11 @@ def _copied(
 ) -> list[_Parked]:
     """Copy all content to the host; nothing on the device is changed."""
     advance = _meter(sum(each.nbytes for each in chosen), progress)
-    parked = [
-        _Parked(
-            storages.weak_reference(each.storage),
-            each.device,
-            each.stream,
-            each.nbytes,
-            copies.add(storages.as_bytes(each.storage), advance),
-        )
-        for each in chosen
-    ]
+    parked = []
+    for each in chosen:  # no comprehension: the function of one would refer to the copies
+        place = copies.add(storages.as_bytes(each.storage), advance)
+        reference = storages.weak_reference(each.storage)
+        parked.append(_Parked(reference, each.device, each.stream, each.nbytes, place))
     for ordinal in {each.device for each in chosen}:
         torch_cuda.synchronize(ordinal)
     return parked

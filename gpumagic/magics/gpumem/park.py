@@ -77,15 +77,21 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 @contextmanager
 def _in_one_line(what: str) -> Iterator[None]:
-    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA."""
+    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA.
+
+    It refers to that error, as IPython does to it: without the traceback, whose frames would keep
+    storages and copies alive.
+    """
     try:
         yield
         return
     except DeviceError:
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        interrupt.__traceback__ = None
         shown = f"interrupted; {_where()}"
     except RuntimeError as error:  # CUDA has failed
+        error.__traceback__ = None
         shown = f"{what}: {text.reason(error)}"
     raise DeviceError(shown)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from IPython.core.error import UsageError
 
 from gpumagic.cuda.storages import PARKED
 from gpumagic.magics.gpumem.park import _exact, _where
+from gpumagic.magics.progress import Progress
+from gpumagic.memory.host_copies import HostCopies
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.parking import needs_parking
@@ -55,6 +58,32 @@ def test_park_and_a_cell_that_uses_it(cells: Callable[..., Any]) -> None:
     assert used.value == 499500.0
     assert used.text.startswith("Brought back 3.91 KiB to cuda:0")
     assert not parked()
+
+
+@pytest.mark.parametrize("interrupted", ["park", "unpark"])
+def test_an_interrupted_copy_is_not_kept_alive(
+    cells: Callable[..., Any], torch: Any, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    """By the exception that IPython keeps: the tensor's memory is free when it is deleted."""
+    cells("big = [torch.ones(2**20).cuda() for _ in range(8)]")
+    before = torch.cuda.memory_allocated(0)
+    if interrupted == "unpark":
+        cells("%gpumem park -q")
+
+    def interrupt(progress: Progress, done: float, *_: Any) -> None:
+        if done > 0.5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", interrupt)
+        shown = cells(f"%gpumem {interrupted}", raising=False)
+    assert "interrupted" in shown.stderr
+    cells("%gpumem unpark -q")
+    assert torch.cuda.memory_allocated(0) == before
+    cells("del big")
+    gc.collect()
+    assert torch.cuda.memory_allocated(0) <= before - 8 * 4 * MIB
+    assert not [each for each in gc.get_objects() if type(each) is HostCopies]
 
 
 def test_a_cell_that_uses_none_leaves_it_parked(cells: Callable[..., Any]) -> None:
