@@ -2,8 +2,8 @@
 
 Streams that another library has made cannot be listed. But from CUDA 12.5 on the driver records an
 event behind everything in a context (``cuCtxRecordEvent``), by which it is known whether such a
-stream is busy and when it finished. The host's clock is not used: a delayed host delays no event
-that was recorded on an idle device.
+stream was busy and when it finished. Only times of the GPU are compared: a delayed host delays no
+event that was recorded on an idle device, and work is seen that finished before the host looked.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, cast
 
 from gpumagic.cuda import driver, torch_cuda
 
-#: Events that are reached on an idle stream before the context counts as busy.
-_EVENTS = 10
+#: Seconds that an event behind an idle context is reached late at most: streams wait for each other
+#: within a few microseconds.
+_LATE = 20e-6
 #: CPU seconds of this thread that a wait for an idle device takes at most, with a large margin.
 _IDLE_WAIT = 2e-3
 
@@ -28,24 +29,25 @@ class ContextEvent:
     """
 
     def __init__(self, ordinal: int) -> None:
-        self._ordinal = ordinal
         is_idle = cast(Any, torch_cuda.loaded())._C._CudaStreamBase.query
         idle = list(islice(filter(is_idle, reversed(torch_cuda.streams(ordinal))), 2))
         self._all: Any = _behind_everything(ordinal, idle[0]) if len(idle) == 2 else None
         self.known = self._all is not None
         if self.known:
             #: The stream that waits for the event, and the timing event on it.
-            self.stream, self._idle_stream = idle
+            self.stream = idle[0]
             self.stream.wait_event(self._all)
             self.end = torch_cuda.timing_event(self.stream)
+            #: A later event that waits for nothing: reached before `end` if the context is busy.
+            self.later = torch_cuda.timing_event(idle[1])
 
-    def is_busy(self) -> bool:
-        """Return whether the context is busy although events on its idle streams are reached."""
-        for _ in range(_EVENTS):
-            if self._all.query():
-                return False
-            torch_cuda.timing_event(self._idle_stream).synchronize()
-        return not self._all.query()
+    def finishes_last(self, start: Any, known: float) -> bool:
+        """Return whether something was busy for longer than all work whose end is known.
+
+        Once both events are reached. ``known``: seconds from ``start`` to the end of that work.
+        """
+        end, later = (start.elapsed_time(each) / 1e3 for each in (self.end, self.later))
+        return bool(end > max(known, later) + _LATE)
 
 
 def _behind_everything(ordinal: int, stream: Any) -> Any:

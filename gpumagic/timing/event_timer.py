@@ -197,15 +197,13 @@ class _DeviceClock:
         events = [(self.own, self.stop), *self.others]
         for _, event in events:
             wait_for(event)
-        foreign = self._foreign_event()
-        events += foreign
+        streams: dict[int, float] = {}
+        for stream, event in events:
+            self._note_end(streams, stream, event)
+        foreign = self._find_foreign_work(streams)
         self.idle = self.idle and not foreign
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
-        streams: dict[int, float] = {}
-        for stream, event in events:
-            seconds = self.start.elapsed_time(event) / 1e3
-            streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
         seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
         if not self.begun and seconds <= NO_WORK:
             self.idle = True
@@ -214,22 +212,28 @@ class _DeviceClock:
             finished = host_stop
         # The start event was recorded before the host's clock started.
         seconds = min(seconds, finished - host_start)
-        return Reading(seconds, self.idle, worked, finished, self.queued, bool(foreign), streams)
+        return Reading(seconds, self.idle, worked, finished, self.queued, foreign, streams)
 
-    def _foreign_event(self) -> list[tuple[Any, Any]]:
-        """Return an event behind the streams that are not torch's, if they outlast torch's."""
+    def _note_end(self, streams: dict[int, float], stream: Any, event: Any) -> None:
+        seconds = self.start.elapsed_time(event) / 1e3
+        streams[stream.cuda_stream] = max(seconds, streams.get(stream.cuda_stream, 0.0))
+
+    def _find_foreign_work(self, streams: dict[int, float]) -> bool:
+        """Return whether streams that are not torch's outlast torch's; add when they finished."""
         # Behind a delay kernel no stream was idle before, which a context event needs.
         event = self.context or ContextEvent(self.ordinal)
         if event.known:
-            if not event.is_busy():
-                return []
-            wait_for(event.end)
-            return [(event.stream, event.end)]
-        if not waited_long(self.ordinal):
-            return []
-        late = torch_cuda.timing_event(self.own)
-        late.synchronize()
-        return [(self.own, late)]
+            for each in (event.end, event.later):
+                wait_for(each)
+            if event.finishes_last(self.start, max(streams.values())):
+                self._note_end(streams, event.stream, event.end)
+                return True
+        elif waited_long(self.ordinal):
+            late = torch_cuda.timing_event(self.own)
+            late.synchronize()
+            self._note_end(streams, self.own, late)
+            return True
+        return False
 
     def _counts(self, handle: int, seconds: float) -> bool:
         """Return whether the time to a stream's end event is more than the event itself takes."""
@@ -289,9 +293,11 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         return self._read(host_start, host_stop)
 
     def _stop_clocks(self) -> Iterable[_DeviceClock]:
-        for clock in self._running:
+        # The current device first: short work on a stream that is not torch's may end meanwhile.
+        clocks = self._running[::-1]
+        for clock in clocks:
             clock.record_busy_streams()
-        return self._running
+        return clocks
 
     def _wait_for_new_device(self, ordinal: int) -> None:
         torch_cuda.synchronize(ordinal)

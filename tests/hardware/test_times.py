@@ -62,7 +62,13 @@ def test_inferred_an_event_behind_a_context_sees_every_stream(
         figure("cuCtxRecordEvent", None)
         pytest.skip("the driver is older than CUDA 12.5")
     torch.cuda.synchronize()
-    assert not context_event.ContextEvent(0).is_busy(), "an idle device is busy"
+    begin = torch.cuda.Event(enable_timing=True)
+    begin.record()
+    event = context_event.ContextEvent(0)
+    torch.cuda.synchronize()
+    late = begin.elapsed_time(event.end) - begin.elapsed_time(event.later)
+    figure("an event behind an idle context: microseconds after a later event", [late * 1e3])
+    assert not event.finishes_last(begin, 0.0), "an idle device is busy"
     library, handle = driver.loaded_library(), ctypes.c_void_p()
     assert library is not None
     assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0
