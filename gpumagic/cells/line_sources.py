@@ -137,10 +137,13 @@ def _class_message(name: str, functions: Sequence[str]) -> str:
 
 def code_source(name: str, code: CodeType) -> Source:
     """Return the lines of a function's code."""
+    numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
     try:
-        lines, first = inspect.getsourcelines(code)
+        # From Python 3.13 on, all code compiled from strings would have the text of `python -c`.
+        lines, first = inspect.getsourcelines(code) if code.co_filename != "<string>" else ([], 0)
     except OSError:  # the file was removed, or the code was compiled from a string
-        numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
+        lines, first = [], 0
+    if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     written = tuple(line.rstrip("\n") for line in lines)
     return Source(name, (code,), first, written, *_statements(written, first))

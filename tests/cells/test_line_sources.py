@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import linecache
 import sys
 from types import CodeType
 from typing import Any
@@ -63,6 +64,16 @@ def test_a_function_without_source_has_its_numbers() -> None:
     # Before Python 3.11 no code has the number of the line of ``def``.
     first = 3 if sys.version_info >= (3, 11) else 4
     assert (found.first, found.lines) == (first, ("",) * (6 - first))
+
+
+@pytest.mark.parametrize("file", ["<string>", "edited.py"])
+def test_a_text_of_other_code_is_not_shown(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.13 on, ``python -c`` registers its text for all code from strings."""
+    other = "def f():\n" + "    x = 1\n" * (2 if file == "<string>" else 1)
+    monkeypatch.setitem(linecache.cache, file, (len(other), None, other.splitlines(True), file))
+    made: dict[str, Any] = {}
+    exec(compile("def f():\n    x = 1\n    return x", file, "exec"), made)
+    assert set(function_source("f", made["f"]).lines) == {""}
 
 
 def test_the_lines_that_continue_a_statement() -> None:
