@@ -129,7 +129,16 @@ def described(frame: FrameType, line: int, cell_of: CellOf = no_cells) -> str:
 
 def source(frame: FrameType, line: int) -> str | None:
     """Return the source of a line without indentation; None if not known."""
-    return linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip() or None
+    return source_line(frame, line).strip() or None
+
+
+def source_line(frame: FrameType, line: int) -> str:
+    """Return the source of a line; empty if not known.
+
+    From Python 3.13 on, all code compiled from strings would have the text of ``python -c``.
+    """
+    file = frame.f_code.co_filename
+    return "" if file == "<string>" else linecache.getline(file, line, frame.f_globals)
 
 
 def rendered(error: BaseException) -> list[str]:

@@ -8,7 +8,6 @@ nothing is shown, and neither the other filters nor what was warned of before ch
 from __future__ import annotations
 
 import ast
-import linecache
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
+from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 
 _WAITS = "called a synchronizing CUDA operation"
@@ -100,7 +100,7 @@ def call_at(frame: FrameType | None) -> str:
     line, end, column, last = next(places, (None, None, None, None))
     if line is None or line != end or column is None:
         return UNKNOWN
-    written = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).encode()
+    written = tracebacks.source_line(frame, line).encode()
     try:
         tree: Any = ast.parse(written[column:last].decode(), mode="eval").body
     except (SyntaxError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -147,6 +148,13 @@ def test_a_line_without_source(module: ModuleType) -> None:
     frame, _ = raised(module.run)[0]
     assert tracebacks.source(frame, 1000) is None
     assert tracebacks.source(frame, 5) is None  # blank
+
+
+def test_a_string_has_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(linecache.cache, "<string>", (6, None, ["raise\n"], "<string>"))
+    made: dict[str, Any] = {}
+    exec("import sys\nframe = sys._getframe()", made)
+    assert tracebacks.source(made["frame"], 1) is None
 
 
 def test_positions_in_a_cell(run_cell: Callable[..., Ran]) -> None:
