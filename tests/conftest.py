@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.virtual_gpu.plugin",
     "tests.support.times",
     "tests.support.ending",
+    "tests.support.other_user",
     "tests.support.own_process",
     "tests.support.gpu_work",
     "tests.support.spread",

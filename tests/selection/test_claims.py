@@ -23,7 +23,7 @@ from gpumagic.selection import claim_entry, claim_folder, claims
 from gpumagic.selection.claim_entry import ClaimError
 from gpumagic.selection.claim_folder import VARIABLE, open_folder
 from gpumagic.selection.spec import Wants, pick
-from tests.support.other_user import UID, needs_root, shared_folder
+from tests.support.other_user import UID, needs_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="claims need Linux")
 ROOT = Path(__file__).parents[2]
@@ -32,14 +32,13 @@ DEVICES = tuple(Device(n, uuid=uuid, memory_free=10) for n, uuid in enumerate(UU
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder like ``/tmp`` for the registry; this process claims nothing before and after."""
-    made = shared_folder(tmp_path)
-    monkeypatch.setenv(VARIABLE, str(made))
+    monkeypatch.setenv(VARIABLE, str(shared_folder))
     monkeypatch.setattr(STATE, "choice", Choice())
     claims.registration().may_inherit = False
-    yield made
-    monkeypatch.setenv(VARIABLE, str(made))
+    yield shared_folder
+    monkeypatch.setenv(VARIABLE, str(shared_folder))
     claims.undo()
 
 

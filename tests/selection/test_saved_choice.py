@@ -15,7 +15,7 @@ from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError
 from gpumagic.selection import saved_choice
 from gpumagic.system.trusted_file import open_own
-from tests.support.other_user import needs_root, run_as_other_user, shared_folder
+from tests.support.other_user import needs_root, run_as_other_user
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no owners and modes")
 
@@ -110,9 +110,8 @@ def test_a_saved_choice_must_be_private_and_no_link(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
-    folder = shared_folder(tmp_path)
-    connection = str(folder / "kernel-1.json")
+def test_a_file_of_another_user_is_not_read(shared_folder: Path) -> None:
+    connection = str(shared_folder / "kernel-1.json")
     planted = json.dumps({"spec": "off", "variables": {"LD_PRELOAD": "x"}})
     run_as_other_user(
         f"os.umask(0o077)\nopen({str(saved_choice.file_of(connection))!r}, 'w').write({planted!r})",
@@ -122,12 +121,11 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_an_old_file_of_another_user_does_not_hinder_saving(tmp_path: Path) -> None:
+def test_an_old_file_of_another_user_does_not_hinder_saving(shared_folder: Path) -> None:
     """As an ordinary user, who may not remove another user's file in a sticky folder."""
-    folder = shared_folder(tmp_path)
-    orphan = saved_choice.file_of(str(folder / "kernel-gone.json"))
+    orphan = saved_choice.file_of(str(shared_folder / "kernel-gone.json"))
     orphan.touch()
-    mine = str(folder / "kernel-2.json")
+    mine = str(shared_folder / "kernel-2.json")
     run_as_other_user(
         f"saved.save({mine!r}, '0', {{}})\nassert saved.load({mine!r}) == ('0', {{}})",
         imports="codecs, json.decoder, gpumagic.selection.saved_choice as saved",
@@ -156,9 +154,8 @@ def test_a_folder_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_file_that_cannot_be_removed_is_one_line(tmp_path: Path) -> None:
-    folder = shared_folder(tmp_path)
-    other = str(folder / "kernel-1.json")
+def test_a_file_that_cannot_be_removed_is_one_line(shared_folder: Path) -> None:
+    other = str(shared_folder / "kernel-1.json")
     saved_choice.save(other, "0", {})
     output = run_as_other_user(
         f"try: saved.forget({other!r})\nexcept saved.DeviceError as error: print(error)",

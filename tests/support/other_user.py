@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,12 +39,17 @@ def run_as_other_user(source: str, imports: str = "os") -> str:
     return done.stdout
 
 
-def shared_folder(parent: Path) -> Path:
-    """Make a folder like ``/tmp``, open to the other user; ``parent`` is pytest's, of mode 0700."""
-    for each in (parent, *parent.parents):
-        if each.stat().st_uid == os.geteuid() and not each.stat().st_mode & 0o001:
-            each.chmod(each.stat().st_mode | 0o011)
-    folder = parent / "shared"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    return folder
+@pytest.fixture(name="shared_folder")
+def _shared_folder() -> Iterator[Path]:
+    """A folder like ``/tmp``, open to the other user.
+
+    Not in pytest's: every run of it by this user closes the folder of all runs again.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        for each in (Path(made), *Path(made).parents):
+            if each.stat().st_uid == os.geteuid() and not each.stat().st_mode & 0o001:
+                each.chmod(each.stat().st_mode | 0o011)
+        folder = Path(made) / "shared"
+        folder.mkdir()
+        folder.chmod(0o1777)
+        yield folder

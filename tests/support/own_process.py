@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 
 import pytest
 
@@ -25,10 +26,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     from tests.support import forks
     from tests.support.kernels import python_environment
 
-    done = forks.run(
-        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
-        env=python_environment({**os.environ, _INSIDE: "1"}),
-    )
+    # pytest removes old folders of other runs, which other runs may be removing too.
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-n0", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests"]
+        done = forks.run(
+            [sys.executable, "-m", "pytest", *options, pyfuncitem.nodeid],
+            env=python_environment({**os.environ, _INSIDE: "1"}),
+        )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     assert "1 passed" in done.stdout
     return True

@@ -154,7 +154,12 @@ MUTANTS = (
         "        self.others = []\n",
         KNOWN,
     ),
-    Mutant(_TIMING + "context_event.py", "return not self._all.query()", "return False", KNOWN),
+    Mutant(
+        _TIMING + "context_event.py",
+        "return bool(end > max(known, later) + _LATE)",
+        "return False",
+        KNOWN,
+    ),
     Mutant(_TIMING + "context_event.py", "thread_time() - before > _IDLE_WAIT", "False", KNOWN),
     Mutant(_TIMING + "comparison.py", "if high < 1 else", "if low < 1 else", COMPARING),
     Mutant(_TIMING + "comparison.py", "pairs - left_out)", "pairs)", COMPARING),
