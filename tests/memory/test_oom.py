@@ -427,6 +427,8 @@ WORKERS = (
 
 def test_an_error_of_another_process(torch: ModuleType, cells: Any, ip: Any) -> None:
     """What this process holds does not explain it: none of its allocations has failed."""
+    for ordinal in range(torch.cuda.device_count()):  # those of other tests have
+        torch.cuda.reset_accumulated_memory_stats(ordinal)
     ip.user_ns["error"] = torch.OutOfMemoryError(WORKERS)
     sources = ["a = new(1)\nraise error"]
     if sys.version_info >= (3, 11):
