@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds, share
 from gpumagic.results.base import data_frame
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.json_file import StorableResult
 from gpumagic.results.kernels import KernelReport
@@ -84,8 +84,8 @@ class CudaTiming(StorableResult):
     notes: tuple[str, ...] = ()
     #: The compilations by torch.compile meanwhile, as torch records them.
     compiled: tuple[Compilation, ...] = ()
-    #: The number of graph breaks in torch.compile, by torch's reason.
-    graph_breaks: Mapping[str, int] = field(default_factory=dict)
+    #: The graph breaks in them, by line and torch's reason.
+    graph_breaks: tuple[GraphBreak, ...] = ()
     #: Floating-point operations of a loop by torch's counter, and their rate as a share of the
     #: card's dense peak, where the card and the only dtype are known; None without ``--flops``.
     flops: int | None = None

@@ -159,7 +159,7 @@ def summarize(
         quality=quality,
         compilations=tuple(compilations),
         compiled=() if compiled is None else compiled.since(),
-        graph_breaks={} if compiled is None else compiled.graph_breaks(),
+        graph_breaks=() if compiled is None else compiled.graph_breaks(),
         conditions=machine.conditions(gpu.devices),
     )
 
