@@ -32,8 +32,11 @@ Bound = Literal["gpu", "host"]
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
-#: What ``gpu_note`` begins with where the code gave the GPU nothing, as far as is known.
-NO_SIGN = "no sign of GPU work was seen"
+#: ``gpu_note`` where the GPU may have done nothing: work that has ended leaves no sign outside.
+NO_SIGN = (
+    "at most: the GPU had nothing left to do when the code returned, and no sign of earlier work "
+    "was seen from outside; --lines shows waits"
+)
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
 
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     """Return the name, the times and the style of each row."""
-    no_sign = _no_sign_of_work(result)
+    no_sign = result.gpu_note == NO_SIGN
     rows: list[tuple[str, Sample | None, Style]] = [
         ("GPU", result.gpu, "" if no_sign else "strong")
     ]
@@ -225,11 +228,6 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     if result.host is not None and (result.gpu is not None or unfinished):
         rows.append(("Host", result.host, "dim"))
     return rows
-
-
-def _no_sign_of_work(result: CudaTiming) -> bool:
-    """Return whether the GPU time is without a sign of work."""
-    return result.gpu is not None and (result.gpu_note or "").startswith(NO_SIGN)
 
 
 def _at_most(result: CudaTiming, name: str) -> str:
@@ -260,7 +258,7 @@ def _work(result: CudaTiming) -> list[Block]:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts, no_sign = list[list[Cell]](), _no_sign_of_work(result)
+    parts, no_sign = list[list[Cell]](), result.gpu_note == NO_SIGN
     if result.gpu is not None:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
