@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics.argument_types import excess
+from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
 from gpumagic.memory import regression as memory
@@ -66,14 +68,16 @@ class Baseline:
         SpecError: a file that cannot be read or written, or options that do not fit together.
     """
 
-    def __init__(self, options: argparse.Namespace, guard: Guard) -> None:
+    def __init__(self, shell: Any, options: argparse.Namespace, guard: Guard) -> None:
         self._options = options
         self._guard = guard
-        self._target = None if options.save is None else output_path(options.save)
+        self._target: Path | None = None
+        if options.save is not None:
+            self._target = output_path(expanded(shell, options.save))
         #: The stored result.
         self.before: CudaTiming | MemoryDelta | None = None
         if options.against is not None:
-            self.before = load(options.against)
+            self.before = load(expanded(shell, options.against))
             if not isinstance(self.before, guard.kind):
                 found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")

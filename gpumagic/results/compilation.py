@@ -1,4 +1,4 @@
-"""The compilations by torch.compile while code was timed."""
+"""The compilations and graph breaks of torch.compile while code was timed."""
 
 from __future__ import annotations
 
@@ -15,5 +15,19 @@ class Compilation:
     seconds: float | None = None
     #: torch's reason for a recompilation; None for the first compilation.
     reason: str | None = None
-    #: torch's reason why it could not be compiled.
+    #: torch's reason why it could not be compiled, and the line that it names.
     failure: str | None = None
+    failed_file: str | None = None
+    failed_line: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """The graph breaks of torch.compile at one line; None where torch did not record the line."""
+
+    #: torch's reason.
+    reason: str
+    count: int = 1
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None

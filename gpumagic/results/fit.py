@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_
-from gpumagic.results.base import Result
+from gpumagic.results.base import Result, data_frame
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Fit(Result):
             return None
         needed: float = self.at_zero + self.per_unit * float(value) ** self.power
         return round(needed)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a DataFrame with a row a run, in their order (needs pandas). Bytes."""
+        rows = [(run.value, run.peak, run.fits) for run in self.runs]
+        return data_frame(rows, ["value", "peak", "fits"], types={"peak": "Int64"})
 
     def _blocks(self) -> list[Block]:
         rows = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, Style, dim_lines
 from gpumagic.render.units import bytes_, cpu_seconds, seconds, share
 from gpumagic.results.base import data_frame
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.json_file import StorableResult
 from gpumagic.results.kernels import KernelReport
@@ -32,8 +32,11 @@ Bound = Literal["gpu", "host"]
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
-#: What ``gpu_note`` begins with where the code gave the GPU nothing, as far as is known.
-NO_SIGN = "no sign of GPU work was seen"
+#: ``gpu_note`` where the GPU may have done nothing: work that has ended leaves no sign outside.
+NO_SIGN = (
+    "at most: the GPU had nothing left to do when the code returned, and no sign of earlier work "
+    "was seen from outside; --lines shows waits"
+)
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ class CudaTiming(StorableResult):
     notes: tuple[str, ...] = ()
     #: The compilations by torch.compile meanwhile, as torch records them.
     compiled: tuple[Compilation, ...] = ()
-    #: The number of graph breaks in torch.compile, by torch's reason.
-    graph_breaks: Mapping[str, int] = field(default_factory=dict)
+    #: The graph breaks in them, by line and torch's reason.
+    graph_breaks: tuple[GraphBreak, ...] = ()
     #: Floating-point operations of a loop by torch's counter, and their rate as a share of the
     #: card's dense peak, where the card and the only dtype are known; None without ``--flops``.
     flops: int | None = None
@@ -211,7 +214,7 @@ def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
 
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     """Return the name, the times and the style of each row."""
-    no_sign = _no_sign_of_work(result)
+    no_sign = result.gpu_note == NO_SIGN
     rows: list[tuple[str, Sample | None, Style]] = [
         ("GPU", result.gpu, "" if no_sign else "strong")
     ]
@@ -225,11 +228,6 @@ def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     if result.host is not None and (result.gpu is not None or unfinished):
         rows.append(("Host", result.host, "dim"))
     return rows
-
-
-def _no_sign_of_work(result: CudaTiming) -> bool:
-    """Return whether the GPU time is without a sign of work."""
-    return result.gpu is not None and (result.gpu_note or "").startswith(NO_SIGN)
 
 
 def _at_most(result: CudaTiming, name: str) -> str:
@@ -260,7 +258,7 @@ def _work(result: CudaTiming) -> list[Block]:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts, no_sign = list[list[Cell]](), _no_sign_of_work(result)
+    parts, no_sign = list[list[Cell]](), result.gpu_note == NO_SIGN
     if result.gpu is not None:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"

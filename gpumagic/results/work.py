@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from gpumagic.render.blocks import Block, Line, cut, dim_lines
 from gpumagic.results.base import Result
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.system.text import plural
 
 #: Characters of a line that are shown; torch's reasons are long.
 _LONGEST = 240
+#: Rows of graph breaks at most.
+_MOST_BREAKS = 10
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,39 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def compilation_lines(
-    compiled: Sequence[Compilation], graph_breaks: Mapping[str, int] = MappingProxyType({})
+    compiled: Sequence[Compilation], graph_breaks: Sequence[GraphBreak] = ()
 ) -> list[Line]:
     """Return lines on the compilations by torch.compile: a summary, and one for each reason."""
     if not compiled and not graph_breaks:
         return []
     known = [each.seconds for each in compiled if each.seconds is not None]
     took = f" in {sum(known):.3g} s" if known else ""
-    lines = [f"torch.compile compiled {plural(len(compiled), 'time')}{took}"]
+    breaks = sum(each.count for each in graph_breaks)
+    broke = f", with {plural(breaks, 'graph break')}" if breaks else ""
+    lines = [f"torch.compile compiled {plural(len(compiled), 'time')}{took}{broke}"]
     for each in compiled:
-        what = f"{each.function or '?'} ({each.file or '?'}:{each.line or '?'})"
+        what = _where(each)
         if each.reason:
             lines.append(f"recompiled {what}: {each.reason}")
         if each.failure:
-            lines.append(f"not compiled: {what}: {each.failure}")
-    for reason, count in graph_breaks.items():
-        lines.append(f"{plural(count, 'graph break')}: {reason}")
+            lines.append(f"not compiled: {what}{_failed_at(each)}: {each.failure}")
+    for broken in graph_breaks[:_MOST_BREAKS]:
+        place = "" if broken.file is None else f" in {_where(broken)}"
+        lines.append(f"{plural(broken.count, 'graph break')}{place}: {broken.reason}")
+    if len(graph_breaks) > _MOST_BREAKS:
+        lines.append(f"graph breaks at {len(graph_breaks) - _MOST_BREAKS} more lines")
     return [Line((cut(line, _LONGEST, "dim"),)) for line in lines]
+
+
+def _where(each: Compilation | GraphBreak) -> str:
+    """Return a function with its file and line; the line of a graph break."""
+    return f"{each.function or '?'} ({each.file or '?'}:{each.line or '?'})"
+
+
+def _failed_at(each: Compilation) -> str:
+    """Return the line that could not be compiled, if it is not the function's first one."""
+    if each.failed_line is None or (each.failed_file, each.failed_line) == (each.file, each.line):
+        return ""
+    if each.failed_file == each.file:
+        return f", line {each.failed_line}"
+    return f", at {each.failed_file or '?'}:{each.failed_line}"

@@ -1,4 +1,4 @@
-"""What torch.compile compiled, by torch's own record of compilations. Imports nothing."""
+"""What torch.compile compiled, by torch's own records. Imports nothing, changes nothing there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
-from gpumagic.results.compilation import Compilation
+from gpumagic.cells.tracebacks import is_users
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.system.text import harmless
 
-#: torch's record is private, bounded, and of another form in other versions: read field by field.
-_RECORD = "get_compilation_metrics"
+#: torch's records are private, bounded, and of another form in other versions: read field by field.
+_RECORD, _BREAKS = "get_compilation_metrics", "graph_break_reasons"
+#: What torch calls the function that goes on behind a graph break.
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
+#: torch's reason where only its log says what a jump means.
+_JUMP = "generic_jump "
 #: Characters of a reason, at most: torch quotes guards and stacks.
 _LONG = 1000
 
@@ -36,16 +42,21 @@ class CompilationRecord:
 
     def __init__(self) -> None:
         self._before = {id(entry): entry for entry in _entries()}
-        self._breaks_before = _graph_breaks()
+        self._breaks_before = {id(entry): entry for entry in _break_entries() or ()}
+        self._counts_before = _break_counts()
 
-    def graph_breaks(self) -> dict[str, int]:
-        """Return how often graphs were broken since this object was made, by torch's reason."""
-        new = _graph_breaks() - self._breaks_before
-        found: dict[str, int] = {}
-        for reason, count in new.items():
-            short = _shortened(reason)
-            found[short] = found.get(short, 0) + count
-        return found
+    def graph_breaks(self) -> tuple[GraphBreak, ...]:
+        """Return the graph breaks since this object was made, the first one first."""
+        entries = _break_entries()
+        found: Counter[GraphBreak] = Counter()
+        if entries is None:  # another version of torch: no lines are known
+            new = _break_counts() - self._counts_before
+            for reason, count in new.items():
+                found[GraphBreak(_shortened(reason))] += count
+        else:
+            old = self._breaks_before
+            found = Counter(_read_break(entry) for entry in entries if id(entry) not in old)
+        return tuple(replace(each, count=count) for each, count in found.items())
 
     def since(self) -> tuple[Compilation, ...]:
         """Return the compilations since this object was made, the first one first."""
@@ -62,7 +73,17 @@ def _counters() -> Any:
     return getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
 
 
-def _graph_breaks() -> Counter[str]:
+def _break_entries() -> Sequence[Any] | None:
+    """Return torch's list of graph breaks; None where there is none.
+
+    torch appends to it also where nothing is logged. Its counter has no lines, and not the breaks
+    at an ``if`` of a tensor.
+    """
+    found = getattr(sys.modules.get("torch._dynamo.utils"), _BREAKS, None)
+    return list(found) if isinstance(found, list) else None
+
+
+def _break_counts() -> Counter[str]:
     """Return torch's counter of graph breaks by reason."""
     counters = _counters()
     found = counters.get("graph_break") if isinstance(counters, dict) else None
@@ -71,25 +92,70 @@ def _graph_breaks() -> Counter[str]:
 
 def _shortened(reason: str) -> str:
     """Return the title and the explanation of a reason, without hints and debug context."""
-    title, _, rest = reason.partition("\n")
+    title, _, rest = reason.strip().partition("\n")
     explanation = re.search(r"Explanation: (.*)", rest)
+    if title.startswith(_JUMP):
+        title = f"data-dependent branching ({title})"
     return harmless(title if explanation is None else f"{title}: {explanation[1]}", _LONG)
 
 
 def _read(entry: Any) -> Compilation:
-    def text(name: str) -> str | None:
-        found = getattr(entry, name, None)
-        return harmless(found, _LONG) if isinstance(found, str) and found else None
-
-    def number(name: str) -> Any:
-        found = getattr(entry, name, None)
-        return found if type(found) in (int, float) else None
-
+    reason, failure = _text(entry, "recompile_reason"), _text(entry, "fail_reason")
     return Compilation(
-        function=text("co_name"),
-        file=text("co_filename"),
-        line=number("co_firstlineno"),
-        seconds=number("entire_frame_compile_time_s"),
-        reason=text("recompile_reason"),
-        failure=text("fail_reason"),
+        function=_function(_text(entry, "co_name")),
+        file=_file(_text(entry, "co_filename")),
+        line=_number(entry, "co_firstlineno"),
+        seconds=_number(entry, "entire_frame_compile_time_s"),
+        reason=None if reason is None else harmless(" ".join(reason.split()), _LONG),
+        failure=None if failure is None else _shortened(failure),
+        failed_file=_file(_text(entry, "fail_user_frame_filename")),
+        failed_line=_number(entry, "fail_user_frame_lineno"),
     )
+
+
+def _read_break(entry: Any) -> GraphBreak:
+    """Return one graph break, at the innermost line of the user's, or outside torch, or at all."""
+    stack = getattr(entry, "user_stack", None)
+    frames = [
+        frame
+        for frame in reversed(stack if isinstance(stack, list) else [])
+        if _text(frame, "filename") and _number(frame, "lineno")
+    ]
+    reason = _shortened(_text(entry, "reason") or "no reason is known")
+    for is_wanted in (_is_users, _is_outside_torch, bool):
+        for frame in frames:
+            if is_wanted(frame.filename):
+                function = _function(_text(frame, "name"))
+                return GraphBreak(reason, 1, function, _file(frame.filename), int(frame.lineno))
+    return GraphBreak(reason)
+
+
+def _is_users(filename: str) -> bool:
+    return filename.startswith("<ipython-input-") or is_users(filename)
+
+
+def _is_outside_torch(filename: str) -> bool:
+    folders = getattr(sys.modules.get("torch"), "__path__", ())
+    return not filename.startswith(tuple(folders))
+
+
+def _text(entry: Any, name: str) -> str | None:
+    found = getattr(entry, name, None)
+    return found if isinstance(found, str) and found else None
+
+
+def _number(entry: Any, name: str) -> Any:
+    found = getattr(entry, name, None)
+    return found if type(found) in (int, float) else None
+
+
+def _file(name: str | None) -> str | None:
+    return None if name is None else harmless(name, _LONG)
+
+
+def _function(name: str | None) -> str | None:
+    """Return a function's name; of one that goes on behind a graph break the user's."""
+    if name is None:
+        return None
+    resumed = _RESUMED.fullmatch(name)
+    return harmless(name if resumed is None else resumed[1], _LONG)

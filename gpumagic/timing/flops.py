@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing.peaks import peak
@@ -25,7 +25,8 @@ class Flops:
 
     #: Floating-point operations.
     count: int
-    #: The one dtype of all that was counted (``"bfloat16"``); None for none, or several.
+    #: The one dtype of all that was counted (``"bfloat16"``; ``"tf32"`` where torch computes with
+    #: float32 by that); None for none, or several.
     dtype: str | None
     #: Kernels and operators that the counter cannot see into.
     unseen: tuple[str, ...] = ()
@@ -85,14 +86,31 @@ class _Operators:
         packet = getattr(function, "_overloadpacket", None)
         if packet in self.registry:
             if tensors:
-                self.dtypes.add(str(tensors[0].dtype).removeprefix("torch."))
+                self.dtypes.add(_computed_in(str(packet), tensors[0]))
             self.on_cpu = self.on_cpu or any(each.device.type == "cpu" for each in tensors)
         elif _PRODUCT.search(str(packet).rpartition(".")[2]) and not _is_composite(function):
             self.unknown.add(str(packet))
 
 
 #: Names of operators that multiply matrices, convolve or attend: ``_int_mm``, ``addmv``.
-_PRODUCT = re.compile(r"(mm|mv|matmul|gemm|linear|conv\d?d?|convolution|attention)(_|$)")
+_PRODUCT = re.compile(r"(mm|mv|matmul|gemm|linear|conv\d?d?|convolution|attention|attn|rnn)(_|$)")
+
+
+def _computed_in(operator: str, tensor: Any) -> str:
+    """Return the dtype by which an operator computes: of float32 on a GPU, torch's setting."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype != "float32" or not tensor.is_cuda:
+        return dtype
+    backends = cast(Any, torch_cuda.require()).backends
+    if "conv" in operator:
+        setting, legacy = getattr(backends.cudnn, "conv", None), backends.cudnn
+    else:
+        setting = legacy = backends.cuda.matmul
+    # Since torch 2.9 the older setting raises where the user has made the newer one.
+    precision = getattr(setting, "fp32_precision", None)
+    if precision is None:
+        return "tf32" if legacy.allow_tf32 else dtype
+    return dtype if precision in ("none", "ieee") else str(precision)
 
 
 def _is_composite(function: Any) -> bool:
@@ -139,9 +157,7 @@ def share_of_peak(flops: Flops, seconds: float, device: str) -> float | None:
     """Return the share of the card's dense peak; None where the peak or the dtype is not known."""
     if flops.dtype is None or flops.on_cpu or flops.threads or flops.unseen or not seconds > 0:
         return None
-    dtype = flops.dtype
-    torch: Any = torch_cuda.require()
-    if dtype == "float32" and torch.backends.cuda.matmul.allow_tf32:
-        dtype = "tf32"
-    best = peak(device, dtype)
+    best = peak(device, flops.dtype)
+    if best is None and flops.dtype == "tf32":  # the card has none, and computes in float32
+        best = peak(device, "float32")
     return None if best is None else flops.count / seconds / best

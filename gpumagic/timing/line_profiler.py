@@ -19,6 +19,7 @@ from gpumagic.results.line_timing import (
     SourceTimings,
     Synchronization,
 )
+from gpumagic.results.timing import NO_SIGN
 from gpumagic.system import text
 from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_container
@@ -26,7 +27,7 @@ from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
-from gpumagic.timing.run import ENDED, NO_SIGN
+from gpumagic.timing.run import ENDED
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02

@@ -11,6 +11,7 @@ from typing import Any
 from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.quality import Quality
+from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.compilations import CompilationRecord
@@ -24,11 +25,6 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
 
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
-#: Work that has ended when the code returns leaves none: its wait is not seen from outside.
-NO_SIGN = (
-    "at most: the GPU had nothing left to do when the code returned, and no sign of earlier work "
-    "was seen from outside; --lines shows waits"
-)
 INTERRUPTED = "interrupted while waiting for the GPU"
 
 
@@ -159,7 +155,7 @@ def summarize(
         quality=quality,
         compilations=tuple(compilations),
         compiled=() if compiled is None else compiled.since(),
-        graph_breaks={} if compiled is None else compiled.graph_breaks(),
+        graph_breaks=() if compiled is None else compiled.graph_breaks(),
         conditions=machine.conditions(gpu.devices),
     )
 

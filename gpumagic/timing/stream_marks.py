@@ -19,6 +19,8 @@ from gpumagic.cuda import graph_capture, torch_cuda
 _LOOK_INTERVAL = 20e-3
 #: Seconds after which times are counted from a later event: CUDA returns them with 24 bits.
 _REBASE = 1.0
+#: The events that each device has from the beginning.
+_FIRST_EVENTS = 256
 
 #: Events, by device in the order in which the devices came into use.
 Mark: TypeAlias = list[list[Any]]
@@ -31,24 +33,34 @@ class _DeviceMarks:
         self.ordinal = ordinal
         self._c = torch_cuda.c_functions()
         self._streams = {stream.cuda_stream: stream for stream in torch_cuda.streams(ordinal)}
+        # torch's own functions, without those in Python around them: a mark is short work.
         self._is_idle: Callable[[Any], bool] = self._c._CudaStreamBase.query
+        self._is_past: Callable[[Any], bool] = self._c._CudaEventBase.query
+        self._record_event: Callable[[Any, Any], None] = self._c._CudaEventBase.record
+        self._elapsed: Callable[[Any, Any], float] = self._c._CudaEventBase.elapsed_time
+        self._current_handle: Callable[[int], int] = self._c._cuda_getCurrentRawStream
         #: Streams that have been current or busy, by handle; and the default stream.
         self.known = {0: self._streams[0]}
         self._capturing = graph_capture.CaptureQuery(())
         self._free: list[Any] = []
-        current = self._current()
+        #: The stream that was current when the last mark was prepared.
+        self._stream = current = self._current()
         self._base = torch_cuda.timing_event(current)
         self._base_seconds = began
         self._base_is_reached = False
         #: Seconds, from the timer's start to the end of all work before the last mark read.
         self.seconds = began
 
+    def make_events(self) -> None:
+        """Make the events of the first marks: CUDA makes each at its first recording."""
+        self._free = [torch_cuda.timing_event(self._stream) for _ in range(_FIRST_EVENTS)]
+
     def begin(self) -> None:
         """Count the time from now on."""
         self._base.record(self._current())
 
     def _current(self) -> Any:
-        handle = self._c._cuda_getCurrentRawStream(self.ordinal)
+        handle = self._current_handle(self.ordinal)
         stream = self.known.get(handle)
         if stream is None:
             stream = self._streams.get(handle) or torch_cuda.current_stream(self.ordinal)
@@ -63,10 +75,12 @@ class _DeviceMarks:
                 self.known[handle] = stream
                 self._capturing = graph_capture.CaptureQuery(self.known.values())
 
-    def is_capturing(self) -> bool:
-        """Return whether a graph is captured on a stream in use: then none may be asked."""
-        self._current()
-        return len(self.known) > 1 and self._capturing()  # the default stream cannot be captured
+    def prepare(self) -> bool:
+        """Prepare a mark; return False while a graph is captured on a stream in use."""
+        stream = self.known.get(self._current_handle(self.ordinal))
+        self._stream = self._current() if stream is None else stream
+        # The default stream cannot be captured. Others may not be queried then.
+        return len(self.known) == 1 or not self._capturing()
 
     def look(self) -> None:
         """Add the streams that are busy."""
@@ -77,28 +91,29 @@ class _DeviceMarks:
 
     def record(self) -> list[Any]:
         """Return events behind all work that is queued now, on streams in use."""
-        current = self._current()
-        events = [self._event(current)]
-        for stream in [*self.known.values()]:  # another thread may add one
-            if stream is not current and not self._is_idle(stream):
-                events.append(self._event(stream))
+        events = [self._event(self._stream)]
+        if len(self.known) > 1:
+            for stream in [*self.known.values()]:  # another thread may add one
+                if stream is not self._stream and not self._is_idle(stream):
+                    events.append(self._event(stream))
         return events
 
     def _event(self, stream: Any) -> Any:
         if not self._free:
             return torch_cuda.timing_event(stream)
         event = self._free.pop()
-        event.record(stream)
+        self._record_event(event, stream)
         return event
 
     def is_reached(self, events: list[Any]) -> bool:
         """Return whether the events are reached, and the one from which time is counted."""
-        self._base_is_reached = self._base_is_reached or self._base.query()
-        return self._base_is_reached and all(event.query() for event in events)
+        if not self._base_is_reached:
+            self._base_is_reached = self._is_past(self._base)
+        return self._base_is_reached and all(map(self._is_past, events))
 
     def read(self, events: list[Any]) -> float:
         """Return `seconds` for a mark whose events have been reached, and reuse them."""
-        passed = [self._base.elapsed_time(event) / 1e3 for event in events]
+        passed = [self._elapsed(self._base, event) / 1e3 for event in events]
         longest = max(passed)
         self.seconds = max(self.seconds, self._base_seconds + longest)
         if longest > _REBASE:
@@ -124,6 +139,8 @@ class StreamMarks:
     def start(self) -> None:
         """Prepare the devices that have a context; follow the streams made current."""
         self._add_devices(0.0)
+        for device in self._devices:
+            device.make_events()
 
     def begin(self) -> None:
         """Count the time from now on, on devices that are idle."""
@@ -184,8 +201,11 @@ class StreamMarks:
         with self._relaxed:
             now = perf_counter()
             self._add_devices(now - self._began)
-            if not self._devices or any(device.is_capturing() for device in self._devices):
+            if not self._devices:
                 return None
+            for device in self._devices:
+                if not device.prepare():
+                    return None
             if now - self._looked > _LOOK_INTERVAL:
                 self._looked = now
                 for device in self._devices:
@@ -200,8 +220,10 @@ class StreamMarks:
             return self._is_reached(mark)
 
     def _is_reached(self, mark: Mark) -> bool:
-        devices = zip(self._devices, mark, strict=False)
-        return all(device.is_reached(events) for device, events in devices)
+        for device, events in zip(self._devices, mark, strict=False):
+            if not device.is_reached(events):
+                return False
+        return True
 
     def read(self, mark: Mark) -> tuple[float, ...]:
         """Return by device in use the seconds from the start to the end of all work before a mark.

@@ -21,9 +21,13 @@ from tests.virtual_gpu import Scenario, environment
 
 #: Passes of a loop with two lines that do next to nothing, and of those with a line of 1 ms.
 SHORT, LONG = 20_000, 100
+#: And of a loop that is so short that every line of it is marked.
+MARKED = 120
 ROUNDS = 5
 #: What the tracer may cost on lines of a millisecond.
 LIMIT = 1.02
+#: What a marked line may cost, as a part of such a line.
+MARK_LIMIT = 0.02
 
 #: The GPU has work all the time, so that the host's pace does not count.
 _CELL = """\
@@ -126,6 +130,15 @@ def _cost() -> Iterator[Row]:
     yield Row.at_most(f"--lines, {_LOOPS[0]}", found["ours"][0], plain[0], LIMIT, note=note)
     for i in (1, 2):
         yield Row.shown(f"--lines, {_LOOPS[i]}", found["ours"][i], plain[i], note=note)
+    two = _measured([], [_TWO, "none", "ours"])["ours"]
+    for times, devices in ((found["ours"], ""), (two, ", two devices in use")):
+        yield Row.at_most(
+            f"--lines, a marked line{devices}",
+            (times[3] - plain[3]) / (2 * MARKED),
+            1e-3,
+            MARK_LIMIT,
+            note=f"a line of 1 ms; CPU time, the best of {ROUNDS}",
+        )
     for peer, title in (
         ("line_profiler", "line_profiler, which knows no GPU"),
         ("scalene", "Scalene, which samples the CPU"),
@@ -133,7 +146,7 @@ def _cost() -> Iterator[Row]:
         if peer in why:
             yield Row.missing(title, why[peer])
             continue
-        for name, taken, without in zip(_LOOPS, found[peer], plain, strict=True):
+        for name, taken, without in zip(_LOOPS[:3], found[peer], plain, strict=False):
             yield Row.shown(f"{title}: {name}", taken, without, note=note)
     if "line_profiler" in found:
         ours, theirs = (
@@ -167,7 +180,9 @@ def _measured(before: Sequence[str], ways: Sequence[str]) -> dict[str, list[floa
 
 
 #: The loops that are measured. A trace function slows down all Python code, before Python 3.12.
-_LOOPS = ("lines of 1 ms in C", "lines of 1 ms in Python", "lines of nothing")
+_LOOPS = ("lines of 1 ms in C", "lines of 1 ms in Python", "lines of nothing", "marked lines")
+#: Among the ways: all of them with a second device in use.
+_TWO = "two devices"
 #: What takes about a millisecond: so many bytes to hash, so many additions.
 _BYTES, _ADDITIONS = bytes(1_700_000), 40_000
 
@@ -205,6 +220,15 @@ def _short() -> float:
     return time.thread_time() - begun
 
 
+def _marked() -> float:
+    x = 0
+    begun = time.thread_time()
+    for i in range(MARKED):
+        x = i
+    del x
+    return time.thread_time() - begun
+
+
 def measure(ways: Sequence[str]) -> dict[str, list[float]]:
     """Return the CPU seconds of each loop, by way to trace.
 
@@ -213,12 +237,16 @@ def measure(ways: Sequence[str]) -> dict[str, list[float]]:
     import torch
 
     torch.ones(1, device="cuda")
+    if _TWO in ways:
+        torch.ones(1, device="cuda:1")
     found = {
-        way: [float("inf")] * len(_LOOPS) for way in ways if way != "line_profiler" or _has_peer()
+        way: [float("inf")] * len(_LOOPS)
+        for way in ways
+        if way != _TWO and (way != "line_profiler" or _has_peer())
     }
     for _ in range(ROUNDS):
         for way, best in found.items():
-            for i, loop in enumerate((_in_c, _in_python, _short)):
+            for i, loop in enumerate((_in_c, _in_python, _short, _marked)):
                 best[i] = min(best[i], _traced(way, loop))
     return found
 

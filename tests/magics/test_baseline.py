@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def finish(shown: list[Any], tmp_path: Path) -> Callable[..., list[Any]]:
         file = str(tmp_path / "stored.json")
         before.save(file)
         options = Namespace(save=None, against=file, fail_above=0.1, strict=strict, quiet=False)
-        Baseline(options, guard).finish(None, now)
+        shell = SimpleNamespace(var_expand=lambda text, depth: text, user_ns={})
+        Baseline(shell, options, guard).finish(shell, now)
         return shown
 
     return compare

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpumagic.results.fit import Fit, FitRun
 
 MIB = 2**20
@@ -35,3 +37,13 @@ def test_what_is_not_exact_and_what_does_not_fit() -> None:
     assert str(nothing).splitlines()[0] == "n = 1 does not fit: memory ran out."
     assert nothing.needed(2) is None
     assert repr(nothing) == "<Fit: n = None>"
+
+
+def test_a_data_frame_has_a_row_for_each_run() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = Fit("batch", 60, RUNS, True).to_pandas()
+    assert list(frame.columns) == ["value", "peak", "fits"]
+    assert list(frame["value"]) == [1, 2, 60, 61]
+    assert list(frame["peak"][:3]) == [3 * MIB, 4 * MIB, 62 * MIB]
+    assert frame["peak"][3] is pandas.NA
+    assert list(frame["fits"]) == [True, True, True, False]

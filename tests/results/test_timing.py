@@ -201,9 +201,7 @@ def test_the_picture() -> None:
 
 def test_without_a_sign_of_gpu_work_the_wall_time_leads() -> None:
     one = Sample((0.012,))
-    result = CudaTiming(
-        gpu=Sample((8e-6,)), wall=one, cpu=one, gpu_note=f"{NO_SIGN}; the GPU time is …"
-    )
+    result = CudaTiming(gpu=Sample((8e-6,)), wall=one, cpu=one, gpu_note=NO_SIGN)
     assert as_text(result).startswith("wall 12.0 ms · 8.00 µs on the GPU")
     assert 'font-weight:600">12.0 ms<' in as_html(result)
     assert 'font-weight:600">8.00 µs<' not in as_html(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.results.work import compilation_lines, work_lines
 
 
@@ -34,13 +34,20 @@ def test_an_upper_bound_of_the_time_is_a_lower_one_of_the_rate() -> None:
 def test_compilations() -> None:
     assert compilation_lines([]) == []
     once = Compilation("step", "a.py", 3, 0.5, "size mismatch")
-    lines = compilation_lines([once, Compilation(failure="no")], {"print": 2})
+    away = Compilation("f", "a.py", 1, failure="no", failed_file="b.py", failed_line=9)
+    lines = compilation_lines(
+        [once, Compilation(failure="no"), away], [GraphBreak("print", 2, "f", "a.py", 4)]
+    )
     assert [line.parts[0].text for line in lines] == [
-        "torch.compile compiled 2 times in 0.5 s",
+        "torch.compile compiled 3 times in 0.5 s, with 2 graph breaks",
         "recompiled step (a.py:3): size mismatch",
         "not compiled: ? (?:?): no",
-        "2 graph breaks: print",
+        "not compiled: f (a.py:1), at b.py:9: no",
+        "2 graph breaks in f (a.py:4): print",
     ]
+    many = compilation_lines([], [GraphBreak("print", 1, "f", "a.py", i) for i in range(12)])
+    assert len(many) == 12
+    assert many[-1].parts[0].text == "graph breaks at 2 more lines"
     (_, long) = compilation_lines([Compilation("f", "a.py", 1, None, "guards " * 100)])
     assert long.parts[0].text.endswith("…")
     assert long.parts[0].whole == "recompiled f (a.py:1): " + "guards " * 100

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.results.work import compilation_lines
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames, has_compiled
 
@@ -26,31 +26,88 @@ def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch)
         co_firstlineno=3,
         entire_frame_compile_time_s=0.5,
         recompile_reason="tensor 'x' size mismatch\nat index 0",
-        fail_reason=None,
+        fail_reason="Failed to trace\n  Explanation: no print\n  Hint: none",
+        fail_user_frame_filename="a.py",
+        fail_user_frame_lineno=5,
         something_new=object(),
     )
     record.append(again)
     (found,) = before.since()
     assert found.function == "step"
-    assert found.reason is not None
-    assert "\n" not in found.reason
+    assert found.reason == "tensor 'x' size mismatch at index 0"
     lines = [line.parts[0].text for line in compilation_lines([found])]
     assert lines[0] == "torch.compile compiled 1 time in 0.5 s"
     assert lines[1].startswith("recompiled step (a.py:3): tensor 'x' size mismatch")
-    assert len(lines) == 2
+    assert lines[2:] == ["not compiled: step (a.py:3), line 5: Failed to trace: no print"]
     record.clear()
     assert before.since() == ()
 
 
 def test_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's list, which has the lines: the user's, not torch's or another library's."""
+
+    def broken(reason: str, *stack: tuple[str, int, str]) -> Any:
+        frames = [
+            SimpleNamespace(filename=file, lineno=line, name=name) for file, line, name in stack
+        ]
+        return SimpleNamespace(reason=reason, user_stack=frames)
+
+    folder = "/env/lib/site-packages/torch"
+    inner = (f"{folder}/nn/modules/module.py", 1787, "_call_impl")
+    library = ("/env/lib/site-packages/models/bert.py", 7, "forward")
+    old = broken("old", ("/home/me/a.py", 1, "f"))
+    breaks = [old]
+    utils = SimpleNamespace(graph_break_reasons=breaks, counters={"graph_break": {"old": 1}})
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__path__=[folder]))  # type: ignore[arg-type]
+    record = CompilationRecord()
+    assert record.graph_breaks() == ()
+    printing = "Failed to trace\n  Explanation: print is not known\n  Hint: do not"
+    breaks += [
+        broken(printing, ("/home/me/a.py", 3, "f"), ("/home/me/b.py", 9, "g"), library, inner),
+        broken("generic_jump TensorVariable()", ("<ipython-input-3-0123>", 4, "cell"), inner),
+        broken(printing, ("/home/me/b.py", 9, "torch_dynamo_resume_in_g_at_7")),
+        broken("a hook", library, inner),
+        broken("a kernel", inner),
+        broken("no stack"),
+        SimpleNamespace(reason=None),
+    ]
+    shortened = "Failed to trace: print is not known"
+    found = record.graph_breaks()
+    assert found == (
+        GraphBreak(shortened, 2, "g", "/home/me/b.py", 9),
+        GraphBreak(
+            "data-dependent branching (generic_jump TensorVariable())",
+            1,
+            "cell",
+            "<ipython-input-3-0123>",
+            4,
+        ),
+        GraphBreak("a hook", 1, "forward", library[0], 7),
+        GraphBreak("a kernel", 1, "_call_impl", inner[0], 1787),
+        GraphBreak("no stack"),
+        GraphBreak("no reason is known"),
+    )
+    lines = [line.parts[0].text for line in compilation_lines([], found)]
+    assert lines[0] == "torch.compile compiled 0 times, with 7 graph breaks"
+    assert lines[1] == f"2 graph breaks in g (/home/me/b.py:9): {shortened}"
+    assert lines[5] == "1 graph break: no stack"
+    breaks[:] = [old]  # torch._dynamo.reset() clears it
+    assert record.graph_breaks() == ()
+
+
+def test_graph_breaks_where_torch_only_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     breaks = {"old": 3}
     utils = SimpleNamespace(counters={"graph_break": breaks})
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
     record = CompilationRecord()
-    assert record.graph_breaks() == {}
+    assert record.graph_breaks() == ()
     breaks["old"] = 4
     breaks["Failed to trace\n  Explanation: print is not known\n  Hint: do not"] = 1
-    assert record.graph_breaks() == {"old": 1, "Failed to trace: print is not known": 1}
+    assert record.graph_breaks() == (
+        GraphBreak("old"),
+        GraphBreak("Failed to trace: print is not known"),
+    )
 
 
 def test_compiled_frames_are_counted_by_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +121,7 @@ def test_compiled_frames_are_counted_by_dynamo(monkeypatch: pytest.MonkeyPatch) 
 def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())  # type: ignore[arg-type]
     assert CompilationRecord().since() == ()
-    assert CompilationRecord().graph_breaks() == {}
+    assert CompilationRecord().graph_breaks() == ()
     assert compilation_lines([]) == []
     (_, failed) = compilation_lines([Compilation(failure="no")])
     assert failed.parts[0].text == "not compiled: ? (?:?): no"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -76,13 +78,49 @@ def test_dense_peaks(device: str, dtype: str, expected: float | None) -> None:
     assert peak(device, dtype) == pytest.approx(expected)
 
 
-def test_the_share_of_a_card(gpu_work: Any) -> None:
-    flops, matmul = Flops(495 * 10**12, "float32"), gpu_work.torch.backends.cuda.matmul
+def test_the_share_of_a_card() -> None:
+    flops = Flops(495 * 10**12, "float32")
     assert share_of_peak(flops, 10.0, "NVIDIA H200") == pytest.approx(495 / 670)
-    matmul.allow_tf32 = True
-    try:
-        assert share_of_peak(flops, 1.0, "NVIDIA H200") == pytest.approx(495 / 494.7)
-    finally:
-        matmul.allow_tf32 = False
+    by_tf32 = Flops(495 * 10**12, "tf32")
+    assert share_of_peak(by_tf32, 1.0, "NVIDIA H200") == pytest.approx(495 / 494.7)
+    assert share_of_peak(by_tf32, 100.0, "Tesla T4") == pytest.approx(4.95 / 8.1)  # which has none
     assert share_of_peak(flops, 1.0, "a card") is None
     assert share_of_peak(flops, 0.0, "NVIDIA H200") is None
+
+
+@pytest.fixture
+def fp32(gpu_work: Any) -> Iterator[Any]:
+    """``torch.backends``, whose settings for float32 are restored."""
+    backends = gpu_work.torch.backends
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+    yield backends
+    if hasattr(backends, "fp32_precision"):
+        backends.fp32_precision = backends.cuda.matmul.fp32_precision = "none"
+        backends.cudnn.conv.fp32_precision = "none"
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+
+def test_float32_is_what_torch_computes_it_by(gpu_work: Any, fp32: Any) -> None:
+    torch = gpu_work.torch
+    a, kernel = torch.empty(8, 8, 8, device="cuda:0"), torch.empty(8, 8, 1, device="cuda:0")
+
+    def product() -> Any:
+        return a @ a
+
+    def convolution() -> None:
+        with suppress(RuntimeError):  # the virtual GPU has no cuDNN
+            torch.nn.functional.conv1d(a, kernel)
+
+    fp32.cuda.matmul.allow_tf32, fp32.cudnn.allow_tf32 = False, True  # torch's defaults
+    assert counted(product).dtype == "float32"
+    assert counted(convolution).dtype == "tf32"
+    assert counted(lambda: (product(), convolution())).dtype is None
+    fp32.cuda.matmul.allow_tf32, fp32.cudnn.allow_tf32 = True, False
+    assert counted(product).dtype == "tf32"
+    assert counted(convolution).dtype == "float32"
+    if hasattr(fp32, "fp32_precision"):
+        fp32.cuda.matmul.allow_tf32 = False
+        fp32.cuda.matmul.fp32_precision = "tf32"  # the older setting raises now
+        assert counted(product).dtype == "tf32"
+        fp32.cuda.matmul.fp32_precision = "ieee"
+        assert counted(product).dtype == "float32"

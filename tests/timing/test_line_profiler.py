@@ -13,10 +13,11 @@ from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTiming, LineTimings
+from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
 from gpumagic.timing.line_profiler import tracing_cost, with_kernels, without_kernels
-from gpumagic.timing.run import ENDED, NO_SIGN
+from gpumagic.timing.run import ENDED
 from tests.support.line_cells import measured
 
 #: What the marks at the boundaries of a line may add to its time.

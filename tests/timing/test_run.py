@@ -9,8 +9,9 @@ import pytest
 
 from gpumagic.cuda import machine, torch_cuda
 from gpumagic.results import CellTiming, CudaTiming, Sample
+from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.run import NO_SIGN, Run, summarize
+from gpumagic.timing.run import Run, summarize
 
 
 def timing(**fields: Any) -> CudaTiming:

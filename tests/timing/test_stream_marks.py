@@ -58,6 +58,21 @@ def test_whether_the_last_mark_was_reached(marks: StreamMarks, gpu_work: Any) ->
     assert mark(marks)[1]
 
 
+def test_short_cells_make_no_events_while_they_run(
+    marks: StreamMarks, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA takes longer to make an event than to record it: they are made before."""
+    monkeypatch.setattr(stream_marks.torch_cuda, "timing_event", lambda _: pytest.fail("made"))
+    assert marks.ordinals
+    for _ in range(2):  # what was read is reused, also beyond their number
+        recorded = [mark(marks)[0] for _ in range(200)]
+        for ordinal in marks.ordinals:
+            gpu_work.torch.cuda.synchronize(ordinal)
+        for each in recorded:
+            assert marks.is_reached(each)
+            marks.read(each)
+
+
 def test_long_times_stay_precise(
     marks: StreamMarks, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from gpumagic.cells.compile import cell_of
 from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.output import hand_over
 from gpumagic.results import CudaTiming
-from gpumagic.results.compilation import Compilation
+from gpumagic.results.compilation import Compilation, GraphBreak
 from gpumagic.system import text
 
 
@@ -36,7 +36,10 @@ class Delivery:
     def deliver(self, result: CudaTiming) -> None:
         """Show ``result``, and store it where the options say."""
         result = replace(
-            result, compiled=self._in_cells(result.compiled), show_rows=self.options.rows
+            result,
+            compiled=tuple(map(self._compiled_in_cell, result.compiled)),
+            graph_breaks=tuple(map(self._broken_in_cell, result.graph_breaks)),
+            show_rows=self.options.rows,
         )
         self.result, self.is_held = result, False
         named_results.store(self.magics, self.options.name, result)
@@ -58,13 +61,18 @@ class Delivery:
         elif not self.options.quiet:
             print("%cudatime: stopped before the first repeat was complete")
 
-    def _in_cells(self, compiled: Sequence[Compilation]) -> tuple[Compilation, ...]:
-        """Return what was compiled, with ``In[5]`` for the files of cells."""
-        found = []
-        for each in compiled:
-            cell = None if each.file is None else cell_of(self.shell, each.file)
-            found.append(each if cell is None else replace(each, file=f"In[{cell}]"))
-        return tuple(found)
+    def _compiled_in_cell(self, each: Compilation) -> Compilation:
+        """Return a compilation with ``In[5]`` for the files of cells."""
+        failed = self._named_file(each.failed_file)
+        return replace(each, file=self._named_file(each.file), failed_file=failed)
+
+    def _broken_in_cell(self, each: GraphBreak) -> GraphBreak:
+        """Return a graph break with ``In[5]`` for the file of a cell."""
+        return replace(each, file=self._named_file(each.file))
+
+    def _named_file(self, file: str | None) -> str | None:
+        cell = None if file is None else cell_of(self.shell, file)
+        return file if cell is None else f"In[{cell}]"
 
     def add(self, *notes: str, **fields: Any) -> None:
         """Add notes to the result and replace fields, wherever it is stored. Shows nothing."""

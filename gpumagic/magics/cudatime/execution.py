@@ -66,7 +66,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 def _baseline(delivery: Delivery, plan: Plan | None) -> tuple[Baseline, Plan | None]:
     """Return the files of the cell, and the plan with as many repeats as comparing takes."""
     options = delivery.options
-    baseline = Baseline(options, TIMES)
+    baseline = Baseline(delivery.shell, options, TIMES)
     if options.fail_above is not None and isinstance(baseline.before, CudaTiming):
         plan = enough_repeats(plan, baseline.before)
     return baseline, plan

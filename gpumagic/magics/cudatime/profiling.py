@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.lines import NoLines
+from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import show
 from gpumagic.magics.parsing import Parser
 from gpumagic.results import CudaTiming, KernelReport
@@ -51,7 +53,9 @@ class ProfiledRun:
         self._delivery = delivery
         self._lines = lines if isinstance(lines, LineProfiler) else None
         self.is_wanted = options.kernels or options.trace is not None
-        self._trace = None if options.trace is None else check_trace(options.trace)
+        self._trace: Path | None = None
+        if options.trace is not None:
+            self._trace = check_trace(expanded(delivery.shell, options.trace))
 
     def deliver(self, result: CudaTiming) -> None:
         """Deliver the timed run; with lines that are to get more, only after the second run."""

@@ -11,6 +11,7 @@ from typing import Any
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.magics.extension import find
 from gpumagic.magics.extension import of as extension_of
+from gpumagic.magics.file_names import check_expanded
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_output import CellOutput, is_console
 from gpumagic.magics.gpu.watch_thread import Watch
@@ -57,6 +58,8 @@ def plot(shell: Any, options: argparse.Namespace, words: Sequence[str]) -> Watch
     """
     if len(words) > 1:
         raise SpecError(f"%gpu plot: one file, not {len(words)}; quote a name with blanks")
+    if words:
+        check_expanded(words[0])
     history = of(shell).history()
     if not history.samples:
         raise SpecError("there is nothing to draw yet; '%gpu watch' begins to record the GPUs")

@@ -202,7 +202,7 @@ def _measure(magics: Any, options: argparse.Namespace, compiled: CompiledCell) -
         measured = LineMeasurement(selected_sources(compiled, options.functions))
     else:
         measured = Measurement()
-    stored = baseline.Baseline(options, baseline.MEMORY)
+    stored = baseline.Baseline(magics.shell, options, baseline.MEMORY)
 
     def finish(value: Any) -> Any:
         __tracebackhide__ = True

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpumagic.magics.argument_types import count
 from gpumagic.magics.extension import of as extension_of
+from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
@@ -42,7 +43,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     history = of(magics.shell)
     result: Result
     if verb == "snapshot":
-        result = write_snapshot(output_path(options.file))
+        result = write_snapshot(output_path(expanded(magics.shell, options.file)))
     elif verb == "cells":
         result = history.cells()
     elif options.switch == "on":

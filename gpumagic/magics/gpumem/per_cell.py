@@ -7,6 +7,7 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
+from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
 from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
@@ -62,7 +63,7 @@ def of(shell: Any) -> EveryCell:
 def _plot(shell: Any, log: CellLog, options: argparse.Namespace, quiet: bool) -> Any:
     if not any(cell.devices for cell in log):
         raise SpecError("no cell has used GPU memory yet; '%gpumem on' begins to record them")
-    path = output_path(options.file) if options.file else None
+    path = output_path(expanded(shell, options.file)) if options.file else None
     plot = log.plot()
     if path is not None:
         write_picture(plot, path)

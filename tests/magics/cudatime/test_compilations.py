@@ -24,12 +24,26 @@ def test_a_recompilation_names_its_reason_and_cell(kernel: Callable[..., Kernel]
     assert "compiled" not in k.run("%%cudatime\ndouble(large)").shown
 
 
-def test_a_graph_break_says_why(kernel: Callable[..., Kernel]) -> None:
+def test_a_graph_break_says_why_and_where(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
-    k.run(
-        "import torch\n@torch.compile(backend='eager')\n"
-        "def f(x):\n    print('in')\n    return x * 2"
+    defined = k.run(
+        "import torch\n@torch.compile(backend='eager')\ndef f(x):\n    y = x * 2\n"
+        "    print('in')\n    if y.sum() > 0:\n        y = y + 1\n    return helper(y)\n\n"
+        "def helper(x):\n    for i in range(2):\n        print(i)\n    return x + 1\n"
+        "x = torch.ones(3, device='cuda')\n"
+        "import logging\nfrom torch._dynamo import utils\n"
+        "def levels(names):\n    return {name: logging.getLogger(name).level for name in names}\n"
+        "before = levels([*logging.root.manager.loggerDict])"
     )
-    shown = k.run("%%cudatime\nf(torch.ones(3, device='cuda'))").shown
-    assert "1 graph break: " in shown
-    assert "print" in shown.split("1 graph break: ")[1]
+    cell = f"In[{defined.execution_count}]"
+    shown = k.run("%%cudatime -v timing\nf(x)").shown
+    assert ", with 3 graph breaks" in shown
+    assert f"1 graph break in f ({cell}:5): " in shown
+    assert "print" in shown.split(f"({cell}:5): ")[1].splitlines()[0]
+    assert f"1 graph break in f ({cell}:6): data-dependent branching" in shown
+    assert f"not compiled: helper ({cell}:10), line 12: " in shown
+    assert "\ufffd" not in shown
+    assert k.value("[each.line for each in timing.graph_breaks]") == [5, 6, 12]
+    # What the user has logged and counted is as torch left it, and nothing is shown twice.
+    assert k.value("levels(before) == before and len(utils.graph_break_reasons) == 3")
+    assert "graph break" not in k.run("%%cudatime\nf(x)").shown

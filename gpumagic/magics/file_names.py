@@ -1,0 +1,53 @@
+"""File names on a magic's line, with the notebook's variables as IPython expands them.
+
+IPython expands no line of ``%%cudatime`` and ``%%gpumem``, because code may follow the options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from typing import Any
+
+from gpumagic.errors import SpecError
+from gpumagic.system.text import harmless
+
+#: ``$name``, ``{name}`` or ``{name…}``, as they stay where IPython cannot expand them.
+_VARIABLE = re.compile(r"\$(?P<name>[^\W\d]\w*)|\{(?P<field>[^\W\d]\w*)[^{}]*\}")
+#: More frames than there are: `var_expand` would use the variables of the caller's frame.
+_NO_FRAME = 10**6
+
+
+def expanded(shell: Any, text: str) -> str:
+    """Return a file name with ``$name`` and ``{name}`` replaced by the notebook's variables.
+
+    Raises:
+        SpecError: there is no such variable, or it cannot be expanded.
+    """
+    found: str = shell.var_expand(text, depth=_NO_FRAME)
+    if found == text:  # else ``$$name`` may have become ``$name``
+        check_expanded(text, shell.user_ns)
+    return found
+
+
+def check_expanded(text: str, names: Container[str] = ()) -> None:
+    """Check that no variable was left in a file name, where IPython itself expands the line.
+
+    ``names`` are those of the notebook's variables.
+
+    Raises:
+        SpecError: one was.
+    """
+    left = _VARIABLE.search(text)
+    if left is None:
+        return
+    name, dollar = left["name"] or left["field"], left["name"] is not None
+    literally = f"${left[0]}" if dollar else f"{{{left[0]}}}"
+    if name not in names:
+        hint = f"set {name} first"
+    else:  # of ``$name.json`` IPython takes all for an attribute of the variable
+        hint = f"write {{{name}}}" if dollar else "this expression fails"
+    raise SpecError(
+        f"{harmless(text, 200)!r} names no file: {left[0]!r} cannot be expanded; {hint}, or write "
+        f"{literally} for the characters themselves"
+    )
