@@ -198,6 +198,44 @@ def test_no_room_before_a_cell_which_is_not_run(
     assert cells("uses()").value == 499500.0
 
 
+def test_no_room_and_cells_that_need_none(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any, tmp_path: Path
+) -> None:
+    """They run: what is parked tells its shape, not its content, and definitions run nothing."""
+    cells("from torch import nn\nmodel, host = nn.Linear(3, 4).cuda(), torch.arange(3)")
+    runs = {
+        "x.shape": (1000,),
+        "x.device.type, x.dtype is torch.float32, len(x)": ("cuda", True, 1000),
+        "print('…', type(x), x.shape)": None,
+        "model": None,
+        "type(model)": torch.nn.Linear,
+        "model?": None,
+        "host.sum().item()": 3,
+        "import torch, torch.nn.functional as F": None,
+        "def step(a: torch.Tensor): return model(a) + x": None,
+        "class Net(nn.Module):\n    def forward(self, a): return a + x": None,
+        f"%%writefile {tmp_path}/a.py\nx + 1": None,
+        "%gpumem vars": None,
+        "%gpu ps": None,
+        "y = x": None,
+        "del y": None,
+    }
+    with no_room(cells, torch, virtual_gpu):
+        for source, value in runs.items():
+            ran = cells(source)
+            if value is not None:
+                assert ran.value == value, source
+            assert "not run" not in ran.stdout
+            assert parked(), source
+        for source in ("y = x\ny.sum()", "print(x.shape, x)", "step(3)", "model(x)", "Net()"):
+            assert "the cell was not run" in cells(source, raising=False).stdout
+            assert parked()
+        assert cells("x.grad_fn is None", raising=False).error is not None
+    assert (tmp_path / "a.py").read_text() == "x + 1\n"
+    assert cells("uses()").value == 499500.0
+    cells("del model, host, step, Net, nn, F")
+
+
 def test_no_room_within_a_cell(
     cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any
 ) -> None:
