@@ -27,6 +27,7 @@ _LIBRARIES |= {"cudf", "cuml", "rmm", "cuda", "dgl", "warp"}
 _VISITED = "visited"
 
 NO_OBJECT = "no object of Python leads to it (C++ code or a library holds it)"
+ON_STREAM = f"{NO_OBJECT}, and it was allocated for a stream other than the default"
 TWICE = "two storages share it, as DLPack makes them"
 IN_USE = "C++ code or another library may use it (DLPack, TorchScript, views of complex numbers)"
 LIBRARY = "an object of {} uses it"
@@ -64,9 +65,11 @@ def find_storages(blocks: Blocks) -> FoundStorages:
     with plain_functions():
         search = _Search(blocks)
         search.run()
-        streams = _streams()
+        streams = streams_of_blocks()
         for place, block in enumerate(blocks.all):
             reason = search.why_not(place)
+            if reason == NO_OBJECT and streams.get(block.address):
+                reason = ON_STREAM
             if reason is not None:
                 found.staying.append((place, reason))
                 continue
@@ -79,7 +82,7 @@ def find_storages(blocks: Blocks) -> FoundStorages:
     return found
 
 
-def _streams() -> dict[int, int]:
+def streams_of_blocks() -> dict[int, int]:
     """Return the handle of the stream for which each block was allocated, by its address."""
     found: dict[int, int] = {}
     for segment in torch_cuda.memory_snapshot():
