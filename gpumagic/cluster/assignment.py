@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Claim, ClusterTable, Device, EngineDevices
-from gpumagic.selection.spec import NO_WANTS, Wants, refusal
+from gpumagic.selection.spec import NO_WANTS, Spec, Wants, refusal, resolve
 from gpumagic.system.text import noun
 
 
@@ -66,6 +67,26 @@ def claimed_by_others(table: ClusterTable, specs: Mapping[int, str]) -> tuple[st
                 by = ", ".join(map(str, unit.claims))
                 notes.append(f"GPU {unit.index} of {host} is claimed by {by}")
     return tuple(notes)
+
+
+def named(table: ClusterTable, spec: Spec) -> dict[int, str]:
+    """Return the UUIDs of the devices that a spec names, by engine; without those it does not fit.
+
+    Such an engine says itself what is wrong.
+    """
+    found = {}
+    for each in table:
+        if each.table is not None:
+            with suppress(SpecError, DeviceError):
+                found[each.engine] = ",".join(resolve(spec, each.table))
+    return found
+
+
+def known_pids(table: ClusterTable) -> set[int]:
+    """Return the pids of the engines, and of all whose claims are in the table."""
+    engines = {each.pid for each in table if each.pid is not None}
+    devices = [device for each in table for device in each.table or ()]
+    return engines | {claim.pid for device in devices for claim in device.claims}
 
 
 def by_rank(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,11 +111,17 @@ def prepare() -> Place:
 
 
 def choose(
-    spec: str, restart: bool = False, force: bool = False, claim: bool = True
-) -> tuple[Place, Selection]:
+    spec: str,
+    restart: bool = False,
+    force: bool = False,
+    claim: bool = True,
+    seen: Collection[int] | None = None,
+) -> tuple[Place, Selection, bool]:
     """Select the devices of this engine; with ``restart``, restart it in place if it is too late.
 
-    After the restart the same request is answered again, by the new process.
+    After the restart the same request is answered again, by the new process. With ``seen``, the
+    pids whose claims the choice was made by, also return whether another process has claimed one
+    of the devices before.
     """
     from gpumagic.cluster import engine_restart
     from gpumagic.cuda.process_state import STATE
@@ -124,7 +130,7 @@ def choose(
 
     prepare()
     if engine_restart.just_restarted():
-        return place(), apply.after_restart(parse(spec), claim=claim)
+        return _chosen(apply.after_restart(parse(spec), claim=claim), seen)
     before = STATE.snapshot()
     chosen = apply.choose(parse(spec), claim=claim, restart=restart)
     if chosen.status == "too-late" and restart:
@@ -133,7 +139,15 @@ def choose(
         except BaseException:
             STATE.restore(before)
             raise
-    return place(), chosen
+    return _chosen(chosen, seen)
+
+
+def _chosen(chosen: Selection, seen: Collection[int] | None) -> tuple[Place, Selection, bool]:
+    from gpumagic.cuda.process_state import STATE
+    from gpumagic.selection import claims
+
+    uuids = STATE.choice.claim
+    return place(), chosen, seen is not None and claims.is_claimed_before(uuids, seen)
 
 
 def _shell() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpumagic.cluster import assignment
 from gpumagic.cluster.connection import Cluster
@@ -15,6 +16,8 @@ from gpumagic.system.text import noun
 
 #: Seconds for an engine to select devices, and to restart.
 _SELECT_TIMEOUT, _RESTART_TIMEOUT = 30.0, 90.0
+#: How often ``auto`` chooses again where another process is faster.
+_ROUNDS = 10
 
 
 def devices(
@@ -70,7 +73,8 @@ def choose(
     """Select the same devices on every engine, verified there.
 
     ``auto N`` selects the N devices with the most free memory on all hosts, each for one engine of
-    its host, and those that other processes claim last; the other engines see none. With
+    its host, and those that other processes claim last; the other engines see none. Where another
+    process claims one of them before the engine does, all are chosen again. With
     ``restart``, engines where it is too late restart in place, and lose their variables; ``force``
     lets them lose threads and child processes too.
     With ``claim`` each engine claims its devices in its host's registry.
@@ -81,14 +85,24 @@ def choose(
     """
     parsed = parse(spec)
     chosen = cluster.ids if engines is None else engines
-    specs = dict.fromkeys(chosen, spec)
-    notes: tuple[str, ...] = ()
-    if parsed.kind == "auto":
-        specs = dict.fromkeys(chosen, "off")
+    options = {"restart": restart, "force": force, "claim": claim}
+    if parsed.kind != "auto":
+        specs = dict.fromkeys(chosen, spec)
+        notes: tuple[str, ...] = ()
+        if claim and parsed.kind == "devices":
+            table = devices(cluster, chosen, timeout=timeout or TIMEOUT)
+            notes = assignment.claimed_by_others(table, assignment.named(table, parsed))
+        return _apply(cluster, spec, specs, options, timeout, notes)[0]
+    for _ in range(_ROUNDS):
         table = complete_table(cluster, chosen, timeout or TIMEOUT)
-        specs |= assignment.most_free(table, parsed.count, wants, claims=claim)
+        freest = assignment.most_free(table, parsed.count, wants, claims=claim)
+        specs = {**dict.fromkeys(chosen, "off"), **freest}
         notes = assignment.claimed_by_others(table, specs) if claim else ()
-    return _apply(cluster, spec, specs, restart, force, claim, timeout, notes)
+        seen = {**options, "seen": sorted(assignment.known_pids(table))} if claim else options
+        result, claimed_before = _apply(cluster, spec, specs, seen, timeout, notes)
+        if not claimed_before:
+            break
+    return result
 
 
 def pin(
@@ -125,7 +139,8 @@ def pin(
         pinned = frozenset(uuid for each in other_table for uuid in each.pinned)
     specs = assignment.by_rank(table, per_engine, share=share, taken=pinned)
     notes = assignment.claimed_by_others(table, specs) if claim else ()
-    return _apply(cluster, "pin", specs, restart, force, claim, timeout, notes)
+    options = {"restart": restart, "force": force, "claim": claim}
+    return _apply(cluster, "pin", specs, options, timeout, notes)[0]
 
 
 def complete_table(cluster: Cluster, engines: Sequence[int], timeout: float) -> ClusterTable:
@@ -146,30 +161,38 @@ def _apply(
     cluster: Cluster,
     requested: str,
     specs: Mapping[int, str],
-    restart: bool,
-    force: bool,
-    claim: bool,
+    options: Mapping[str, Any],
     timeout: float | None,
     notes: tuple[str, ...],
-) -> ClusterSelection:
+) -> tuple[ClusterSelection, bool]:
+    """Apply the engines' choices; also return whether another process claims one's devices."""
     replies = call(
         cluster,
         list(specs),
         "choose",
-        {"restart": restart, "force": force, "claim": claim},
+        options,
         each={engine: {"spec": spec} for engine, spec in specs.items()},
-        timeout=timeout or (_RESTART_TIMEOUT if restart else _SELECT_TIMEOUT),
+        timeout=timeout or (_RESTART_TIMEOUT if options["restart"] else _SELECT_TIMEOUT),
     )
-    rows = []
+    rows, claimed_before = [], False
     for engine, reply in replies.items():
         if reply.error is not None:
             rows.append(EngineSelection(engine, error=reply.error))
         else:
-            place, selection = reply.value
+            place, selection, conflict = reply.value
+            claimed_before |= conflict and selection.status != "too-late"
             rows.append(EngineSelection(engine, place.host, place.pid, selection=selection))
     restarted = [e.engine for e in rows if e.selection and e.selection.status == "restarted"]
     if restarted:
         which = f"{noun(len(restarted), 'engine')} {spans(restarted)}"
         lost = "restarted in place: variables and process groups there are gone"
         notes = (*notes, f"{which} {lost}")
-    return ClusterSelection(requested, tuple(rows), notes)
+    unclaimed: dict[str, list[int]] = {}
+    for each in rows:
+        for note in each.selection.notes if each.selection else ():
+            if note.startswith("not claimed"):
+                unclaimed.setdefault(note, []).append(each.engine)
+    notes += tuple(
+        f"{noun(len(of), 'engine')} {spans(of)}: {note}" for note, of in unclaimed.items()
+    )
+    return ClusterSelection(requested, tuple(rows), notes), claimed_before

@@ -18,5 +18,5 @@ Freeing it
 Parking it in host memory
     `parking` (``%gpumem park``), `parkable_storages` (which memory can be parked), `parking_checks`
     (what it is refused for), `host_copies`, `unpark_on_use` (operations without a cell),
-    `code_names` (which cells use none), `idle_parking` (``--after``).
+    `code_names` and `harmless_code` (which cells use none), `idle_parking` (``--after``).
 """

@@ -247,10 +247,11 @@ class Survey:
 
     def _sites(self, rest: Iterable[int]) -> dict[int, tuple[Site, ...]]:
         """Return memory by the line that allocated it, where torch recorded that."""
-        found = ((self.blocks.all[i], self._site(self.blocks.all[i])) for i in rest)
+        found = ((self.blocks.all[i], self.site(self.blocks.all[i])) for i in rest)
         return summed((block, where) for block, where in found if where is not None)
 
-    def _site(self, block: Block) -> str | None:
+    def site(self, block: Block) -> str | None:
+        """Return the line that allocated a block, where torch recorded that."""
         lines = [frame for frame in block.frames if str(frame.get("filename", "")).strip("?")]
         users = [f for f in lines if tracebacks.is_users(f["filename"], self.cell_of)]
         for frame in users or lines[:1]:

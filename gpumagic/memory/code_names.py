@@ -1,19 +1,22 @@
 """Which code certainly uses no GPU memory: its names are looked up, nothing is run.
 
 A cell that names only plain values, functions of Python's own modules and functions of the user's
-that do the same, leaves parked memory in the host. Unknown names may use it.
+that do the same, leaves parked memory in the host. Unknown names may use it. What is harmless
+whatever it names was removed before (`gpumagic.memory.harmless_code`).
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
 import dis
 import sys
 import types
+import warnings
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
+from gpumagic.memory import code_values
+from gpumagic.memory.harmless_code import HarmlessCode
 from gpumagic.system import introspection
 
 #: Of Python's own modules: those that give access to any object of the process, or run any code.
@@ -42,15 +45,21 @@ _UNSAFE_FUNCTIONS = {
     *("eval", "exec", "compile", "__import__", "globals", "locals", "vars", "dir", "getattr"),
     *("setattr", "delattr", "hasattr", "breakpoint", "input", "help"),
 }
-#: Magics of IPython's that use no tensor.
-_LINE_MAGICS = {"pwd", "cd", "ls", "env", "pip", "conda", "config", "who"}
-_LINE_MAGICS |= {"load_ext", "unload_ext", "reload_ext"}
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...))
+#: Attributes that may lead from a tensor in host memory to the GPU.
+_UNSAFE_ATTRIBUTES = {"cuda", "to", "backward", "pin_memory", "new_tensor", "new_empty"}
+_UNSAFE_ATTRIBUTES |= {"new_zeros", "new_ones", "new_full", "share_memory_"}
+_SPECIAL_ATTRIBUTES = {
+    "__name__",
+    "__qualname__",
+    "__module__",
+    "__doc__",
+    "__version__",
+    "__file__",
+}
 _CONTAINERS = (list, tuple, set, frozenset)
 #: The most values of containers that are checked.
 _MOST = 10_000
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
-_DELETES = {"DELETE_NAME", "DELETE_GLOBAL"}
 
 
 def uses_no_gpu_memory(source: str, names: Mapping[str, Any], *, verbs: Collection[str]) -> bool:
@@ -59,83 +68,72 @@ def uses_no_gpu_memory(source: str, names: Mapping[str, Any], *, verbs: Collecti
     ``source`` is Python, as IPython has transformed the cell; ``verbs`` are those of ``%gpumem``,
     which use none.
     """
-    try:
-        tree = _WithoutMagics(verbs).visit(ast.parse(source))
-        code = compile(
-            ast.fix_missing_locations(tree), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        )
-    except (SyntaxError, ValueError, RecursionError):  # the cell does not run
-        return True
-    return _Lookup(names).allows(code)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cell itself shows them
+        try:
+            tree = ast.parse(source)
+            _compiled(tree)
+        except (SyntaxError, ValueError, RecursionError):  # the cell does not run
+            return True
+        try:
+            return _Lookup(names, HarmlessCode(tree, names, verbs)).allows_cell(tree)
+        except RecursionError:
+            return False
 
 
-class _WithoutMagics(ast.NodeTransformer):
-    """Replaces calls of magics and of the system's commands that use no tensor."""
-
-    def __init__(self, verbs: Collection[str]) -> None:
-        self._verbs = verbs
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        function = node.func
-        if not isinstance(function, ast.Attribute) or ast.unparse(function.value) != (
-            "get_ipython()"
-        ):
-            return self.generic_visit(node)
-        texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
-        known = function.attr in ("system", "getoutput", "getoutput_detect")
-        if function.attr == "run_line_magic" and len(texts) == len(node.args) == 2:
-            name, words = texts[0], str(texts[1]).split() or [""]
-            # %gpu --keep too: a restart writes what is parked as it is.
-            known = name in (*_LINE_MAGICS, "gpu") or (
-                name == "gpumem" and words[0] in ("", *self._verbs)
-            )
-        return ast.Constant(None) if known else self.generic_visit(node)
+def _compiled(tree: ast.Module) -> types.CodeType:
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    # Not with this module's own imports from __future__: annotations are evaluated.
+    return cast(types.CodeType, compile(tree, "<cell>", "exec", flags, dont_inherit=True))
 
 
 class _Lookup:
     """Looks up the names of code, and of the functions that they name."""
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, names: Mapping[str, Any], harmless: HarmlessCode) -> None:
         self._names = names
+        self._harmless = harmless
         self._seen: set[int] = set()
         self._values = 0
 
-    def allows(self, code: types.CodeType, names: Mapping[str, Any] | None = None) -> bool:
-        """Return whether all that the code names uses no tensor."""
-        space = self._names if names is None else names
-        assigned: set[str] = set()
-        for each in _nested(code):
-            instructions = list(dis.get_instructions(each))
-            assigned.update(str(i.argval) for i in instructions if i.opname.startswith("STORE_"))
-            for instruction in instructions:
-                if not self._allows(instruction, space, assigned):
-                    return False
-        return True
+    def allows_cell(self, tree: ast.Module) -> bool:
+        """Return whether all that a cell names, and uses, uses no tensor."""
+        return self._allows_code(_compiled(self._harmless.rest(tree.body, runs=False)))
 
-    def _allows(
-        self, instruction: dis.Instruction, space: Mapping[str, Any], assigned: set[str]
-    ) -> bool:
+    def _allows_code(self, code: types.CodeType) -> bool:
+        return all(
+            self._allows(instruction)
+            for each in _nested(code)
+            for instruction in dis.get_instructions(each)
+        )
+
+    def _allows(self, instruction: dis.Instruction) -> bool:
         name, operation = str(instruction.argval), instruction.opname
         if operation in _LOADS:
-            if name in space:
-                return self._is_plain(space[name])
-            if hasattr(builtins, name):
-                return name not in _UNSAFE_FUNCTIONS
-            return True  # assigned by the cell, from what it may use; or a NameError
+            return self._allows_name(name)
         if operation == "IMPORT_NAME":
             return _is_known_module(name)
-        if operation in _DELETES:
-            return True
         if operation.startswith("LOAD_") and ("ATTR" in operation or "METHOD" in operation):
-            return not name.startswith("__")
+            special = name.startswith("__") and name not in _SPECIAL_ATTRIBUTES
+            return not special and name not in _UNSAFE_ATTRIBUTES
         return True
+
+    def _allows_name(self, name: str) -> bool:
+        # What the cell gives the name, and what had it before: a function may use either.
+        given = self._harmless.deferred.pop(name, [])
+        if given and not self._allows_code(_compiled(self._harmless.rest(given, runs=True))):
+            return False
+        if name in self._names:
+            return self._is_plain(self._names[name])
+        # Any other is assigned by the cell, from what it may use; or a NameError.
+        return name not in _UNSAFE_FUNCTIONS
 
     def _is_plain(self, value: Any) -> bool:
         self._values += 1
         kind = type(value)
         if self._values > _MOST:
             return False
-        if any(kind is plain for plain in _PLAIN):
+        if code_values.is_constant(value):
             return True
         if id(value) in self._seen:
             return True
@@ -153,6 +151,8 @@ class _Lookup:
             return type(owner) is types.ModuleType and self._is_plain(owner)
         if kind is type:
             return _is_known_module(introspection.module_of(value))
+        if code_values.is_tensor(value):
+            return code_values.is_plain_host_tensor(value)
         numpy = sys.modules.get("numpy")
         if numpy is not None and kind is introspection.module_attributes(numpy).get("ndarray"):
             return not introspection.slot(value, "dtype").hasobject
@@ -166,7 +166,7 @@ class _Lookup:
             inside += [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:  # a cell that is not filled yet
             return False
-        return all(map(self._is_plain, inside)) and self.allows(function.__code__)
+        return all(map(self._is_plain, inside)) and self._allows_code(function.__code__)
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -24,9 +24,10 @@ from gpumagic.system import introspection
 _LIBRARIES = {"cupy", "cupyx", "numba", "numba_cuda", "pycuda", "jax", "jaxlib", "tensorflow"}
 _LIBRARIES |= {"cudf", "cuml", "rmm", "cuda", "dgl", "warp"}
 
-_VISITED, _GRAPH = "visited", "graph"
+_VISITED = "visited"
 
 NO_OBJECT = "no object of Python leads to it (C++ code or a library holds it)"
+ON_STREAM = f"{NO_OBJECT}, and it was allocated for a stream other than the default"
 TWICE = "two storages share it, as DLPack makes them"
 IN_USE = "C++ code or another library may use it (DLPack, TorchScript, views of complex numbers)"
 LIBRARY = "an object of {} uses it"
@@ -56,8 +57,6 @@ class FoundStorages:
     parkable: list[ParkableStorage] = field(default_factory=list)
     #: The block's place in ``blocks.all``, and why it stays.
     staying: list[tuple[int, str]] = field(default_factory=list)
-    #: The number of captured CUDA graphs.
-    graphs: int = 0
 
 
 def find_storages(blocks: Blocks) -> FoundStorages:
@@ -66,10 +65,11 @@ def find_storages(blocks: Blocks) -> FoundStorages:
     with plain_functions():
         search = _Search(blocks)
         search.run()
-        found.graphs = search.graphs
-        streams = _streams()
+        streams = streams_of_blocks()
         for place, block in enumerate(blocks.all):
             reason = search.why_not(place)
+            if reason == NO_OBJECT and streams.get(block.address):
+                reason = ON_STREAM
             if reason is not None:
                 found.staying.append((place, reason))
                 continue
@@ -82,7 +82,7 @@ def find_storages(blocks: Blocks) -> FoundStorages:
     return found
 
 
-def _streams() -> dict[int, int]:
+def streams_of_blocks() -> dict[int, int]:
     """Return the handle of the stream for which each block was allocated, by its address."""
     found: dict[int, int] = {}
     for segment in torch_cuda.memory_snapshot():
@@ -105,8 +105,6 @@ class _Search:
         self._view_base = introspection.find(base, "_base").__get__
         #: By `id`: every object that was visited, which keeps it alive.
         self._seen: dict[int, Any] = {}
-        #: The number of captured CUDA graphs.
-        self.graphs = 0
         #: By place of a block, its storages.
         self.of_block: dict[int, list[Any]] = {}
         #: By the storage's address: its tensors, by `id`.
@@ -131,8 +129,6 @@ class _Search:
             role = known[1]
             if role == _VISITED:
                 pending.append(thing)
-            elif role == _GRAPH:
-                self.graphs += 1
             elif role:
                 self._note_library(thing, role)
         while pending:
@@ -141,8 +137,6 @@ class _Search:
     def _role(self, kind: type) -> str:
         """Return what objects of a type are here; "" for nothing."""
         torch = self._torch
-        if introspection.derives(kind, torch.cuda.CUDAGraph):
-            return _GRAPH
         bases = (torch.Tensor, torch.UntypedStorage, torch.nn.Module)
         if introspection.derives(kind, *bases) or self._rules.is_node(kind):
             return _VISITED

@@ -31,9 +31,10 @@ from gpumagic.memory.host_copies import HostCopies
 from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
 from gpumagic.memory.parking_errors import NoRoomError, is_out_of_memory, not_enough_memory
 from gpumagic.memory.report import memory_report
+from gpumagic.memory.staying_memory import staying_memory, unused_parts
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
-from gpumagic.results.parking import DeviceParking, ParkedMemory, StayingMemory, Unparked
+from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
 from gpumagic.system import text
 
 _Progress = Callable[[float], None]
@@ -125,12 +126,12 @@ class Parking:
                 return ParkedMemory(notes=("This process has not used a GPU.",))
             parking_checks.check_process(shell)
             with self._no_references():
-                result = self._park(ordinals, progress or (lambda done: None))
+                result = self._park(ordinals, shell, progress or (lambda done: None))
         if result.storages and self.when_changed is not None:
             self.when_changed(True)
         return result
 
-    def _park(self, ordinals: tuple[int, ...], progress: _Progress) -> ParkedMemory:
+    def _park(self, ordinals: tuple[int, ...], shell: Any, progress: _Progress) -> ParkedMemory:
         began = time.perf_counter()
         for ordinal in ordinals:
             torch_cuda.synchronize(ordinal)
@@ -142,7 +143,7 @@ class Parking:
         parking_checks.check_storages(found)
         total = sum(each.nbytes for each in chosen)
         pinned = parking_checks.check_host(total)
-        account = _account(found)
+        sizes, stays = _sizes(found), staying_memory(found, shell)
         copying, searching = 0.0, time.perf_counter() - began
         if chosen:
             with plain_functions():
@@ -156,15 +157,15 @@ class Parking:
         del chosen
         torch_cuda.empty_cache()
         outside = {i: memory.outside for i, memory in memory_report().devices.items()}
-        devices = {}
-        for ordinal, (parked_bytes, stays) in account.items():
+        devices, unused = {}, unused_parts()
+        for ordinal, parked_bytes in sizes.items():
             allocated, reserved = before[ordinal]
             left = found.blocks.allocated[ordinal]
             now = torch_cuda.memory_held(ordinal)
             if allocated or reserved:
                 devices[ordinal] = DeviceParking(
-                    *(left, parked_bytes, stays, allocated - left, reserved),
-                    *(*now, outside.get(ordinal)),
+                    *(left, parked_bytes, stays[ordinal], allocated - left, reserved),
+                    *(*now, unused.get(ordinal, 0), outside.get(ordinal)),
                 )
         used = self._copies is not None and self._copies.pinned
         return ParkedMemory(devices, total, number, copying, searching, used)
@@ -337,22 +338,12 @@ def _copied(
     return parked
 
 
-def _account(found: FoundStorages) -> dict[int, tuple[int, tuple[StayingMemory, ...]]]:
-    """Return by CUDA ordinal what is parked, and what stays for which reason."""
+def _sizes(found: FoundStorages) -> dict[int, int]:
+    """Return by CUDA ordinal the bytes that are parked, as the allocator counts them."""
     parked = dict.fromkeys(found.blocks.allocated, 0)
     for each in found.parkable:
         parked[each.device] += each.size
-    stays: dict[int, dict[str, list[int]]] = {ordinal: {} for ordinal in parked}
-    for place, reason in found.staying:
-        block = found.blocks.all[place]
-        stays[block.device].setdefault(reason, []).append(block.size)
-    return {
-        ordinal: (
-            size,
-            tuple(StayingMemory(r, sum(s), len(s)) for r, s in stays[ordinal].items()),
-        )
-        for ordinal, size in parked.items()
-    }
+    return parked
 
 
 #: The one of this process.

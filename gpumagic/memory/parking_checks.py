@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import graph_capture, storages, torch_cuda
+from gpumagic.cuda import graph_capture, private_pools, storages, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.other_references import other_threads
 from gpumagic.memory.parkable_storages import FoundStorages
+from gpumagic.memory.snapshot import read_segments
 from gpumagic.render.units import bytes_
 from gpumagic.system import host_memory
 
@@ -19,6 +21,7 @@ _LEFT = 0.05
 #: Pinned memory cannot be swapped: no more than this part of what is available.
 _PINNED = 0.5
 _GRAPH = "a CUDA graph is captured, and its addresses are fixed; delete it first"
+_POOL = "a torch.cuda.MemPool holds memory; delete it first"
 
 
 def refuse(reason: str) -> DeviceError:
@@ -53,12 +56,13 @@ def check_process(shell: Any = None) -> None:
 def _check_graphs() -> None:
     if graph_capture.under_way(torch_cuda.contexts()):
         raise refuse("a CUDA graph is being captured; park after it")
-    for segment in torch_cuda.memory_snapshot():
-        graph, pool = segment.get("segment_pool_id", (0, 0))
-        if graph:
+    if private_pools.captured_graphs():
+        gc.collect()  # one that the user has deleted may be in a cycle
+        if private_pools.captured_graphs():
             raise refuse(_GRAPH)
-        if pool:
-            raise refuse("a torch.cuda.MemPool holds memory; delete it first")
+    for device, pool in {(each.device, each.pool) for each in read_segments() if each.private}:
+        if private_pools.is_used(device, pool):
+            raise refuse(_GRAPH if pool[0] else _POOL)
 
 
 def _check_nccl() -> None:
@@ -104,13 +108,11 @@ def _is_torchs(frame: Any) -> bool:
 
 
 def check_storages(found: FoundStorages) -> None:
-    """Refuse captured graphs, and storages that another process uses.
+    """Refuse storages that another process uses.
 
     Raises:
         DeviceError: there is one.
     """
-    if found.graphs:
-        raise refuse(_GRAPH)
     shared = storages.shared_with_processes()
     if any(each.storage._cdata in shared for each in found.parkable):
         raise refuse("another process uses tensors of this one (torch.multiprocessing); end it")

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
 from gpumagic.render.units import bytes_, seconds
 from gpumagic.results.base import Result
-from gpumagic.system.text import noun
+from gpumagic.system.text import listed, noun
+
+#: The most names of what stays that are shown for one reason.
+_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,10 @@ class StayingMemory:
 
     reason: str
     size: int
+    #: Of the allocator's blocks.
     number: int
+    #: The variables that lead to it, or the lines that allocated it; the largest first.
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class DeviceParking:
     reserved_before: int = 0
     allocated_after: int = 0
     reserved_after: int = 0
+    #: Reserved, and free: the rest of the segments in which something stays.
+    unused_after: int = 0
     #: Held by this process outside torch's allocator (CUDA context, libraries); None if unknown.
     outside: int | None = None
 
@@ -80,11 +88,16 @@ class ParkedMemory(Result):
         return [Grid(columns, rows), *self._stays(), *dim_lines((text, *self.notes))]
 
     def _stays(self) -> list[Block]:
-        return [
-            Line.of(f"cuda:{ordinal}: {bytes_(each.size)} stay: {each.reason}", "warn")
-            for ordinal, device in self.devices.items()
-            for each in device.stays
-        ]
+        lines: list[Block] = []
+        for ordinal, device in self.devices.items():
+            for each in device.stays:
+                names = f" ({listed(each.names, _NAMES)})" if each.names else ""
+                text = f"cuda:{ordinal}: {bytes_(each.size)} stay{names}: {each.reason}"
+                lines.append(Line.of(text, "warn"))
+            if device.unused_after:
+                rest = f"{bytes_(device.unused_after)} stay reserved: the rest of the segments"
+                lines += dim_lines((f"cuda:{ordinal}: {rest} in which that is",))
+        return lines
 
     def __repr__(self) -> str:
         return f"<ParkedMemory: {self.copied} B>"

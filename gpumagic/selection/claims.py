@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -186,6 +186,27 @@ def _chosen_again(
         registration().publish(folder, chosen)
         time.sleep(0.01)
     return chosen, others, error
+
+
+def is_claimed_before(uuids: Sequence[str], seen: Collection[int]) -> bool:
+    """Return whether another process has claimed one of these GPUs before this one has.
+
+    Of two that choose at the same time, and do not hold the common lock, that one chooses again
+    which has published its claim later. ``seen`` are the pids whose claims it knew of.
+    """
+    try:
+        with open_folder() as folder:
+            found = folder.read()
+            me = next((each for each in found if _is_own(each, folder)), None)
+            others = [each for each in found if not _is_own(each, folder)]
+    except ClaimError:
+        return False
+    return me is not None and any(
+        not {*uuids}.isdisjoint(each.entry.uuids)
+        and each.entry.pid not in seen
+        and _key(each) < _key(me)
+        for each in others
+    )
 
 
 def _has_conflict(chosen: Sequence[str], me: Found, seen: Claims, now: Claims) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
+from gpumagic.cluster import assignment, connection, selection
 from gpumagic.results import (
     ClusterSelection,
     ClusterTable,
@@ -218,6 +221,87 @@ def test_auto_leaves_what_other_kernels_claim_for_last(two_engines: Cluster, run
         pinned = run(two_engines, "%gpu pin -t 0 -o -q").value
         assert [note.partition(" of ")[0] for note in pinned.notes] == ["GPU 0"]
         assert pinned.notes[0].endswith(f" is claimed by process {pid}")
+
+
+def test_a_named_gpu_that_another_kernel_claims_is_said(two_engines: Cluster, run: Run) -> None:
+    """But not the claims of the engines that choose."""
+    table = run(two_engines, "%gpu cluster -o -q").value[0].table
+    with claimed_by_another(table[1].uuid) as pid:
+        chosen = run(two_engines, "%gpu 0,1 --cluster -o -q").value
+        (note,) = chosen.notes
+        assert note.startswith("GPU 1 of ")
+        assert note.endswith(f" is claimed by process {pid}")
+        assert note in str(chosen)
+        assert run(two_engines, "%gpu 0 --cluster -o -q").value.notes == ()
+        assert run(two_engines, "%gpu 1 --cluster --no-claim -o -q").value.notes == ()
+        # Of the engines that are not asked, too: they are other processes.
+        run(two_engines, "%gpu 3 --cluster -t 0 -q")
+        (note,) = run(two_engines, "%gpu 3 --cluster -t 1 -o -q").value.notes
+        assert note.endswith(f" is claimed by process {two_engines.engines[0].pid}")
+
+
+def test_auto_chooses_again_where_another_kernel_was_faster(
+    two_engines: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process claims both GPUs after they were chosen, and before the engines claim them."""
+    most_free, others, rounds = assignment.most_free, ExitStack(), []
+
+    def chosen_and_claimed(*arguments: Any, **options: Any) -> dict[int, str]:
+        chosen = most_free(*arguments, **options)
+        rounds.append(sorted(chosen.values()))
+        if len(rounds) == 1:
+            others.enter_context(claimed_by_another(*rounds[0]))
+        return chosen
+
+    monkeypatch.setattr(assignment, "most_free", chosen_and_claimed)
+    with others:
+        chosen = run(two_engines, "%gpu auto 2 --cluster -o -q").value
+        assert len(rounds) == 2
+        uuids = sorted(d.uuid for each in chosen for d in each.selection.devices)
+        assert uuids == rounds[1]
+        assert {*rounds[0]}.isdisjoint(uuids)
+        assert chosen.notes == ()
+        # What it knows of is no reason to choose again.
+        assert run(two_engines, "%gpu auto 2 --cluster -o -q").value.notes == ()
+        assert len(rounds) == 3
+        run(two_engines, "%gpu auto 2 --cluster --no-claim -q")
+        assert len(rounds) == 4
+
+
+def test_two_clusters_that_choose_at_once_share_no_gpu(
+    cluster_of: Callable[..., Cluster], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read the devices before either claims any."""
+    claims = tmp_path / "claims"
+    claims.mkdir()
+    env = [{"GPUMAGIC_CLAIMS": str(claims)}] * 2
+    scenario = Scenario(devices=[GPU()] * 4)
+    clusters = [cluster_of(2, scenario, env) for _ in range(2)]
+    both_have_read, read = threading.Barrier(2, timeout=60), selection.complete_table
+    tables: list[int] = []
+
+    def read_together(cluster: Any, *arguments: Any) -> Any:
+        table = read(cluster, *arguments)
+        tables.append(id(cluster))
+        if tables.count(id(cluster)) == 1:
+            both_have_read.wait()
+        return table
+
+    monkeypatch.setattr(selection, "complete_table", read_together)
+    connected = [connection.Cluster(each.client, "a client") for each in clusters]
+    found: dict[int, Any] = {}
+
+    def choose(number: int) -> None:
+        found[number] = selection.choose(connected[number], "auto 2")
+
+    threads = [threading.Thread(target=choose, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    uuids = [d.uuid for chosen in found.values() for e in chosen for d in e.selection.devices]
+    assert len(uuids) == len({*uuids}) == 4
+    assert len(tables) > 2
 
 
 def test_too_late_is_named(two_engines: Cluster, run: Run) -> None:

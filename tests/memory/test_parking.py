@@ -406,19 +406,80 @@ def test_refused_while_a_thread_of_the_users_runs(torch: Any) -> None:
         thread.join()
 
 
-def test_refused_with_a_captured_graph(torch: Any) -> None:
+def captured(torch: Any, pool: Any = None) -> tuple[Any, Any]:
+    """A graph, and the tensor that it writes to, in its own pool."""
     graph = torch.cuda.CUDAGraph()
+    inputs = torch.ones(2 * MIB).to("cuda")
+    with torch.cuda.graph(graph, pool=pool):
+        scratch = inputs * 2  # its memory stays in the pool
+        outputs = scratch[:MIB] + 1
+    del scratch
+    return graph, outputs
+
+
+@pytest.mark.parametrize("in_shared_pool", [False, True])
+def test_refused_with_a_captured_graph_until_it_is_deleted(
+    torch: Any, in_shared_pool: bool
+) -> None:
+    """Then the pool's cache goes back to the device, and a tensor that lies in it is parked."""
+    pool = torch.cuda.graph_pool_handle() if in_shared_pool else None
+    first, outputs = captured(torch, pool)
+    second = captured(torch, pool)[0]
+    outputs.copy_(torch.arange(float(MIB)))
+    refused(torch, "a CUDA graph is captured")
+    first.reset()
+    del first
+    refused(torch, "a CUDA graph is captured")
+    cycle = [second]
+    cycle.append(cycle)
+    del second, cycle
+    parked = PARKING.park().devices[0]
+    assert parked.parked == parked.allocated_before == 4 * MIB
+    assert parked.reserved_before >= 12 * MIB
+    assert (parked.stays, parked.reserved_after) == ((), 0)
+    PARKING.bring_back()
+    assert torch.equal(outputs.cpu(), torch.arange(float(MIB)))
+
+
+def test_refused_with_a_graph_without_memory_of_its_own(torch: Any) -> None:
+    """The addresses in it are those of other tensors. One that captured nothing has none."""
+    tensor, graph = torch.ones(MIB).to("cuda"), torch.cuda.CUDAGraph()
+    PARKING.park()
+    PARKING.bring_back()
+    with torch.cuda.graph(graph):
+        tensor.add_(1)
     refused(torch, "a CUDA graph is captured")
     del graph
+    assert PARKING.park().devices[0].reserved_after == 0
+    with pytest.raises(RuntimeError, match="parked in host memory"):
+        tensor.data_ptr()
+
+
+def test_refused_with_a_graph_that_no_object_of_python_shows(torch: Any) -> None:
+    """As C++ code holds them: Python's collector does not list this one."""
+    graph, stream = torch._C._CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=None, capture_error_mode="global")
+        tensor = torch.zeros(MIB, device="cuda")
+        graph.capture_end()
+    refused(torch, "a CUDA graph is captured")
+    graph.reset()
+    assert PARKING.park().devices[0].reserved_after == 0
+    with pytest.raises(RuntimeError, match="parked in host memory"):
+        tensor.data_ptr()
 
 
 def test_refused_with_a_pool_of_the_users(torch: Any) -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.ones(MIB).to("cuda")
+        refused(torch, "MemPool")
     refused(torch, "MemPool")
-    del tensor, pool
-    torch.cuda.empty_cache()
+    assert pool.use_count() == 1
+    del pool
+    assert PARKING.park().devices[0].reserved_after == 0
+    PARKING.bring_back()
+    assert bool((tensor.cpu() == 1).all())
 
 
 def test_refused_within_a_mode(torch: Any) -> None:

@@ -66,8 +66,8 @@ def _device_table() -> Result:
 
 
 def _parked() -> Result:
-    stays = (StayingMemory("a captured CUDA graph uses it", GIB, 2),)
-    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB // 2)
+    stays = (StayingMemory("an object of cupy uses it", GIB, 2, ("a", "model")),)
+    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB, GIB // 2)
     return ParkedMemory({0: device}, 3 * GIB, 7, 2.0, True)
 
 

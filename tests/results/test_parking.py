@@ -8,14 +8,15 @@ GIB = 2**30
 
 
 def test_what_is_parked_and_what_stays() -> None:
-    stays = (StayingMemory("a captured CUDA graph uses it", GIB, 2),)
-    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB // 2)
+    stays = (StayingMemory("an object of cupy uses it", GIB, 2, ("a", "model")),)
+    device = DeviceParking(4 * GIB, 3 * GIB, stays, 0, 5 * GIB, GIB, 2 * GIB, GIB, GIB // 2)
     parked = ParkedMemory({0: device}, 3 * GIB, 7, 2.0, 0.25, True)
     lines = str(parked).splitlines()
     assert lines[2].split()[:3] == ["cuda:0", "3.00", "GiB"]
     assert "5.00 GiB → 2.00 GiB" in lines[2]
     text = " ".join(lines)
-    assert "cuda:0: 1.00 GiB stay: a captured CUDA graph uses it" in text
+    assert "cuda:0: 1.00 GiB stay (a, model): an object of cupy uses it" in text
+    assert "cuda:0: 1.00 GiB stay reserved: the rest of the segments in which that is" in text
     assert (
         "3.00 GiB in pinned host memory, copied in 2.00 s (1.50 GiB/s), and found in 250 ms" in text
     )

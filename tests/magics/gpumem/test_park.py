@@ -18,6 +18,7 @@ from gpumagic.cuda.storages import PARKED
 from gpumagic.magics.gpumem.park import _exact, _where
 from gpumagic.magics.progress import Progress
 from gpumagic.memory.host_copies import HostCopies
+from gpumagic.memory.parkable_storages import IN_USE, NO_OBJECT, ON_STREAM
 from gpumagic.memory.parking import PARKING
 from tests.support.kernels import PATIENCE
 from tests.support.parking import needs_parking
@@ -162,6 +163,42 @@ def test_unpark(cells: Callable[..., Any]) -> None:
     assert not parked()
 
 
+def test_what_stays_is_named_and_adds_up(
+    cells: Callable[..., Any], torch: Any, with_stacks: None
+) -> None:
+    """By its variables; without any by the line that allocated it, else by what it is."""
+    allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
+    stream = torch.cuda.Stream()
+    cells(
+        "shared = [torch.ones(2**18 * (1 + i)).cuda() for i in range(2)]\n"
+        "capsules = [torch.utils.dlpack.to_dlpack(each) for each in shared]\n"
+        "exported = torch.ones(2**20).cuda()\n"
+        "capsules.append(torch.utils.dlpack.to_dlpack(exported))"
+    )
+    hidden = [allocate(MIB, 0), allocate(3 * MIB, stream.cuda_stream)]
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=100)
+    cells("made = torch._C._cuda_cudaCachingAllocator_raw_alloc(2**21, 0)")
+    torch.cuda.memory._record_memory_history(enabled=None)
+    parked = cells("p = %gpumem park -o\np")
+    device = parked.value.devices[0]
+    stays = {each.reason: (each.names, each.size, each.number) for each in device.stays}
+    assert stays.pop(IN_USE) == (("exported", "shared"), 7 * MIB, 3)
+    ((line,), *sizes) = stays.pop(NO_OBJECT)
+    assert line.startswith("allocated at In[")
+    assert sizes == [3 * MIB, 2]
+    assert stays == {ON_STREAM: ((), 3 * MIB, 1)}
+    assert "cuda:0: 7.00 MiB stay (exported, shared): C++ code or another" in parked.text
+    total = sum(each.size for each in device.stays)
+    assert device.parked + total == device.allocated_before
+    assert device.allocated_after == total == torch.cuda.memory_allocated(0)
+    assert device.unused_after > 0
+    assert device.reserved_after == total + device.unused_after == torch.cuda.memory_reserved(0)
+    cells("%gpumem unpark -q")
+    for each in (*hidden, cells("made").value):
+        torch._C._cuda_cudaCachingAllocator_raw_delete(each)
+    cells("del shared, capsules, exported, made, p")
+
+
 @contextmanager
 def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator[None]:
     """256 MiB and ``x`` are parked, and another process has taken the memory."""
@@ -196,6 +233,44 @@ def test_no_room_before_a_cell_which_is_not_run(
         assert cells("plain(1)").value == 4
         assert ip.ast_transformers == []
     assert cells("uses()").value == 499500.0
+
+
+def test_no_room_and_cells_that_need_none(
+    cells: Callable[..., Any], ip: Any, torch: Any, virtual_gpu: Any, tmp_path: Path
+) -> None:
+    """They run: what is parked tells its shape, not its content, and definitions run nothing."""
+    cells("from torch import nn\nmodel, host = nn.Linear(3, 4).cuda(), torch.arange(3)")
+    runs = {
+        "x.shape": (1000,),
+        "x.device.type, x.dtype is torch.float32, len(x)": ("cuda", True, 1000),
+        "print('…', type(x), x.shape)": None,
+        "model": None,
+        "type(model)": torch.nn.Linear,
+        "model?": None,
+        "host.sum().item()": 3,
+        "import torch, torch.nn.functional as F": None,
+        "def step(a: torch.Tensor): return model(a) + x": None,
+        "class Net(nn.Module):\n    def forward(self, a): return a + x": None,
+        f"%%writefile {tmp_path}/a.py\nx + 1": None,
+        "%gpumem vars": None,
+        "%gpu ps": None,
+        "y = x": None,
+        "del y": None,
+    }
+    with no_room(cells, torch, virtual_gpu):
+        for source, value in runs.items():
+            ran = cells(source)
+            if value is not None:
+                assert ran.value == value, source
+            assert "not run" not in ran.stdout
+            assert parked(), source
+        for source in ("y = x\ny.sum()", "print(x.shape, x)", "step(3)", "model(x)", "Net()"):
+            assert "the cell was not run" in cells(source, raising=False).stdout
+            assert parked()
+        assert cells("x.grad_fn is None", raising=False).error is not None
+    assert (tmp_path / "a.py").read_text() == "x + 1\n"
+    assert cells("uses()").value == 499500.0
+    cells("del model, host, step, Net, nn, F")
 
 
 def test_no_room_within_a_cell(
@@ -253,7 +328,7 @@ def test_no_room_to_unload(cells: Callable[..., Any], torch: Any, virtual_gpu: A
 
 
 def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
-    cells("g = torch.cuda.CUDAGraph()")
+    cells("g = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g): x.add_(0)")
     ran = cells("%gpumem park", raising=False)
     assert "nothing was parked: a CUDA graph is captured" in f"{ran.error}{ran.stderr}"
     cells("del g")
@@ -355,7 +430,7 @@ def test_an_interrupt_says_where_the_memory_is(
         patch.setattr(PARKING, "_bring_back", interrupted)
         with pytest.raises(UsageError, match="interrupted; the memory is parked"):
             run_cell("%gpumem unpark")
-        ran = run_cell("shape = x.shape", raising=False)
+        ran = run_cell("total = x.sum()", raising=False)
         assert ran.stdout == (
             "%gpumem: the cell was not run: interrupted; the memory is parked; %gpumem unpark "
             "brings it back\n"
