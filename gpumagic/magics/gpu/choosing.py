@@ -8,14 +8,35 @@ from typing import Any
 
 from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError, RestartError
+from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
+from gpumagic.magics.argument_types import percentage, size
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, restarting, saved_choice
+from gpumagic.magics.gpu.options import is_auto
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
 from gpumagic.selection.spec import Spec, Wants
+
+
+def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
+    """Return what ``auto`` requires of a device, by the options or by the configuration.
+
+    Raises:
+        SpecError: a configured value is not valid.
+    """
+    if not is_auto(spec):
+        return Wants()
+    try:
+        min_free, max_util = options.min_free, options.max_util
+        if min_free is None and magics.min_free:
+            min_free = size(magics.min_free)
+        if max_util is None and magics.max_util:
+            max_util = percentage(magics.max_util)
+    except argparse.ArgumentTypeError as error:
+        raise SpecError(f"%config GpuMagic: {error}") from None
+    return Wants(min_free=min_free, max_util=max_util, idle=options.idle)
 
 
 def choose_for_kernel(
