@@ -68,7 +68,7 @@ def choose_for_kernel(
             if isinstance(failure, KeyboardInterrupt):
                 raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
-    warn(chosen)
+    warn(chosen, shown=not (options.quiet or silent))
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
@@ -144,7 +144,12 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
     return bool(of(shell).magics.claim) and not options.no_claim
 
 
-def warn(chosen: Selection) -> None:
-    """Warn in a line if the choice is too late: the result has the reason and what helps."""
-    if chosen.status == "too-late":
+def warn(chosen: Selection, *, shown: bool) -> None:
+    """Warn in a line if the choice is too late; a result that is ``shown`` says why, once."""
+    if chosen.status != "too-late":
+        return
+    if not shown:
         output.warn(str(chosen.problem or chosen.message))
+        return
+    known = "verified" if chosen.cuda_initialized is None else "in effect in this process"
+    output.warn(f"the choice '{chosen.requested}' is not {known}: see below")
