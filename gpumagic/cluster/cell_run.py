@@ -17,6 +17,7 @@ from gpumagic.cluster import rpc
 from gpumagic.cluster.cell_plan import CellPlan
 from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import IN_GROUP, PAYLOAD, Place
+from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
 from gpumagic.results import CudaTiming, MemoryDelta
 
@@ -26,7 +27,7 @@ _CHECK_PERIOD, _FAILED_CHECKS = 5.0, 6
 #: Seconds for engines to end their cell after an interrupt, and for the last of the output.
 _INTERRUPT_TIMEOUT, _OUTPUT_TIMEOUT = 5.0, 1.0
 #: Seconds for an engine to begin, and to send a result that its reply could not carry.
-_BEGIN_TIMEOUT, _FETCH_TIMEOUT = rpc.TIMEOUT, 30.0
+_BEGIN_TIMEOUT, _FETCH_TIMEOUT = TIMEOUT, 30.0
 
 #: The name of this process for the engines, and the numbers of its runs.
 _CLIENT = secrets.token_hex(8)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpumagic.cluster import distributed
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.rpc import TIMEOUT, Reply, call
+from gpumagic.cluster.rpc import Reply, call
 from gpumagic.cluster.selection import complete_table, devices
+from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
 from gpumagic.results import ClusterTable, EngineDevices, ProcessGroup
 from gpumagic.system.text import plural

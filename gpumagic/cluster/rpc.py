@@ -11,12 +11,11 @@ from typing import Any, get_type_hints
 from gpumagic._version import __version__
 from gpumagic.cluster.connection import Cluster
 from gpumagic.cluster.engine import FUNCTIONS
+from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.render.units import bytes_
 from gpumagic.results.deserialize import from_json
 from gpumagic.system import text
 
-#: Seconds for an engine to reply, unless the caller gives another number.
-TIMEOUT = 5.0
 #: Seconds for an engine to confirm that it has dropped a request.
 CONFIRMATION = 2.0
 #: Bytes of a reply, at most: the replies of a thousand engines must fit into one kernel.

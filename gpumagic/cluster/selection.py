@@ -7,7 +7,8 @@ from typing import Any
 
 from gpumagic.cluster import assignment
 from gpumagic.cluster.connection import Cluster
-from gpumagic.cluster.rpc import TIMEOUT, call
+from gpumagic.cluster.rpc import call
+from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ClusterTable, EngineDevices, EngineSelection

@@ -40,7 +40,9 @@ def torch(facts: Facts) -> Finding:
     if build.hip is not None:
         return Finding("torch", "ok", f"{build.version}, for ROCm {build.hip} (in {where})")
     cudnn = f", cuDNN {build.cudnn}" if build.cudnn else ", no cuDNN"
-    return Finding("torch", "ok", f"{build.version}, for CUDA {build.cuda}{cudnn} (in {where})")
+    kernels = f"; kernels for {' '.join(build.architectures)}" if build.architectures else ""
+    found = f"{build.version}, for CUDA {build.cuda}{cudnn} (in {where}){kernels}"
+    return Finding("torch", "ok", found)
 
 
 def fits_driver(facts: Facts) -> Iterator[Finding]:
@@ -74,7 +76,7 @@ def fit(build: Build, supported: tuple[int, int] | None, *, starts: bool = False
     return Finding(
         subject,
         "bad",
-        versions,
+        f"built for CUDA {_dotted(built)}; supported up to {_dotted(supported)}",
         f"install {newer}; or {_INSTALL.format(f'CUDA {supported[0]}')}",
         f"the driver is too old: {versions}",
     )
@@ -123,21 +125,21 @@ def kernel(device: Device, architectures: Sequence[str]) -> Finding | None:
     if capability is None:
         return None
     subject = f"GPU {device.index} and torch"
-    described = f"{device.name or 'unknown name'}, compute capability {_dotted(capability)}"
-    listed = " ".join(architectures)
+    described = f"compute capability {_dotted(capability)}"
     if runs_on(capability, architectures):
-        return Finding(subject, "ok", f"{described}; torch has kernels for {listed}")
+        return Finding(subject, "ok", f"{described}; torch has kernels for it", name=device.name)
     older = capability < min(v for v, _, _ in map(_architecture, architectures))
     return Finding(
         subject,
         "bad",
-        f"{described}; torch has kernels only for {listed}",
+        f"{described}; torch has no kernels for it",
         "install an older torch, or one for an older CUDA, whose torch.cuda.get_arch_list() has "
         f"sm_{capability[0]}{capability[1]}"
         if older
         else "install a newer torch (see https://pytorch.org/get-started/locally)",
         f"this torch has no kernels for GPU {device.index} (compute capability "
-        f"{_dotted(capability)}; it has {listed})",
+        f"{_dotted(capability)}; it has {' '.join(architectures)})",
+        device.name,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gpumagic.cuda import devices, driver, init_failure, init_trace, nvml, probe
 from gpumagic.doctor import build, process
-from gpumagic.results import Explanation, Result
+from gpumagic.results import Explanation, Finding, Result
 from gpumagic.system import introspection
 
 _MORE = "%gpu doctor shows more"
@@ -80,7 +80,7 @@ def _no_kernel() -> str:
         for device in (device for device in table if device.visible is not False):
             found = build.kernel(device, here.architectures)
             if found is not None and found.status == "bad":
-                return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
+                return _cause_and_remedy(found)
     return (
         "gpumagic: the failed kernel was not built for this GPU's compute capability; torch's own "
         f"kernels are, as far as known, so check extensions. {_MORE}."
@@ -94,7 +94,11 @@ def _driver_too_old() -> str:
     found = None if here is None else build.fit(here, driver.cuda_version())
     if found is None or found.status != "bad":
         return f"gpumagic: the NVIDIA driver is too old for a library in use. {_MORE}."
-    return f"gpumagic: {found.subject}: {found.evidence}. {found.remedy}. {_MORE}."
+    return _cause_and_remedy(found)
+
+
+def _cause_and_remedy(found: Finding) -> str:
+    return f"gpumagic: {found.cause}. To do: {found.remedy}. {_MORE}."
 
 
 def _forked() -> str:

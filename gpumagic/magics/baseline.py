@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.magics.argument_types import excess
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import show
-from gpumagic.magics.parsing import Parser
 from gpumagic.memory import regression as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta
 from gpumagic.results.conditions import differences
@@ -20,30 +18,6 @@ from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
 from gpumagic.system.paths import output_path
 from gpumagic.timing import regression as times
-
-#: The options of `add_options`.
-OPTIONS = {"--save", "--against", "--fail-above", "--strict"}
-
-
-def add_options(parser: Parser, fails: str) -> None:
-    """Add ``--save``, ``--against``, ``--fail-above`` and ``--strict``; ``fails`` says at what."""
-    group = parser.add_argument_group("results in files")
-    group.add_argument("--save", metavar="FILE", help="write the result to FILE, as JSON")
-    group.add_argument(
-        "--against", metavar="FILE", help="compare with the result that --save wrote to FILE"
-    )
-    group.add_argument(
-        "--fail-above",
-        metavar="PERCENT",
-        type=excess,
-        help=f"with --against: fail the cell with a RegressionError if {fails} (10%%); not where "
-        "device, driver or torch are others than in FILE",
-    )
-    group.add_argument(
-        "--strict",
-        action="store_true",
-        help="with --against: fail also where device, driver or torch are others",
-    )
 
 
 class Guard(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda.listed_devices import listed_devices
-from gpumagic.magics.commands import command_module
+from gpumagic.magics.commands import options_module
 
 if TYPE_CHECKING:
     import argparse
@@ -137,11 +137,11 @@ def _place(magic: str, words: list[str], *, cell: bool) -> _Place:
 
 
 def _parser(magic: str, verb: str | None) -> Parser:
-    if magic != "gpu" and verb is not None:
-        from gpumagic.magics.verbs import verb_module
+    if verb is not None and magic != "gpu":
+        from gpumagic.magics.verbs import verb_parser
 
-        return verb_module(magic, verb).parser(verb)
-    found: Parser = command_module(magic).parser()
+        return verb_parser(magic, verb)
+    found: Parser = options_module(magic).parser()
     return found
 
 
@@ -226,7 +226,7 @@ def _options(place: _Place) -> Iterator[Completion]:
     """Yield the options that have an effect beside the words that are there."""
     without_effect: Collection[str] = ()
     if place.magic == "gpu":
-        from gpumagic.magics.gpu.command import without_effect as of_gpu
+        from gpumagic.magics.gpu.options import without_effect as of_gpu
 
         without_effect = of_gpu(place.arguments, place.given, one_cell=place.is_cell)
     for action in place.parser()._actions:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import Any
 
+from gpumagic.magics import output
 from gpumagic.magics.extension import of
 from gpumagic.system import text
 
@@ -31,9 +32,7 @@ def explain(shell: Any, error: BaseException, begun: Any = None) -> None:
         found = _known(shell, error) if none else _out_of_memory(shell, error, begun)
         if found is None:
             return
-        from IPython.display import display
-
-        cast(Any, display)(found._repr_mimebundle_(), raw=True)
+        output.show(shell, found)
     except Exception as ours:
         print(f"gpumagic: no explanation ({text.named(ours)})", file=sys.stderr)
 

@@ -13,7 +13,7 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
-from gpumagic.magics.commands import command_module
+from gpumagic.magics.commands import command_module, options_module
 from gpumagic.magics.extension import Extension, Settings, find
 from gpumagic.magics.matcher import matcher
 
@@ -161,7 +161,7 @@ def _statement(name: str, line: str) -> str:
     from gpumagic.magics.parsing import parse_line
     from gpumagic.magics.verbs import take_verb
 
-    parsed = parse_line(command_module(name).parser(), line, quiet=False)
+    parsed = parse_line(options_module(name).parser(), line, quiet=False)
     options = parsed.options
     is_other = options.cluster or getattr(options, "compare", False)
     return "" if is_other or take_verb(name, parsed) is not None else parsed.rest

@@ -126,6 +126,7 @@ class LiveDisplay:
         self._notebook = hasattr(shell, "kernel") and not console
         self._console = console
         self._handle: Any = None
+        self._color = _is_colored_terminal(shell)
         #: The rows of the terminal that are printed, and the whole text if they are its beginning.
         self._rows = 0
         self._whole: str | None = None
@@ -140,13 +141,17 @@ class LiveDisplay:
 
     def result(self, result: Result) -> None:
         """Show a result."""
-        self._update(result._repr_mimebundle_())
+        self.blocks(result._blocks())
 
     def blocks(self, blocks: Sequence[Block]) -> None:
         """Show blocks."""
         from gpumagic.render import html, text
 
-        self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+        if self._notebook:
+            self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
+        else:
+            drawn = text.render(blocks, color=self._color, wrap=self._color)
+            self._update({"text/plain": drawn})
 
     def close(self) -> None:
         """Remove the content, unless `keep` was called."""

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.commands import options_module
 from gpumagic.magics.parsing import MagicLine, Parser, split
 
 
@@ -59,9 +60,6 @@ _OPERATOR = re.compile(
 
 class VerbModule(Protocol):
     """A module that runs verbs of a magic."""
-
-    def parser(self, verb: str) -> Parser:
-        """Return the parser of a verb's options."""
 
     def run(self, verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
         """Run a verb and return its result."""
@@ -110,8 +108,14 @@ def check_name(magic: str, statement: str, *known: Mapping[str, Any]) -> None:
 
 
 def verb_module(magic: str, verb: str) -> VerbModule:
-    """Return the module that parses and runs a verb."""
+    """Return the module that runs a verb."""
     return cast(VerbModule, import_module(f"gpumagic.magics.{VERBS[magic][verb].module}"))
+
+
+def verb_parser(magic: str, verb: str) -> Parser:
+    """Return the parser of a verb's options."""
+    parser: Parser = options_module(magic).verb_parser(verb)
+    return parser
 
 
 def run_verb(magics: Any, magic: str, verb: str, words: str, *, silent: bool) -> Any:
@@ -121,8 +125,7 @@ def run_verb(magics: Any, magic: str, verb: str, words: str, *, silent: bool) ->
         SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    module = verb_module(magic, verb)
-    options = module.parser(verb).parse_words(split(words))
+    options = verb_parser(magic, verb).parse_words(split(words))
     if magics.quiet:
         options.quiet = True
-    return module.run(verb, magics, options, silent)
+    return verb_module(magic, verb).run(verb, magics, options, silent)

@@ -28,6 +28,8 @@ USES: Mapping[Use, str] = {
 }
 #: Of a bar, and of the rest of its slot.
 BAR, TRACK = "#4a86c5", "rgba(128,128,128,.3)"
+#: Of the shadow at the edge of a table that goes on there, mixed with the ground.
+EDGE = "#808080"
 #: Of the small curves in a table, where the theme does not name its own.
 CURVE, DIM_CURVE = "#3b82c4", "#808080"
 

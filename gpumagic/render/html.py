@@ -47,12 +47,23 @@ _FONT = "font-size:var(--jp-ui-font-size1, inherit)"
 # A cell that stays in place while the others are scrolled needs an opaque background, so rows set
 # one. JupyterLab's style sheet colours every second row.
 _GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgroundColor, inherit))"
+# The same where the theme names it; without a value, so that a rule that uses it has no effect.
+_NAMED_GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBackgroundColor))"
 _STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
 # In a narrow notebook bars give way to figures.
 _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
 #: The parts of a stacked bar: a smaller one would not be visible.
 _SLOTS = 100
 _STICKY = "position:sticky;left:0;background:inherit"
+# At the right edge of what is wider than the notebook: a shadow that stays at the edge while the
+# table is scrolled, and behind the table's end a cover of it, seen when there is no more to scroll.
+_MORE = (
+    '<span aria-hidden="true" style="position:sticky;right:0;flex:none;width:1.2em;'
+    "pointer-events:none;background:linear-gradient(to right,transparent,color-mix(in srgb,"
+    f'{_NAMED_GROUND} 55%,{colors.EDGE}))"></span>'
+    '<span aria-hidden="true" style="position:relative;flex:none;width:1.2em;'
+    f'margin-left:-1.2em;background:{_NAMED_GROUND}"></span>'
+)
 
 
 def render(blocks: Sequence[Block]) -> str:
@@ -150,10 +161,10 @@ def _table(grid: Grid) -> str:
     )
     return (
         # With JupyterLab's own style, columns have equal parts of too small a width: cells overlap.
-        '<div style="overflow-x:auto">'
+        '<div style="display:flex;overflow-x:auto">'
         '<table style="table-layout:auto;margin:.3em 0;font-size:inherit;'
         'font-variant-numeric:tabular-nums">'
-        f"{head}<tbody>{body}</tbody></table></div>"
+        f"{head}<tbody>{body}</tbody></table>{_MORE}</div>"
     )
 
 

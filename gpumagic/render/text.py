@@ -64,7 +64,14 @@ def render(
     ``wrap`` breaks long lines between words, and indents the following rows.
     """
     buffer, width = StringIO(), width or columns()
-    console = Console(
+    console = _console(buffer, width, color)
+    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None, color):
+        console.print(drawn, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
+
+
+def _console(buffer: StringIO, width: int, color: bool) -> Console:
+    return Console(
         file=buffer,
         width=width,
         force_terminal=color,
@@ -73,9 +80,6 @@ def render(
         force_jupyter=False,
         soft_wrap=False,
     )
-    for drawn in _drawn(tuple(bounded(blocks)), width, console if wrap else None, color):
-        console.print(drawn, soft_wrap=True)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()).strip("\n")
 
 
 def _drawn(
@@ -89,11 +93,16 @@ def _drawn(
                 for line in inner.split("\n", allow_blank=True):
                     yield edge + line
         elif isinstance(block, Fold):
-            yield Text(block.summary)
+            yield _wrapped(Text(harmless(block.summary)), width, console)
         elif isinstance(block, Legend):
-            yield Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
+            uses = Text("  ".join(f"{_USE_SIGNS[use]} {USES[use]}" for use in block.uses), "dim")
+            yield _wrapped(uses, width, console)
         elif isinstance(block, Grid):
-            yield _table(block, width, color)
+            table, hidden = _table(block, width, color)
+            yield table
+            if hidden:
+                text = f"hidden (too narrow): {', '.join(hidden)}"
+                yield _wrapped(Text(text, "dim"), width, console)
         else:
             yield _wrapped(_line(block), width, console)
 
@@ -128,6 +137,9 @@ def fold(text: str, width: int) -> list[str]:
     """Return the rows of a text in a terminal of ``width`` columns; blanks may be removed."""
     rows: list[str] = []
     for line in text.split("\n"):
+        if "\x1b" in line:
+            rows += _fold_colored(Text.from_ansi(line), line, width)
+            continue
         if cell_len(line) <= width:
             rows.append(line)
             continue
@@ -135,6 +147,16 @@ def fold(text: str, width: int) -> list[str]:
         for piece in textwrap.wrap(line, width, subsequent_indent=indent):
             rows += [piece] if cell_len(piece) <= width else chop_cells(piece, width)
     return rows
+
+
+def _fold_colored(parsed: Text, line: str, width: int) -> list[str]:
+    """Return the rows of a line in colours, of which ``parsed`` is the text."""
+    if parsed.cell_len <= width:
+        return [line]
+    buffer = StringIO()
+    console = _console(buffer, width, color=True)
+    console.print(parsed.wrap(console, width, overflow="fold"), soft_wrap=True)
+    return buffer.getvalue().splitlines()
 
 
 def _line(line: Line) -> Text:
@@ -181,8 +203,8 @@ def _stack(stack: Mapping[Use, float], width: int) -> Text:
     return Text("".join(_USE_SIGNS[use] * count for use, count in parts.items()).ljust(width))
 
 
-def _table(grid: Grid, width: int, color: bool) -> Text:
-    """Return the table in ``width`` columns of text, and below it the headers of dropped columns.
+def _table(grid: Grid, width: int, color: bool) -> tuple[Text, list[str]]:
+    """Return the table in ``width`` columns of text, and the headers of dropped columns.
 
     Not by rich's own table, which measures every cell several times: 20 ms for a table of 8
     devices.
@@ -203,12 +225,10 @@ def _table(grid: Grid, width: int, color: bool) -> Text:
                 text.align(grid.columns[i].align, widths[i])
             lines.append(Text(_GAP).join(texts))
     if not grid.header:
-        return Text("\n").join(lines)
+        return Text("\n").join(lines), []
     lines.insert(1, Text("─" * lines[0].cell_len))
     dropped = [header for i, header in enumerate(headers) if i not in shown and header]
-    if dropped:
-        lines.append(Text(f"hidden (too narrow): {', '.join(dropped)}", "dim"))
-    return Text("\n").join(lines)
+    return Text("\n").join(lines), dropped
 
 
 def _column(grid: Grid, i: int, header: Text, color: bool) -> list[Text]:

@@ -320,9 +320,9 @@ def _sees(table: DeviceTable) -> Iterator[Line]:
         )
         count = f"Behind the gate {count[0].lower()}{count[1:]}"
     named = variables(table.environment)
-    if _is_too_late(table):
-        named += " (set too late)"
     rest = f"; {state}{order}."
+    if _is_too_late(table):
+        rest = f" came after CUDA was initialised, without effect on this process{order}."
     yield Line((Cell(count), Cell(short_uuids(named), "dim", whole=named), Cell(rest, "dim")))
 
 

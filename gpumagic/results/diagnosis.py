@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from gpumagic.render.blocks import Block, Cell, Column, Fold, Grid, Line, Style
 from gpumagic.render.units import spans
 from gpumagic.results.base import Result, Series
-from gpumagic.system.text import noun, plural
+from gpumagic.system.text import listed, noun, plural
 
 Health = Literal["ok", "warn", "bad", "unknown"]
 
@@ -18,6 +18,8 @@ _STYLES: Mapping[Health, Style] = {"ok": "good", "warn": "warn", "bad": "bad", "
 _SIGNS: Mapping[Health, str] = {"ok": "✓", "warn": "!", "bad": "✗", "unknown": "?"}
 _COLUMNS = (Column(""), Column("Check"), Column("Found", least=24, wrap=True))
 _TO_DO = Column("To do", least=24, wrap=True)
+#: The most names of devices that are shown of findings that are the same for several.
+_NAMES = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Finding:
     remedy: str | None = None
     #: Why torch cannot use a GPU here, as a clause after "because", if this alone prevents it.
     cause: str | None = None
+    #: The device's name, where the finding is on one.
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,14 @@ class Diagnosis(Series[Finding]):
         merged = _merged(self.findings)
         wrong = [f for status in ("bad", "warn") for f in merged if f.status == status]
         if wrong:
-            rows = [[*_row(found), _remedy(found)] for found in wrong]
-            blocks.append(Grid((*_COLUMNS, _TO_DO), rows))
+            blocks.append(Grid((*_COLUMNS, _TO_DO), _rows(wrong)))
         for status, what in (("unknown", "not known"), ("ok", "passed")):
             if rest := [found for found in merged if found.status == status]:
                 number = sum(found.status == status for found in self.findings)
                 summary = f"{_SIGNS[rest[0].status]} {plural(number, 'check')} {what}"
                 if status == "unknown":
                     summary += f": {', '.join(found.subject for found in rest)}"
-                rows = [[*_row(found), _remedy(found)] for found in rest]
+                rows = _rows(rest)
                 to_do = any(found.remedy for found in rest)
                 if not to_do:
                     rows = [row[:-1] for row in rows]
@@ -90,29 +93,74 @@ class Explanation(Result):
         return f"<Explanation: {self.text}>"
 
 
-def _merged(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those that are the same for several GPUs become one."""
-    same: dict[Finding, list[int]] = {}
+class _Check(NamedTuple):
+    """What is found on one subject, or on several alike."""
+
+    subject: str
+    status: Health
+    evidence: str
+    remedy: str | None
+    #: Names of devices, each once.
+    names: tuple[str, ...]
+
+
+def _merged(findings: Sequence[Finding]) -> list[_Check]:
+    """Return what is found; what is the same for several subjects becomes one."""
+    alike: dict[tuple[Health, str, str | None], list[Finding]] = {}
     for found in findings:
-        device = re.fullmatch(r"GPU (\d+)(.*)", found.subject)
-        alike = found if device is None else replace(found, subject=device[2])
-        same.setdefault(alike, []).extend([] if device is None else [int(device[1])])
+        alike.setdefault((found.status, found.evidence, found.remedy), []).append(found)
     return [
-        replace(found, subject=f"{noun(len(numbers), 'GPU')} {spans(numbers)}{found.subject}")
-        if numbers
-        else found
-        for found, numbers in same.items()
+        _Check(
+            _subjects([each.subject for each in same]),
+            *key,
+            names=tuple(dict.fromkeys(each.name for each in same if each.name is not None)),
+        )
+        for key, same in alike.items()
     ]
 
 
-def _row(found: Finding) -> list[Cell]:
-    return [
-        Cell(_SIGNS[found.status], _STYLES[found.status]),
-        Cell(found.subject, "strong"),
-        Cell(found.evidence),
+def _subjects(subjects: Sequence[str]) -> str:
+    """Return subjects as one: ``GPUs 0–2 and torch``."""  # noqa: RUF002
+    #: What follows the GPUs' indexes, or is no GPU, and the indexes.
+    parts: dict[str, list[int]] = {}
+    for subject in subjects:
+        device = re.fullmatch(r"GPU (\d+)(.*)", subject)
+        parts.setdefault(subject if device is None else device[2], []).extend(
+            [] if device is None else [int(device[1])]
+        )
+    named = [
+        f"{noun(len(numbers), 'GPU')} {spans(numbers)}{rest}" if numbers else rest
+        for rest, numbers in parts.items()
     ]
+    return " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
 
 
-def _remedy(found: Finding) -> Cell:
-    remedy = found.remedy or ""
+def _rows(checks: Sequence[_Check]) -> list[list[Cell]]:
+    """Return a row for each; a remedy that is that of an earlier one refers to it."""
+    first: dict[str, str] = {}
+    rows = []
+    for check in checks:
+        remedy = check.remedy or ""
+        earlier = first.setdefault(remedy, check.subject)
+        repeated = bool(remedy) and earlier != check.subject
+        rows.append(
+            [
+                Cell(_SIGNS[check.status], _STYLES[check.status]),
+                Cell(check.subject, "strong"),
+                _found(check),
+                Cell(f"as for {earlier}", "dim") if repeated else _remedy(remedy),
+            ]
+        )
+    return rows
+
+
+def _found(check: _Check) -> Cell:
+    """Return the evidence, after the devices' names; all of these are shown on hover."""
+    if not check.names:
+        return Cell(check.evidence)
+    text = f"{listed(check.names, _NAMES)}: {check.evidence}"
+    return Cell(text, whole=f"{', '.join(check.names)}: {check.evidence}")
+
+
+def _remedy(remedy: str) -> Cell:
     return Cell(remedy, "command" if remedy.startswith("%") else "")

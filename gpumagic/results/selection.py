@@ -81,10 +81,10 @@ class Selection(Result):
         status = Cell(self.status, STATUS_STYLES[self.status])
         whole = f"  ({variables(self.environment)})"
         masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
-        headline = Line((status, Cell(f": {sees}"), masked))
-        blocks: list[Block] = [headline]
+        blocks: list[Block] = [Line((status, Cell(f": {sees}"), masked))]
         if self.problem is not None:
-            blocks.append(_callout(self))
+            # The callout says it once; a note has the variables, for whom they are in effect.
+            blocks = [_callout(self), Line.of(f"{sees[0].upper()}{sees[1:]}")]
         blocks += map(_visible, self.devices)
         if self.lost:
             number = plural(len(self.lost), "variable")

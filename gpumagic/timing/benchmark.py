@@ -15,12 +15,12 @@ from gpumagic.timing import bottleneck, stopping_rule
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 from gpumagic.timing.conditions import Clocks, Flush
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
-from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, Plan
+from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, MIN_REPEAT_TIME, Plan
 from gpumagic.timing.run import Run, Stopwatch, devices_used, gpu_or_wall, summarize
 
-#: Seconds that a repeat lasts at least when the number of loops is chosen here: as ``%timeit``'s
-#: for a given number of repeats, else enough for the events' own time not to count.
-MIN_REPEAT_TIME, _MIN_SAMPLE_TIME = 0.2, 5e-3
+#: Seconds that a repeat lasts at least when the number of loops is chosen here and the repeats'
+#: number is not given (else `MIN_REPEAT_TIME`): enough for the events' own time not to count.
+_MIN_SAMPLE_TIME = 5e-3
 #: A loop of so many seconds is a sample by itself.
 _LONG_ENOUGH = 1e-3
 MAX_LOOPS = 10_000_000

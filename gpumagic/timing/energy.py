@@ -1,9 +1,9 @@
 """The energy that code takes, by NVML's counter of each device.
 
 ``nvmlDeviceGetTotalEnergyConsumption`` counts millijoules of the whole device since the driver was
-loaded (Volta and newer), in steps of tens of milliseconds. So the code is run until `SECONDS` have
-passed. The energy of other processes is in the figure too: where there are any, there is no figure
-per loop.
+loaded (Volta and newer), in steps of tens of milliseconds. So the code is run until
+`ENERGY_SECONDS` have passed. The energy of other processes is in the figure too: where there are
+any, there is no figure per loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ from typing import Any, cast
 from gpumagic.cuda import torch_cuda
 from gpumagic.cuda.devices import in_first_pid_namespace
 from gpumagic.errors import DeviceError
-
-#: How long to run at least: fifty steps of the counter.
-SECONDS = 1.0
 
 
 @dataclass(frozen=True)

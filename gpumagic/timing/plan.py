@@ -11,6 +11,11 @@ DEFAULT_REPEAT = 7
 #: Without a number of repeats: the precision of the median at which to stop, and the seconds after
 #: which to stop anyway.
 DEFAULT_PRECISION, DEFAULT_MAX_TIME = 0.01, 3.0
+#: Seconds that a repeat lasts at least where the number of repeats is given, and that of the loops
+#: is not: as ``%timeit``'s.
+MIN_REPEAT_TIME = 0.2
+#: Seconds that code runs at least to read its energy: fifty steps of NVML's counter.
+ENERGY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ def test_a_named_gpu_that_another_kernel_claims_is_said(two_engines: Cluster, ru
 def test_auto_chooses_again_where_another_kernel_was_faster(
     two_engines: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process claims both GPUs after they were chosen, and before the engines claim them."""
+    """Another process claims both GPUs between the choice and the claims of the engines."""
     most_free, others, rounds = assignment.most_free, ExitStack(), []
 
     def chosen_and_claimed(*arguments: Any, **options: Any) -> dict[int, str]:

@@ -9,7 +9,8 @@ import pytest
 from gpumagic.cuda.probe import Build
 from gpumagic.doctor.build import fit, runs_on
 from gpumagic.doctor.facts import Toolkit
-from tests.doctor.healthy import BUILD, finding, table
+from gpumagic.results.base import as_html
+from tests.doctor.healthy import BUILD, finding, judged, table
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,14 @@ def test_toolkit() -> None:
     assert other.status == "warn"
     assert "nvcc 11.8 at /x/nvcc" in other.evidence
     assert finding("toolkit", toolkit=Toolkit("/x/nvcc")).status == "unknown"
+
+
+def test_kernels_of_torch_are_listed_once() -> None:
+    """Whatever the number and the kinds of GPUs."""
+    for capabilities in ([(9, 0), (8, 6)], [(5, 0), (6, 0)]):
+        result = judged(table=table(*capabilities))
+        shown = as_html(result)
+        assert shown.count("sm_75 sm_80 sm_90 compute_90") <= 1 + ("it has sm_75" in result.verdict)
+        evidence = [found.evidence for found in result if found.subject.startswith("GPU")]
+        assert all("sm_" not in each for each in evidence)
+        assert [found.name for found in result if found.name] == ["Card 0", "Card 1"]

@@ -12,7 +12,7 @@ from IPython.core.completer import provisionalcompleter
 
 from gpumagic.magics import completion
 from gpumagic.magics.completion import Completions, Session, complete
-from gpumagic.magics.gpu import cluster, command
+from gpumagic.magics.gpu import cluster_options, command
 from gpumagic.magics.verbs import VERBS
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
@@ -226,6 +226,36 @@ print(*(name for name in sys.modules if "command" in name or name.startswith("gp
     assert "gpumagic" not in said.stdout.replace("gpumagic.magics.commands", "")
 
 
+def test_options_import_nothing_that_measures_or_draws() -> None:
+    """All of them, of every magic and verb: a first key press may not take long."""
+    lines = ["%gpu off --", "%gpu pin --", "%%gpu off --", "%cudatime --", "%%gpumem --"]
+    lines += [f"%{magic} {verb} -" for magic, verbs in VERBS.items() for verb in verbs]
+    program = f"""
+import sys
+import IPython.core.completer
+before = {{*sys.modules}}
+from gpumagic.magics.completion import Session, complete
+for line in {lines}:
+    assert complete(line, Session({{}})).items, line
+print(*({{*sys.modules}} - before))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    imported = {*said.stdout.split()}
+    heavy = {"torch", "pynvml", "rich", "matplotlib", "pandas", "numpy", "psutil", "zmq", "ctypes"}
+    assert heavy.isdisjoint(name.split(".")[0] for name in imported)
+    folders = {name.split(".")[1] for name in imported if name.startswith("gpumagic.")}
+    assert folders <= {"_version", "errors", "system", "magics", "cluster", "cuda", "timing"}
+    for folder, light in (
+        ("cluster", "timeouts"),
+        ("cuda", "listed_devices"),
+        ("timing", "plan"),
+    ):
+        below = f"gpumagic.{folder}."
+        assert {name for name in imported if name.startswith(below)} == {f"{below}{light}"}
+
+
 def test_each_says_what_it_is() -> None:
     found = complete("%gpu ", SESSION)
     assert isinstance(found, Completions)
@@ -235,7 +265,7 @@ def test_each_says_what_it_is() -> None:
 
 def test_every_verb_of_gpu_is_completed() -> None:
     verbs = {words.split(" ")[0] for words in command._VERBS} - {""}
-    assert verbs | {"plot", "shutdown", *cluster.VERBS} < completion._GPU.keys()
+    assert verbs | {"plot", "shutdown", *cluster_options.VERBS} < completion._GPU.keys()
 
 
 def completed(ip: Any, line: str) -> list[str]:

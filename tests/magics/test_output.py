@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 
+from gpumagic.magics import failures
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import LiveDisplay, hand_over, say, show
-from gpumagic.results import Explanation, Selection
+from gpumagic.results import Explanation, OutOfMemory, Selection
 
 RESULT = Explanation("the text")
 
@@ -189,7 +190,7 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
     assert removed.data == {"text/plain": ""}
 
 
-@pytest.mark.parametrize(
+COLORED = pytest.mark.parametrize(
     ("environment", "terminal", "theme", "colored"),
     [
         ({"TERM": "xterm"}, True, "linux", True),
@@ -200,6 +201,9 @@ def test_in_a_notebook_the_output_is_updated(ip: Any) -> None:
         ({"TERM": "xterm"}, True, "nocolor", False),
     ],
 )
+
+
+@COLORED
 def test_colours_on_a_terminal(
     ip: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -209,17 +213,71 @@ def test_colours_on_a_terminal(
     colored: bool,
 ) -> None:
     """Long lines are broken there, too; text/plain, which may be saved, is plain and whole."""
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    output = screen_of(ip, monkeypatch, environment, terminal, theme)
     result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
-    output = StringIO()
-    output.isatty = lambda: terminal  # type: ignore[method-assign]
-    monkeypatch.setattr(ip, "colors", theme)
-    monkeypatch.setattr(sys, "stdout", output)
     show(ip, result)
     shown = output.getvalue()
     assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
     assert len(shown.strip().splitlines()) == (2 if colored else 1)
     assert "\x1b" not in result._repr_mimebundle_()["text/plain"]
+
+
+@COLORED
+def test_what_is_updated_has_the_same_colours(
+    ip: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    terminal: bool,
+    theme: str,
+    colored: bool,
+) -> None:
+    """Its rows are counted without them: none is left behind."""
+    output = screen_of(ip, monkeypatch, environment, terminal, theme)
+    result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
+    with LiveDisplay(ip) as live:
+        live.result(result)
+        live.result(result)
+        live.keep()
+    shown = output.getvalue()
+    assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
+    rows = shown[: len(shown) // 2].count("\n")
+    assert ("\x1b[2F\x1b[J" in shown) == terminal
+    assert rows == 2
+
+
+@COLORED
+def test_a_failure_is_explained_in_the_same_colours(
+    ip: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    terminal: bool,
+    theme: str,
+    colored: bool,
+) -> None:
+    report = OutOfMemory(device=0, requested=1 << 30, where="In[3] line 2")
+    monkeypatch.setattr("gpumagic.magics.failures._known", lambda shell, error: report)
+    output = screen_of(ip, monkeypatch, environment, terminal, theme)
+    failures.explain(ip, ValueError())
+    shown = output.getvalue()
+    assert ("\x1b[31m✗ Out of memory on cuda:0\x1b[0m" in shown) == colored
+    assert "✗ Out of memory on cuda:0" in shown
+    assert ("\x1b" in shown) == colored
+
+
+def screen_of(
+    ip: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    terminal: bool,
+    theme: str,
+) -> StringIO:
+    """Return the standard output that is a terminal, or none, 40 columns wide."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    output = StringIO()
+    output.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(ip, "colors", theme)
+    monkeypatch.setattr(sys, "stdout", output)
+    return output

@@ -10,7 +10,7 @@ import pytest
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.parsing import MagicLine
-from gpumagic.magics.verbs import VERBS, check_name, take_verb, verb_module
+from gpumagic.magics.verbs import VERBS, check_name, take_verb, verb_module, verb_parser
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_other_statements_are_not_refused(statement: str, known: dict[str, int])
 )
 def test_every_verb_has_a_module_that_runs_it(magic: str, verb: str) -> None:
     module: Any = verb_module(magic, verb)
-    assert {"-o", "-v", "-q"} <= {*module.parser(verb).option_strings()}
+    assert {"-o", "-v", "-q"} <= {*verb_parser(magic, verb).option_strings()}
     assert [*signature(module.run).parameters] == ["verb", "magics", "options", "silent"]

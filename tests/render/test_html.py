@@ -25,7 +25,7 @@ def test_a_table() -> None:
     """It scrolls where it is too wide, under its headers and beside its first column."""
     grid = Grid((Column("A"), Column("B<", "right")), ((Cell("x", "code"), Cell("1", "dim")),))
     html = render([grid])
-    assert '<div style="overflow-x:auto"><table' in html
+    assert '<div style="display:flex;overflow-x:auto"><table' in html
     assert re.search(
         r'<th scope="col" style="text-align:left;white-space:pre;position:sticky;left:0;.*?">A<',
         html,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pexpect
 import pytest
 
 from gpumagic.render.blocks import Callout, Cell, Column, Fold, Grid, Legend, Line, Use
-from gpumagic.render.text import render
+from gpumagic.render.text import fold, render
 
 GRID = Grid(
     (
@@ -170,3 +171,25 @@ def test_only_what_is_printed_to_a_terminal_is_as_wide_as_that() -> None:
     )
     assert python.read().split() == [b"61", b"80", b"33"]
     python.close()
+
+
+@pytest.mark.parametrize("width", [10, 20, 40])
+def test_coloured_rows_are_folded_by_what_is_seen(width: int) -> None:
+    line = Line((Cell("one two three", "good"), Cell(" four five six seven eight", "bad")))
+    drawn = render([line], width=200, color=True)
+    rows = fold(drawn, width)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in rows]
+    assert " ".join("".join(f"{row} " for row in plain).split()) == (
+        "one two three four five six seven eight"
+    )
+    assert all(len(row) <= width for row in plain)
+    assert all(row.endswith("\x1b[0m") for row in rows)
+    assert fold(drawn, 200) == [drawn]
+
+
+def test_lines_of_a_table_are_broken_in_a_terminal() -> None:
+    columns = [Column("A"), *[Column(f"column {i}", rank=1) for i in range(9)]]
+    row = [Cell("x" * 8) for _ in columns]
+    shown = render([Grid(columns, [row]), Legend(["allocated", "outside"])], width=30, wrap=True)
+    assert "hidden (too narrow): column 0" in " ".join(shown.split())
+    assert all(len(line) <= 30 for line in shown.splitlines())

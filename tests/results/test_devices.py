@@ -183,8 +183,8 @@ def test_the_table_as_a_dataframe() -> None:
         ),
         (
             {"devices": tuple(Device(i, ordinal=i, visible=True) for i in range(2))},
-            "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0 (set too late); CUDA is "
-            "initialised, so this is final for the process.",
+            "This kernel sees all 2 GPUs: CUDA_VISIBLE_DEVICES=0 came after CUDA was "
+            "initialised, without effect on this process.",
         ),
         (
             {
@@ -195,8 +195,8 @@ def test_the_table_as_a_dataframe() -> None:
                 "environment": {"CUDA_VISIBLE_DEVICES": "GPU-b2"},
                 "gate": "1",
             },
-            "Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 (set too "
-            "late); CUDA is initialised, so this is final for the process.",
+            "Behind the gate this kernel sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES=GPU-b2 came "
+            "after CUDA was initialised, without effect on this process.",
         ),
         (
             {
@@ -211,8 +211,8 @@ def test_the_table_as_a_dataframe() -> None:
                 "devices": (Device(0, ordinal=0, visible=True),),
                 "environment": {"CUDA_VISIBLE_DEVICES": "-1"},
             },
-            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=-1 (set too late); CUDA is "
-            "initialised, so this is final for the process.",
+            "This kernel sees the GPU: CUDA_VISIBLE_DEVICES=-1 came after CUDA was "
+            "initialised, without effect on this process.",
         ),
         (
             {"devices": (Device(0, visible=False),), "cuda_missing": True},

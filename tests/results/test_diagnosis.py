@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.results import Diagnosis, Explanation, Finding
@@ -71,3 +74,50 @@ def test_what_is_wrong_comes_first_and_equal_findings_of_gpus_are_merged() -> No
     html = as_html(diagnosis)
     assert '<code style="white-space:nowrap;user-select:all">%gpu --threads 4</code>' in html
     assert "<details" in html
+
+
+def row(result: Diagnosis, start: str) -> list[str]:
+    """Return the cells of the row of a table that begins so, as text."""
+    lines = as_text(result, 200).splitlines()
+    return next(re.split(r"  +", line) for line in lines if line.startswith(start))
+
+
+def test_equal_findings_of_all_kinds_of_subjects_are_one() -> None:
+    """Also where their causes name the device, and where one of them is no GPU."""
+    gpus = [
+        Finding(f"GPU {i}", "bad", "lost", "reboot", f"GPU {i} does not respond") for i in range(3)
+    ]
+    other = Finding("torch", "bad", "lost", "reboot")
+    assert row(Diagnosis("verdict", 0, (*gpus, other)), "✗")[1:] == [
+        "GPUs 0–2 and torch",
+        "lost",
+        "reboot",
+    ]
+    assert row(Diagnosis("verdict", 0, (gpus[0], gpus[2])), "✗")[1] == "GPUs 0, 2"
+    pairs = [replace(each, subject=f"{each.subject} and torch") for each in gpus]
+    assert row(Diagnosis("verdict", 0, tuple(pairs)), "✗")[1] == "GPUs 0–2 and torch"
+    mixed = (gpus[0], pairs[1], other, Finding("NVML", "bad", "lost", "reboot"))
+    assert row(Diagnosis("verdict", 0, mixed), "✗")[1] == "GPU 0, GPU 1 and torch, torch and NVML"
+
+
+def test_a_remedy_is_said_once() -> None:
+    found = [Finding(f"GPU {i}", "bad", f"reason {i}", "install a newer torch") for i in range(3)]
+    lines = as_text(Diagnosis("verdict", 0, tuple(found)), 80).splitlines()
+    assert sum("install a newer torch" in line for line in lines) == 1
+    assert sum("as for GPU 0" in line for line in lines) == 2
+
+
+def test_names_of_devices_are_merged_and_whole_on_hover() -> None:
+    found = [
+        Finding("GPU 0 and torch", "bad", "no kernels", "newer", name="A <100>"),
+        *[
+            Finding(f"GPU {i} and torch", "bad", "no kernels", "newer", name=f"B{i}")
+            for i in (1, 2)
+        ],
+    ]
+    result = Diagnosis("verdict", 0, tuple(found))
+    assert row(result, "✗")[2] == "A <100>, B1 and 1 more: no kernels"
+    assert 'title="A &lt;100&gt;, B1, B2: no kernels"' in as_html(result)
+    same = Diagnosis("verdict", 0, tuple(replace(each, name="A") for each in found))
+    assert row(same, "✗")[2] == "A: no kernels"
+    assert "title" not in as_html(same)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.render.colors import STATES
 from gpumagic.results import Device, Selection, WayOut
-from gpumagic.results.base import as_html
+from gpumagic.results.base import as_html, as_text
 from tests.support.drawing import check_drawing
 
 GIB = 2**30
@@ -78,16 +80,21 @@ LATE = Selection(
     ),
 )
 TOO_LATE = """\
-too-late: this kernel still sees 1 GPU  (CUDA_VISIBLE_DEVICES=-1)
 ┃ ✗ Too late for 'off': torch has initialised CUDA
 ┃ CUDA was initialised while cell [2] ran `x = f()` (line 3).
 ┃ To change that:
 ┃ %gpu off --restart  a fresh kernel
 ┃ %gpu off --soft     nothing is lost
+This kernel still sees 1 GPU
   cuda:0 is GPU 0, NVIDIA H100"""
 
 
 def test_too_late_is_a_callout_with_commands_to_copy() -> None:
+    """It is said once, and nowhere else."""
+    late = replace(LATE, notes=("processes started from here see the choice: the variable",))
+    for shown in (as_text(late), as_html(late)):
+        assert shown.lower().replace("-", " ").count("too late") == 1
+        assert "CUDA_VISIBLE_DEVICES" not in shown
     check_drawing(LATE, TOO_LATE)
     html = as_html(LATE)
     for way in LATE.ways_out:

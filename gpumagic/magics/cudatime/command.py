@@ -9,104 +9,12 @@ from typing import Any, Literal
 from gpumagic.cells.compile import CompiledCell, compile_cell, compile_loop
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import SpecError
-from gpumagic.magics import baseline
-from gpumagic.magics.cudatime import (
-    execution,
-    flops_and_energy,
-    lines,
-    named_results,
-    profiling,
-    repeat_options,
-)
+from gpumagic.magics.cudatime import execution, lines, named_results, repeat_options
 from gpumagic.magics.cudatime.delivery import Delivery
-from gpumagic.magics.gpu import cluster
-from gpumagic.magics.parsing import MagicLine, Parser, add_result_options, parse_line
+from gpumagic.magics.cudatime.options import OF_A_RUN, parser
+from gpumagic.magics.parsing import MagicLine, parse_line
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
-from gpumagic.timing.benchmark import MIN_REPEAT_TIME
-from gpumagic.timing.plan import DEFAULT_REPEAT, Plan
-
-_DESCRIPTION = f"""\
-Time code on the GPU, on the wall and on the CPU.
-
-  %cudatime STATEMENT     run the statement once, like %time
-  %%cudatime              run the cell once, like %%time
-  %%cudatime --lines      once, line by line: GPU and host time, waits for the GPU and for input
-  %%cudatime -n 10 -r 5   run it many times, like %%timeit: 5 repeats of 10 loops
-  %cudatime --compare     the results named by --name, side by side
-  %cudatime on            from now on a line with the times of every cell that used the GPU, or
-                          took longer than 0.5 s (--above TIME); off ends that; log sums them up
-
-GPU time is measured by CUDA events on every device in use, and includes side streams and other
-threads: from the start of the code until the device has finished its last work. A time with ≤ is
-an upper bound: the GPU finished no later than the code, so it may have been idle in between.
-Wall time ends when everything, GPU work included, has finished; host time when the code returns.
-The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one. A
-statement over several lines counts to its first line, with what it awaits. Waits inside torch's C++
-code are counted by torch's own warnings, without a time; those of other libraries are not known.
-
-A single run assigns the code's variables and returns its value. With an option of "repeated runs"
-the code becomes the body of a function, assigns nothing in the namespace, the garbage collector is
-off, and code on the %%cudatime line is setup. The repeats end when the median is precise enough, or
-the time is over; -n alone is {DEFAULT_REPEAT} repeats, -r alone as many loops as last
-{MIN_REPEAT_TIME:g} s. Unless -w is given with -n or -r, a few more loops are run behind a delay
-kernel, to find what limits the code: the GPU, or the host that launches the work.
-"""
-
-_EXAMPLES = """\
-examples:
-  %cudatime y = model(x)
-  %cudatime -r 20 model(x)
-  timing = %cudatime -o -q -n 100 model(x)
-  %cudatime -- -x @ y
-
-  %%cudatime -v step
-  loss = model(x).sum()
-  loss.backward()
-
-  %%cudatime --lines -f train_step
-  for batch in loader:
-      train_step(batch)
-
-  %%cudatime --repeat x = torch.rand(4096, 4096, device="cuda")
-  x @ x
-
-  %%cudatime --on cpu,cuda:0 x = torch.rand(2048, 2048)
-  x @ x
-"""
-
-#: Options that no verb has.
-_OF_A_RUN = {
-    *("--name", "--trace", "--nvtx", "--kernels", "--compare", "--flops", "--lines", "-f"),
-    *baseline.OPTIONS,
-}
-
-# argparse formats a usage with %.
-_USAGE = "%%cudatime [options] STATEMENT\n       %%%%cudatime [options] [SETUP]"
-
-
-def parser() -> Parser:
-    """Return the parser of the options of ``%cudatime``."""
-    made = Parser("%cudatime", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
-    repeat_options.add_options(made)
-    lines.add_options(made)
-    made.add_argument(
-        "--rows",
-        action="store_true",
-        help="show a single run with a row for each of its times, instead of in one line",
-    )
-    profiling.add_options(made)
-    flops_and_energy.add_options(made)
-    named_results.add_options(made)
-    baseline.add_options(made, "it takes that much longer, beyond the noise")
-    group = made.add_argument_group("many processes")
-    cluster.add_targets(group)
-    group.add_argument(
-        "--barrier",
-        action="store_true",
-        help="wait for the other ranks of torch.distributed's group before the clocks start",
-    )
-    add_result_options(made)
-    return made
+from gpumagic.timing.plan import Plan
 
 
 def help_text() -> str:
@@ -143,7 +51,7 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
     options = line.options
     code = line.rest if line.statement else ""
     repeated = not repeat_options.REPEATING.isdisjoint(line.given)
-    if cell is None and not repeated and _OF_A_RUN.isdisjoint(line.given):
+    if cell is None and not repeated and OF_A_RUN.isdisjoint(line.given):
         verb = take_verb("cudatime", line)
         if verb is not None:
             return Request("verb", verb=verb[0], source=verb[1], silent=line.silent)

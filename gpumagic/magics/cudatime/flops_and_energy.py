@@ -11,30 +11,13 @@ from gpumagic.cells.timeit_loop import Loop
 from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import show
-from gpumagic.magics.parsing import Parser
 from gpumagic.results.work import Work, work_lines
 from gpumagic.system.text import plural
-from gpumagic.timing.energy import SECONDS, EnergyMeter
+from gpumagic.timing.energy import EnergyMeter
 from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
+from gpumagic.timing.plan import ENERGY_SECONDS
 
 _T = TypeVar("_T")
-
-
-def add_options(parser: Parser) -> None:
-    """Add ``--flops`` and ``--energy``."""
-    group = parser.add_argument_group("what the code did")
-    group.add_argument(
-        "--flops",
-        action="store_true",
-        help="run the code once more under torch's FLOP counter: operations per loop, per second, "
-        "and the share of the card's dense peak where that is known",
-    )
-    group.add_argument(
-        "--energy",
-        action="store_true",
-        help=f"repeat the code for {SECONDS:g} s more at least: joules per loop and mean watts by "
-        "NVML's counter of the whole device; no figure per loop beside other processes",
-    )
 
 
 async def count_flops(
@@ -84,7 +67,7 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     result = delivery.result
     if not delivery.options.energy or result is None:
         return
-    count = max(math.ceil(SECONDS / max(result.wall.median, 1e-9)), 1)
+    count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
     meter = EnergyMeter(sorted(result.per_device))
     await loop.run(count, meter)
     with print_failure("the energy"):

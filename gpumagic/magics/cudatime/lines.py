@@ -8,21 +8,8 @@ from collections import ChainMap
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.line_sources import selected_sources
 from gpumagic.errors import SpecError
-from gpumagic.magics.parsing import Parser, add_functions_option
 from gpumagic.results import CudaTiming
 from gpumagic.timing.line_profiler import LineProfiler
-
-
-def add_options(parser: Parser) -> None:
-    """Add ``--lines`` and ``-f``."""
-    group = parser.add_argument_group("line by line")
-    group.add_argument(
-        "--lines",
-        action="store_true",
-        help="GPU and host time of each line, the calls in which it waits for the GPU or for "
-        "input, and what limits the cell",
-    )
-    add_functions_option(group)
 
 
 def check(options: argparse.Namespace, *, repeated: bool) -> None:

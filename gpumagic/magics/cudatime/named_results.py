@@ -10,27 +10,9 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, split
+from gpumagic.magics.parsing import split
 from gpumagic.results import Comparison, CudaTiming
 from gpumagic.timing.comparison import compare
-
-
-def add_options(parser: Parser) -> None:
-    """Add ``--name`` and ``--compare``."""
-    group = parser.add_argument_group("comparing")
-    group.add_argument("--name", metavar="NAME", type=_name, help="name the result, to compare it")
-    group.add_argument(
-        "--compare",
-        action="store_true",
-        help="show the named results side by side, the first as the baseline; names after it "
-        "(one with a blank in quotes) choose some, and which is the first",
-    )
-
-
-def _name(word: str) -> str:
-    if not word or "," in word:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a name; it must not hold a comma")
-    return word
 
 
 def store(magics: Any, name: str | None, result: CudaTiming) -> None:

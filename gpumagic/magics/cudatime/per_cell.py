@@ -6,36 +6,16 @@ import argparse
 import re
 from typing import Any
 
-from gpumagic.magics.argument_types import duration_or_zero
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.output import hand_over, say, show_below
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.magics.verbs import VERBS
 from gpumagic.results import CellTiming
 from gpumagic.results.base import plain
 from gpumagic.timing.per_cell import CellTimer
 
-#: Seconds from which a cell without GPU work gets a line by default.
-ABOVE = 0.5
-
 _OWN = re.compile(rf"\s*%cudatime\s+(-\S+\s+)*({'|'.join(VERBS['cudatime'])})\b[^\n]*\s*")
 #: Cells that have shown their times themselves.
 _TIMED = re.compile(r"\s*%%cudatime\b|\s*%cudatime\b[^\n]*\s*\Z")
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%cudatime VERB``."""
-    made = Parser(f"%cudatime {verb}")
-    if verb == "on":
-        made.add_argument(
-            "--above",
-            metavar="TIME",
-            type=duration_or_zero,
-            default=ABOVE,
-            help="also cells without GPU work that take longer",
-        )
-    add_result_options(made)
-    return made
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

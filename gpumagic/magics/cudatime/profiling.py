@@ -12,31 +12,11 @@ from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.lines import NoLines
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import show
-from gpumagic.magics.parsing import Parser
 from gpumagic.results import CudaTiming, KernelReport
 from gpumagic.timing.line_profiler import LineProfiler, with_kernels, without_kernels
 from gpumagic.timing.profiler import NvtxRange, Profiled, check_trace
 
 _T = TypeVar("_T")
-
-
-def add_options(parser: Parser) -> None:
-    """Add ``--kernels``, ``--trace`` and ``--nvtx``."""
-    group = parser.add_argument_group("where the time goes")
-    group.add_argument(
-        "--kernels",
-        action="store_true",
-        help="run the code once more, under torch's profiler, and show its kernels by time; with "
-        "--lines, also how long those of each line kept the GPU busy",
-    )
-    group.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="the same run's trace, for ui.perfetto.dev (.json or .json.gz)",
-    )
-    group.add_argument(
-        "--nvtx", metavar="NAME", help="put an NVTX range around the timed run, for Nsight"
-    )
 
 
 class ProfiledRun:

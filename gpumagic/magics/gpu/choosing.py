@@ -8,14 +8,35 @@ from typing import Any
 
 from gpumagic.cuda import context_failure
 from gpumagic.cuda.process_state import STATE
-from gpumagic.errors import DeviceError, RestartError
+from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
+from gpumagic.magics.argument_types import percentage, size
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, restarting, saved_choice
+from gpumagic.magics.gpu.options import is_auto
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
 from gpumagic.selection.spec import Spec, Wants
+
+
+def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
+    """Return what ``auto`` requires of a device, by the options or by the configuration.
+
+    Raises:
+        SpecError: a configured value is not valid.
+    """
+    if not is_auto(spec):
+        return Wants()
+    try:
+        min_free, max_util = options.min_free, options.max_util
+        if min_free is None and magics.min_free:
+            min_free = size(magics.min_free)
+        if max_util is None and magics.max_util:
+            max_util = percentage(magics.max_util)
+    except argparse.ArgumentTypeError as error:
+        raise SpecError(f"%config GpuMagic: {error}") from None
+    return Wants(min_free=min_free, max_util=max_util, idle=options.idle)
 
 
 def choose_for_kernel(
@@ -47,7 +68,7 @@ def choose_for_kernel(
             if isinstance(failure, KeyboardInterrupt):
                 raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
-    warn(chosen)
+    warn(chosen, shown=not (options.quiet or silent))
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
@@ -123,7 +144,12 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
     return bool(of(shell).magics.claim) and not options.no_claim
 
 
-def warn(chosen: Selection) -> None:
-    """Warn in a line if the choice is too late: the result has the reason and what helps."""
-    if chosen.status == "too-late":
+def warn(chosen: Selection, *, shown: bool) -> None:
+    """Warn in a line if the choice is too late; a result that is ``shown`` says why, once."""
+    if chosen.status != "too-late":
+        return
+    if not shown:
         output.warn(str(chosen.problem or chosen.message))
+        return
+    known = "verified" if chosen.cuda_initialized is None else "in effect in this process"
+    output.warn(f"the choice '{chosen.requested}' is not {known}: see below")

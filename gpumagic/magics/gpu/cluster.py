@@ -3,133 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpumagic.cluster import connection, process_group, rpc, selection
+from gpumagic.cluster import connection, process_group, selection
 from gpumagic.cluster.connection import Cluster
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.argument_types import count, duration
+from gpumagic.magics.gpu.cluster_options import ONLY_AUTO, check
 from gpumagic.magics.output import hand_over, warn
-from gpumagic.magics.parsing import Parser
 from gpumagic.render.units import spans
 from gpumagic.results import ClusterSelection, ProcessGroup
 from gpumagic.selection.spec import Wants
 from gpumagic.system.text import harmless, noun
-
-#: The verbs of ``%gpu`` for clusters.
-VERBS = ("cluster", "pin", "dist")
-
-
-def add_options(options: Parser) -> None:
-    """Add the options of ``%gpu`` for clusters."""
-    group = options.add_argument_group("cluster (needs ipyparallel)")
-    add_targets(group)
-    group.add_argument(
-        "--per-engine",
-        type=count(most=10**9 - 1, of="GPUs"),
-        metavar="K",
-        default=1,
-        help="pin: K GPUs each (default: 1)",
-    )
-    group.add_argument(
-        "--share", action="store_true", help="pin: engines of a host may have the same GPU"
-    )
-    group.add_argument(
-        "--backend",
-        metavar="NAME",
-        default="auto",
-        help="dist init: nccl, gloo, … or auto: nccl if every engine has a GPU of its own, else "
-        "gloo. Between hosts the network must be trusted: torch has no password",
-    )
-    group.add_argument(
-        "--timeout",
-        type=duration,
-        metavar="TIME",
-        help=f"how long engines may take to answer (default: {rpc.TIMEOUT:g} s for the table)",
-    )
-
-
-def add_targets(group: Any) -> None:
-    """Add ``--cluster`` and ``-t``, which every magic has."""
-    group.add_argument(
-        "--cluster",
-        action="store_true",
-        help="on the engines of ipyparallel's cluster, not in this kernel",
-    )
-    group.add_argument(
-        "-t",
-        "--targets",
-        metavar="ENGINES",
-        help="only these engines: 2, 0,3, 0:4 (default: all of them)",
-    )
-
-
-#: The options that are only for this kernel, or only for one verb.
-_ONLY_HERE = (
-    *("--keep", "--blocking", "--soft", "--save", "--threads", "--wait", "--every", "--for"),
-    *("--arguments", "--mine", "--yes"),
-)
-_VERBS_HERE = {"watch": "%gpu cluster", "ps": "%gpu cluster -p", "doctor": "%gpu cluster"}
-_ONLY_AUTO = ("--min-free", "--max-util", "--idle")
-_ONLY_FOR = {
-    "--per-engine": "pin",
-    "--share": "pin",
-    "--backend": "dist",
-    "-p": "cluster",
-}
-
-
-def _check(verb: str, options: argparse.Namespace, given: Mapping[str, Any]) -> None:
-    """Raise an error for an option that would be ignored.
-
-    Raises:
-        SpecError: an option does not go with the verb.
-    """
-    if verb in _VERBS_HERE:
-        raise SpecError(f"%gpu {verb} is for this kernel; for the engines: {_VERBS_HERE[verb]}")
-    for name in given:
-        problem = _problem(name, verb, options.spec[1:])
-        if problem is not None:
-            raise SpecError(problem)
-
-
-def _problem(name: str, verb: str, words: Sequence[str]) -> str | None:
-    """Return why an option does not go with a verb and its arguments; None if it does."""
-    if name in _ONLY_HERE:
-        return f"{name} is for this kernel: it does not go with a cluster"
-    if name in _ONLY_AUTO and verb != "auto":
-        return f"{name} goes with auto; for example: %gpu auto 2 --cluster"
-    if _ONLY_FOR.get(name, verb) != verb:
-        return f"{name} goes with %gpu {_ONLY_FOR[name]}"
-    if name == "--backend" and words[:1] != ["init"]:
-        return "--backend goes with %gpu dist init"
-    if verb in ("cluster", "dist") and name in ("--restart", "--force"):
-        return f"%gpu {verb} restarts nothing; for example: %gpu pin --restart"
-    if verb in ("cluster", "dist") and name == "--no-claim":
-        return "--no-claim goes with a choice of GPUs; for example: %gpu pin --no-claim"
-    return None
-
-
-def without_effect(verb: str, words: Sequence[str]) -> set[str]:
-    """Return the options, by name, that do not go with a verb on a cluster."""
-    names = (*_ONLY_HERE, *_ONLY_AUTO, *_ONLY_FOR, "--restart", "--force", "--no-claim")
-    return {name for name in names if _problem(name, verb, words) is not None}
-
-
-#: The options that are only for a cluster.
-ONLY_THERE = ("-t", "--per-engine", "--share", "--backend", "--timeout")
-
-
-def check_unused(given: Collection[str]) -> None:
-    """Raise an error for an option for clusters without ``--cluster``.
-
-    Raises:
-        SpecError: there is one.
-    """
-    for name in ONLY_THERE:
-        if name in given:
-            raise SpecError(f"{name} goes with a cluster; for example: %gpu off --cluster -t 0:4")
 
 
 def current(magics: Any, where: str | None = None) -> Cluster:
@@ -162,7 +47,7 @@ def run(
         raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
     if verb == "pin" and words:
         raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
-    _check(verb.lower(), options, given)
+    check(verb.lower(), options, given)
     cluster = current(magics, words[0] if verb == "cluster" and words else None)
     engines = cluster.targets(options.targets)
     limit = {} if options.timeout is None else {"timeout": options.timeout}
@@ -219,7 +104,7 @@ def _warn(result: ClusterSelection, again: Sequence[str]) -> None:
 
 def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
     """Yield the options that select engines and devices, to type them again."""
-    for name in ("--cluster", "-t", "--per-engine", "--share", "--no-claim", *_ONLY_AUTO):
+    for name in ("--cluster", "-t", "--per-engine", "--share", "--no-claim", *ONLY_AUTO):
         if name in given:
             yield name
             if given[name] is not True:

@@ -1,18 +1,101 @@
-"""The options of ``%gpu``, and which go together: an option without effect is an error."""
+"""The options of ``%gpu``, and which go together: an option without effect is an error.
+
+Light to import: completion does, at a key press.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
-from gpumagic.magics.parsing import Parser
-from gpumagic.selection.spec import Wants
+from gpumagic.magics.gpu import cluster_options
+from gpumagic.magics.parsing import Parser, add_result_options
+
+#: The lines that are no choice of GPUs; and the verbs that words of any kind may follow.
+VERBS = frozenset({"", "ps", "watch", "watch off", "doctor"})
+VERBS_WITH_WORDS = frozenset({"plot", "shutdown"})
+
+_EXAMPLES = """\
+examples:
+  %gpu                        the table of devices
+  %gpu -p                     with the processes on them
+  %gpu off                    hide every GPU from this kernel
+  %gpu 0,2                    show it GPUs 0 and 2, as nvidia-smi numbers them
+  %gpu 1-3                    a range
+  %gpu GPU-8f1d               a UUID, or a unique beginning of one
+  %gpu auto                   the GPU with the most free memory
+  %gpu auto 2 --min-free 20GiB --max-util 10 --wait 600
+  %gpu on                     show all; %gpu reset: what the kernel was started with
+  %gpu watch                  a panel that is updated while cells run; %gpu watch off ends it
+  %gpu plot                   what it saw: the time since it began, with the cells
+  %gpu ps --mine              your own notebooks, with the GPU memory that each holds
+  %gpu shutdown train.ipynb   end one of them, by its Jupyter server
+  %gpu doctor                 why torch can, or cannot, use the GPU here; what to do about it
+  %gpu off --threads 4        compute on the CPU, with 4 threads
+  selection = %gpu off -o -q  the result as an object
+
+  %gpu off --restart          too late: a fresh kernel in place of this one; the next cells go on
+  %gpu off --restart --keep model optimizer
+  %gpu reset --restart --keep all --blocking   CUDA has failed; and find out why
+  %gpu off --soft             too late, and nothing may be lost: a gate; %gpu on lifts it
+
+  %%gpu off                   one cell without a GPU; then what was there before
+
+  %gpu cluster                the GPUs of ipyparallel's engines, on all their hosts
+  %gpu pin                    each engine its own GPU; %gpu off --cluster: none for any
+  %gpu dist init              torch.distributed's process group of the engines; %gpu dist down
+"""
 
 
-def add_options(parser: Parser) -> None:
+_DESCRIPTION = """\
+Show the GPUs, or choose which of them this kernel sees, and verify it.
+
+choices of GPUs, with the numbers of nvidia-smi:
+  0    0,2    1-3       an index, a list, a range
+  GPU-8f1d…, MIG-…      a UUID, or a unique beginning of one
+  auto [N]              the GPU, or N GPUs, with the most free memory
+  off                   none (also: none, cpu)
+  on                    all (also: all)
+  reset                 what the kernel was started with
+
+verbs:
+  ps                    the table with processes, as with -p; --mine: your own notebooks
+  shutdown NOTEBOOK     end one of your own notebooks, by its Jupyter server
+  watch, watch off      a panel that is updated while cells run (in a terminal: the table, repeated
+                        until interrupted)
+  plot [FILE]           a picture of what was watched (-o: the samples)
+  doctor                why torch can, or cannot, use the GPU here; what to do about it
+  cluster [PROFILE]     the GPUs of ipyparallel's engines; or the path of a connection file
+  pin                   each engine its own GPU
+  dist init, dist down  torch.distributed's process group of the engines
+"""
+
+
+@cache
+def parser() -> Parser:
+    """Return the parser of the options of ``%gpu``."""
+    made = Parser(
+        "%gpu",
+        usage="%(prog)s [SPEC] [options]",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+    )
+    _add_options(made)
+    cluster_options.add_options(made)
+    add_result_options(made)
+    return made
+
+
+def is_verb(words: Sequence[str]) -> bool:
+    """Return whether the words are a verb, and no choice of GPUs."""
+    return " ".join(words) in VERBS or words[0] in VERBS_WITH_WORDS
+
+
+def _add_options(parser: Parser) -> None:
     """Add the options that are not for clusters."""
     parser.add_argument(
         "spec",
@@ -154,10 +237,20 @@ def check(
         raise SpecError("--wait does not go with --soft, which chooses at once: leave one out")
 
 
-def without_effect(
-    given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool
-) -> set[str]:
-    """Return the options, by name, that `check` would refuse beside those that are given.
+def without_effect(words: Sequence[str], given: Collection[str], *, one_cell: bool) -> set[str]:
+    """Return the options, by first name, that are refused beside these words and options."""
+    if not words and not one_cell:
+        return set()  # the verb may follow
+    if not one_cell and ("--cluster" in given or words[0] in cluster_options.VERBS):
+        return cluster_options.without_effect(words[0].lower(), words[1:])
+    is_choice = not words or not is_verb(words)
+    found = _refused(given, " ".join(words), is_choice=is_choice, one_cell=one_cell)
+    no_cluster = one_cell or not is_choice
+    return {*found, *cluster_options.ONLY_THERE, *(["--cluster"] if no_cluster else [])}
+
+
+def _refused(given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool) -> set[str]:
+    """Return the options that `check` would refuse beside those that are given.
 
     ``--restart`` may still follow the options that need it.
     """
@@ -199,7 +292,7 @@ def _partners(
         ("--blocking", restart, "--restart; for example: %gpu reset --restart --blocking"),
         ("--force", restart, _example("--restart", "--restart --force")),
         *(
-            (name, _is_auto(spec), f"auto; for example: %gpu auto {name} …")
+            (name, is_auto(spec), f"auto; for example: %gpu auto {name} …")
             for name in ("--min-free", "--max-util", "--idle", "--wait")
         ),
     )
@@ -209,24 +302,5 @@ def _example(partner: str, options: str) -> str:
     return f"{partner}; for example: %gpu off {options}"
 
 
-def _is_auto(spec: str) -> bool:
+def is_auto(spec: str) -> bool:
     return spec.split(" ")[0].lower() == "auto"
-
-
-def wants(options: argparse.Namespace, magics: Any, spec: str) -> Wants:
-    """Return what ``auto`` requires of a device, by the options or by the configuration.
-
-    Raises:
-        SpecError: a configured value is not valid.
-    """
-    if not _is_auto(spec):
-        return Wants()
-    try:
-        min_free, max_util = options.min_free, options.max_util
-        if min_free is None and magics.min_free:
-            min_free = size(magics.min_free)
-        if max_util is None and magics.max_util:
-            max_util = percentage(magics.max_util)
-    except argparse.ArgumentTypeError as error:
-        raise SpecError(f"%config GpuMagic: {error}") from None
-    return Wants(min_free=min_free, max_util=max_util, idle=options.idle)

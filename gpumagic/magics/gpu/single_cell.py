@@ -56,7 +56,7 @@ def _choice(
     try:
         chosen = cpu_threads.with_threads(chosen, spec, options.threads)
         chosen_as(chosen)
-        choosing.warn(chosen)
+        choosing.warn(chosen, shown=not options.quiet)
         if not options.quiet:
             show(shell, chosen)
         yield

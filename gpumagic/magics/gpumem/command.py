@@ -11,16 +11,11 @@ from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cuda import context_failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline
-from gpumagic.magics.gpu import cluster
 from gpumagic.magics.gpumem import fit
+from gpumagic.magics.gpumem.options import parser
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import (
-    MagicLine,
-    Parser,
-    add_functions_option,
-    add_result_options,
-    parse_line,
-)
+from gpumagic.magics.parsing import MagicLine, parse_line
+from gpumagic.magics.shared_options import BASELINE
 from gpumagic.magics.verbs import check_name, run_verb, take_verb
 from gpumagic.memory.limit import LIMIT
 from gpumagic.memory.measurement import Measurement
@@ -31,104 +26,6 @@ from gpumagic.system import text
 
 if TYPE_CHECKING:
     from gpumagic.memory.line_profiler import LineMeasurement
-
-_DESCRIPTION = """\
-GPU memory: what is in use now, and its change by a statement or a cell.
-
-  %gpumem                 a report: what torch holds and held at most, what this process holds
-                          outside torch's allocator (CUDA context, libraries), what other
-                          processes hold, what is free; and the change since the last report
-  %gpumem STATEMENT       run the statement; the exact change of allocated and reserved memory, and
-                          the exact peak of allocated memory above the start
-  %%gpumem                the same for a cell, also when it raises
-  %%gpumem --lines        by line: change, peak above the line's start, and what stayed: of the
-                          bytes that the line allocated those alive when the cell ended. What the
-                          functions that it calls do counts to the line (also what is freed when
-                          they return); with -f FUNC their own lines are shown too
-  %gpumem on | off        after every cell that changed GPU memory one line: change, peak, now
-  %gpumem log             the cells until now: change, peak and time of each
-  %gpumem plot [FILE]     the same as a picture, with the devices' limits (needs matplotlib)
-  %gpumem record on | off the allocator's history with Python stacks, the newest --entries N events
-  %gpumem cells           live memory by the cell that allocated it (needs the history)
-  %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
-  %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
-                          gradients), the notebook (Out, _, the last exception), and the rest; adds
-                          up to the byte. --gc looks through all objects for the rest
-  %gpumem park            copy all GPU memory of this process to the host, and give it back to the
-                          device; variables stay. It comes back before a cell that may use it.
-                          --after 15min: after so long without a cell, by itself; off ends that
-  %gpumem unpark          bring it back now; --wait waits until there is enough memory
-  %gpumem free [NAMES]    delete these variables and the notebook's own references, collect garbage,
-                          empty the cache; shows what each step freed. After it %debug has nothing
-                          to show. --dry-run shows it and does nothing
-  %gpumem limit SIZE      torch's allocator bounded as if each GPU had so much (16GiB, 500MiB), the
-                          CUDA context and libraries included: beyond it torch runs out of memory.
-                          Alone it says what the limit is; off lifts it
-  %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, found in at
-                          most 12 runs
-  %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
-
-A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
-what follows -- (%gpumem -- log).
-
-The figures of a statement or a cell come from the counters of torch's allocator: nothing is
-sampled, synchronised, collected or emptied, no context is made, and
-torch.cuda.max_memory_allocated() returns afterwards what it would have returned without.
-"""
-
-_EXAMPLES = """\
-examples:
-  %gpumem
-  report = %gpumem -o -q
-  %gpumem y = model(x)
-  %gpumem -v forward y = model(x)
-  %gpumem vars
-  %gpumem free --dry-run
-  %gpumem free optimizer batch
-
-  %%gpumem
-  loss = model(x).sum()
-  loss.backward()
-
-  %%gpumem --lines -f model.forward
-  loss = model(x).sum()
-  loss.backward()
-
-  %gpumem limit 16GiB
-  %gpumem park
-  %gpumem park --after 15min
-
-  %%gpumem --fit batch=1:4096
-  loss = model(torch.rand(batch, 512, device="cuda")).sum()
-  loss.backward()
-"""
-
-
-def parser() -> Parser:
-    """Return the parser of the options of ``%gpumem``."""
-    made = Parser("%gpumem", description=_DESCRIPTION, epilog=_EXAMPLES, usage=_USAGE)
-    made.add_argument(
-        "--lines", action="store_true", help="by line: change, peak and what stayed until the end"
-    )
-    add_functions_option(made)
-    made.add_argument(
-        "--fit",
-        metavar="NAME=LOW:HIGH",
-        type=fit.value_range,
-        help="the largest value of this variable with which the cell fits into memory: run it with "
-        "a few, extrapolate, confirm; at most 12 runs (batch=1:4096)",
-    )
-    baseline.add_options(made, "a device's peak is that much higher")
-    cluster.add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
-    add_result_options(made)
-    return made
-
-
-# argparse formats it by %.
-_USAGE = (
-    "%%gpumem [-o] [-v NAME] [-q] [VERB … | [--lines] [-f FUNC] STATEMENT]\n"
-    "       %%%%gpumem [-o] [-v NAME] [-q] [--lines] [-f FUNC]"
-)
 
 
 def help_text() -> str:
@@ -173,7 +70,7 @@ def _check(line: MagicLine, cell: str | None) -> None:
         SpecError: they do not.
     """
     options, statement = line.options, line.statement
-    is_stored = not baseline.OPTIONS.isdisjoint(line.given)
+    is_stored = not BASELINE.isdisjoint(line.given)
     if cell is None and not statement:
         if options.cluster:
             raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")

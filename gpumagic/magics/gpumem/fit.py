@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import keyword
-import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
@@ -24,34 +22,10 @@ from gpumagic.memory.report import memory_report
 from gpumagic.results.fit import Fit
 from gpumagic.system.text import plural
 
-_RANGE = re.compile(r"([^\W\d]\w*)=(\d{1,18}):(\d{1,18})")
 _RAN_SEVERAL_TIMES = (
     "the cell ran {}, with its names in a namespace of their own; what it changed in objects "
     "of yours (a training step) was changed each time"
 )
-
-
-class Range(NamedTuple):
-    """``--fit batch=1:4096``."""
-
-    name: str
-    low: int
-    high: int
-
-
-def value_range(text: str) -> Range:
-    """Return the variable and its range.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is no such range.
-    """
-    match = _RANGE.fullmatch(text)
-    if match is None or not match[1].isidentifier() or keyword.iskeyword(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range; write batch=1:4096")
-    found = Range(match[1], int(match[2]), int(match[3]))
-    if found.low > found.high:
-        raise argparse.ArgumentTypeError(f"{text!r} runs backwards; write the smaller number first")
-    return found
 
 
 def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:

@@ -5,32 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gpumagic.magics.argument_types import count
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
 from gpumagic.results import Result
 from gpumagic.system.paths import output_path
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem VERB``."""
-    made = Parser(f"%gpumem {verb}")
-    if verb == "record":
-        made.add_argument("switch", nargs="?", choices=("on", "off"))
-        made.add_argument(
-            "--entries",
-            type=count(most=10_000_000),
-            default=MAX_ENTRIES,
-            metavar="N",
-            help="the newest events that the history keeps",
-        )
-    elif verb == "snapshot":
-        made.add_argument("file", metavar="FILE")
-    add_result_options(made)
-    return made
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
@@ -47,7 +27,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     elif verb == "cells":
         result = history.cells()
     elif options.switch == "on":
-        result = history.on(options.entries)
+        result = history.on(options.entries or MAX_ENTRIES)
     elif options.switch == "off":
         result = history.off()
     else:

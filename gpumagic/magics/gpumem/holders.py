@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.magics.output import hand_over, say
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.parking import PARKING
 from gpumagic.render.units import bytes_
 
@@ -15,27 +14,6 @@ _MESSAGES = {
     True: "A cell that runs out of GPU memory is explained below its traceback.",
     False: "Cells that run out of GPU memory are not explained; '%gpumem explain on' does again.",
 }
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem VERB``."""
-    made = Parser(f"%gpumem {verb}")
-    if verb == "vars":
-        made.add_argument(
-            "--gc",
-            dest="scan",
-            action="store_true",
-            help="look through all objects of the process for what no variable references",
-        )
-    elif verb == "free":
-        made.add_argument("names", nargs="*", metavar="NAME", help="variables to delete as well")
-        made.add_argument(
-            "--dry-run", action="store_true", help="show what it would free, and do nothing"
-        )
-    else:
-        made.add_argument("state", nargs="?", choices=("on", "off"))
-    add_result_options(made)
-    return made
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

@@ -7,32 +7,11 @@ import sys
 from typing import Any
 
 from gpumagic.cells.hooks import CellHook
-from gpumagic.magics.argument_types import size
 from gpumagic.magics.extension import of
+from gpumagic.magics.gpumem.options import SHOW
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.limit import LIMIT
 from gpumagic.system import text
-
-#: Without an argument the limit is shown.
-_SHOW = object()
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem limit``."""
-    made = Parser(f"%gpumem {verb}")
-    made.add_argument("size", nargs="?", type=_size_or_off, default=_SHOW, metavar="SIZE|off")
-    add_result_options(made)
-    return made
-
-
-def _size_or_off(text: str) -> int | None:
-    if text.lower() == "off":
-        return None
-    found = size(text)
-    if found <= 0:
-        raise argparse.ArgumentTypeError("0 bytes are no limit; write 16GiB, or off")
-    return found
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:
@@ -45,7 +24,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
     if options.size is None:
         LIMIT.lift()
         of(magics.shell).hooks.remove(_HOOK)
-    elif options.size is not _SHOW:
+    elif options.size is not SHOW:
         set_limit(magics.shell, options.size)
     return hand_over(magics.shell, LIMIT.state(), options, silent=silent)
 

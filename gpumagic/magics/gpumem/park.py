@@ -13,10 +13,8 @@ from IPython.core.error import InputRejected
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
-from gpumagic.magics.argument_types import duration
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over, show
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.magics.progress import Progress
 from gpumagic.magics.verbs import VERBS
 from gpumagic.memory.code_names import uses_no_gpu_memory
@@ -26,23 +24,6 @@ from gpumagic.memory.unpark_on_use import MODES
 from gpumagic.render.units import seconds
 from gpumagic.results.parking import ParkedMemory, Unparked
 from gpumagic.system import text
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem VERB``."""
-    made = Parser(f"%gpumem {verb}")
-    if verb == "park":
-        made.add_argument("state", nargs="?", choices=("off",), help="park no more by itself")
-        made.add_argument(
-            "--after",
-            type=duration,
-            metavar="TIME",
-            help="park by itself after so long without a cell, for example 15min",
-        )
-    else:
-        made.add_argument("--wait", action="store_true", help="wait until there is enough memory")
-    add_result_options(made)
-    return made
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

@@ -9,7 +9,6 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over, say, show_below, show_picture, write_picture
-from gpumagic.magics.parsing import Parser, add_result_options
 from gpumagic.memory.per_cell import EveryCell
 from gpumagic.results import CellLog
 from gpumagic.system.paths import output_path
@@ -20,15 +19,6 @@ _MESSAGES = {
     "that.",
     "off": "No more lines after cells; '%gpumem log' shows the previous ones.",
 }
-
-
-def parser(verb: str) -> Parser:
-    """Return the parser of the options of ``%gpumem VERB``."""
-    made = Parser(f"%gpumem {verb}")
-    if verb == "plot":
-        made.add_argument("file", nargs="?", help="write the picture there (.png, .svg, .pdf)")
-    add_result_options(made)
-    return made
 
 
 def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.errors import GpuMagicWarning, RestartError
-from gpumagic.magics.gpu import cluster, command, restarting
+from gpumagic.magics.gpu import cluster_options, command, options, restarting
 from gpumagic.results import DeviceTable, Diagnosis, Selection
 from gpumagic.selection import apply, environment, gate, spec
 
@@ -64,8 +64,16 @@ def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str)
     assert "%%gpu needs a choice of GPUs for the cell" in str(ran.error)
 
 
+def test_the_options_know_every_verb() -> None:
+    assert command._VERBS.keys() == options.VERBS
+    for word in options.VERBS_WITH_WORDS:
+        assert command._verb([word, "x"]) is not None
+        assert options.is_verb([word, "x"])
+    assert not options.is_verb(["off"])
+
+
 def test_verbs_of_clusters_are_others() -> None:
-    assert not {*cluster.VERBS} & command._VERBS.keys()
+    assert not {*cluster_options.VERBS} & command._VERBS.keys()
 
 
 @pytest.mark.parametrize("failure", [RestartError("refused"), KeyboardInterrupt()], ids=repr)
