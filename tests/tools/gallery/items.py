@@ -86,8 +86,13 @@ _WATCH = "import matplotlib\n%matplotlib inline"
 _SICK = """\
 from tests.virtual_gpu import World
 for index in (6, 7):
-    World.current().set_gpu(index, compute_capability={capability})
-os.environ["CUDA_LAUNCH_BLOCKING"] = "{blocking}"
+    World.current().lose(index)
+os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+"""
+_WELL = """\
+for index in (6, 7):
+    World.current().find(index)
+del World, os.environ["CUDA_LAUNCH_BLOCKING"]
 """
 
 ITEMS = (
@@ -111,13 +116,9 @@ ITEMS = (
         "doctor",
         "`%gpu doctor`",
         (
-            Cell(_SICK.format(capability=(3, 7), blocking=1), hidden=True),
+            Cell(_SICK, hidden=True),
             Cell("%gpu doctor"),
-            Cell(
-                _SICK.format(capability=(8, 0), blocking=0)
-                + "del os.environ['CUDA_LAUNCH_BLOCKING']",
-                hidden=True,
-            ),
+            Cell(_WELL, hidden=True),
         ),
     ),
     Item(

@@ -15,7 +15,7 @@ from tests.tools.demo.runner import as_html
 from tests.tools.gallery.session import item_of
 
 THEMES, WIDTHS = ("light", "dark"), (1280, 700)
-_COLORS = 128
+_COLORS = 64
 _GAP, _LABEL = 16, 26
 #: Of the pictures: cells as they are in JupyterLab's window, without the page's margin.
 _STYLE = (
@@ -43,7 +43,7 @@ class Photographer:
             page = as_html(notebook, "gallery", theme=theme).replace("</head>", f"{_STYLE}</head>")
             self._open(page, WIDTHS[0])
             for width in WIDTHS:
-                self._page.set_viewport_size({"width": width, "height": 1000})
+                self._fit(width)
                 boxes = [cell.bounding_box() for cell in self._page.locator(".jp-CodeCell").all()]
                 assert len(boxes) == len(names)
                 for name in pictures:
@@ -65,12 +65,18 @@ class Photographer:
     def _open(self, page: str, width: int) -> None:
         path = self._folder / "page.html"
         path.write_text(page, encoding="utf-8")
-        self._page.set_viewport_size({"width": width, "height": 1000})
         self._page.goto(path.as_uri())
+        self._fit(width)
+
+    def _fit(self, width: int) -> None:
+        """Make the window so high that the page needs no scroll bar of its own."""
+        self._page.set_viewport_size({"width": width, "height": 1000})
+        height = self._page.evaluate("document.documentElement.scrollHeight")
+        self._page.set_viewport_size({"width": width, "height": height + 100})
 
     def _photograph(self, top: float, bottom: float, width: float) -> Image.Image:
         clip = {"x": 0, "y": top, "width": width, "height": bottom - top}
-        taken = self._page.screenshot(clip=clip, full_page=True)
+        taken = self._page.screenshot(clip=clip)
         return Image.open(io.BytesIO(taken)).convert("RGB")
 
 
@@ -87,8 +93,9 @@ def beside(pictures: Mapping[str, Image.Image]) -> Image.Image:
 
 
 def write(picture: Image.Image, path: Path) -> None:
-    """Write a picture with few colours."""
-    reduced = picture.quantize(_COLORS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    """Write a picture with few colours, among them those of small areas."""
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    reduced = picture.quantize(_COLORS, method=method, kmeans=1, dither=dither)
     reduced.save(path, optimize=True)
 
 

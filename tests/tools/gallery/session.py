@@ -66,9 +66,10 @@ def _data_filter() -> dict[str, Any]:
 def _processes(folder: Path, world: World) -> Iterator[None]:
     """Run a process for each that is on the machine's GPUs: a shell that waits for its input."""
     folder.chmod(0o755)
+    for script in {each[2] for each in PROCESSES}:
+        (folder / script).write_text("read line\n")
     started = []
     for gpu, gib, script, mine in PROCESSES:
-        (folder / script).write_text("read line\n")
         other = {} if mine or os.geteuid() != 0 else {"user": UID, "group": UID, "extra_groups": []}
         process = subprocess.Popen(
             ["python", script],
@@ -244,7 +245,7 @@ def in_terminal(
     A span is a text and its CSS.
     """
     terminal = Terminal(
-        {**variables, "COLORTERM": "truecolor"},
+        {**variables, "COLORTERM": "truecolor", "PAGER": "cat"},
         folder,
         columns=COLUMNS,
         kind="xterm-256color",
