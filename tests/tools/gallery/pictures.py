@@ -15,7 +15,7 @@ from tests.tools.demo.runner import as_html
 from tests.tools.gallery.session import item_of
 
 THEMES, WIDTHS = ("light", "dark"), (1280, 700)
-_COLORS = 64
+_COLORS = 80
 _GAP, _LABEL = 16, 26
 #: Of the pictures: cells as they are in JupyterLab's window, without the page's margin.
 _STYLE = (
