@@ -121,14 +121,17 @@ def choose_theme(folder: Path, theme: str) -> None:
 
 @contextmanager
 def page(width: int = 1280, height: int = 1600) -> Iterator[Any]:
-    """A page in a fresh headless browser."""
+    """A page in a fresh headless browser, with scroll bars where a user has them."""
     from playwright.sync_api import sync_playwright
 
     options = "--no-sandbox --disable-gpu --disable-quic --disable-sync --no-first-run"
     options += " --disable-background-networking --disable-component-update"
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=browser(), args=options.split(), headless=True
+            executable_path=browser(),
+            args=options.split(),
+            headless=True,
+            ignore_default_args=["--hide-scrollbars"],
         )
         try:
             yield chromium.new_page(viewport={"width": width, "height": height})

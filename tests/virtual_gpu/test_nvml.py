@@ -173,6 +173,8 @@ def test_a_lost_device(virtual_gpu: World, first: Any) -> None:
     assert code(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
     assert nvml.nvmlDeviceGetName(first)
     assert nvml.nvmlDeviceGetCount() >= 2
+    virtual_gpu.find(1)
+    assert nvml.nvmlDeviceGetName(handle)
 
 
 def test_nothing_before_init() -> None:

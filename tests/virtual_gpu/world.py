@@ -85,6 +85,10 @@ class World:
         """GPU `index` falls off the bus: NVML answers 15, CUDA 999."""
         self._gpu(index).lost = 1
 
+    def find(self, index: int) -> None:
+        """GPU `index` is back on the bus."""
+        self._gpu(index).lost = 0
+
     def set_gpu(self, index: int, **fields: Any) -> None:
         """Changes fields of `GPU`: `set_gpu(0, utilization=93, unsupported={"power"})`."""
         set_fields(self._gpu(index), **fields)
