@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tests.tools.demo.runner import as_html
 from tests.tools.gallery.session import item_of
 
 THEMES, WIDTHS = ("light", "dark"), (1280, 700)
-_COLORS = 80
+_COLORS, _EXACT = 48, 16
 _GAP, _LABEL = 16, 26
 #: Of the pictures: cells as they are in JupyterLab's window, without the page's margin.
 _STYLE = (
@@ -93,9 +94,17 @@ def beside(pictures: Mapping[str, Image.Image]) -> Image.Image:
 
 
 def write(picture: Image.Image, path: Path) -> None:
-    """Write a picture with few colours, among them those of small areas."""
+    """Write a picture with few colours: its most frequent ones, and some that cover the others."""
     method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    reduced = picture.quantize(_COLORS, method=method, kmeans=1, dither=dither)
+    covering = picture.quantize(_COLORS, method=method, kmeans=1, dither=dither)
+    palette, chosen = (covering.getpalette() or [])[: 3 * _COLORS], np.array(covering)
+    counts = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)
+    pixels = np.asarray(picture)
+    for _, color in counts[:_EXACT]:
+        chosen[(pixels == color).all(axis=2)] = len(palette) // 3
+        palette += color
+    reduced = Image.fromarray(chosen)
+    reduced.putpalette(palette)
     reduced.save(path, optimize=True)
 
 
