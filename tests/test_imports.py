@@ -225,4 +225,5 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.magics.matcher",
         "gpumagic.magics.extension",
         "gpumagic.magics.loading",
+        "gpumagic.magics.parsers",
     }

@@ -13,9 +13,10 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
-from gpumagic.magics.commands import command_module, options_module
+from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
 from gpumagic.magics.matcher import matcher
+from gpumagic.magics.parsers import options_module
 
 
 def _documented(name: str) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.commands import options_module
+from gpumagic.magics.parsers import options_module
 from gpumagic.magics.parsing import MagicLine, Parser, split
 
 

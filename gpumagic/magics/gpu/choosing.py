@@ -151,5 +151,5 @@ def warn(chosen: Selection, *, shown: bool) -> None:
     if not shown:
         output.warn(str(chosen.problem or chosen.message))
         return
-    known = "verified" if chosen.cuda_initialized is None else "in effect in this process"
+    known = "in effect in this process" if chosen.cuda_initialized else "verified"
     output.warn(f"the choice '{chosen.requested}' is not {known}: see below")

@@ -59,7 +59,7 @@ def test_a_copy_that_cannot_be_made_is_no_affair_of_the_cells(fresh_kernel: Kern
     )
     assert fresh_kernel.run("%%gpu off\n6 * 7").value == "42"
     result = choose(fresh_kernel, "1", status="too-late")
-    assert "'1' not verified" in result["stderr"]
+    assert "'1' is not verified" in result["stderr"]
 
 
 def test_a_gate_for_one_cell_hides_nothing(fresh_kernel: Kernel) -> None:
