@@ -6,7 +6,6 @@ IPython expands no line of ``%%cudatime`` and ``%%gpumem``, because code may fol
 from __future__ import annotations
 
 import re
-from collections.abc import Container
 from typing import Any
 
 from gpumagic.errors import SpecError
@@ -25,29 +24,28 @@ def expanded(shell: Any, text: str) -> str:
         SpecError: there is no such variable, or it cannot be expanded.
     """
     found: str = shell.var_expand(text, depth=_NO_FRAME)
-    if found == text:  # else ``$$name`` may have become ``$name``
-        check_expanded(text, shell.user_ns)
-    return found
+    left = _VARIABLE.search(text)
+    if found != text or left is None:  # ``$$name`` has become ``$name``
+        return found
+    name, dollar = left["name"] or left["field"], left["name"] is not None
+    if name not in shell.user_ns:
+        hint = f"set {name} first"
+    else:  # of ``$name.json`` IPython takes all for an attribute of the variable
+        hint = f"write {{{name}}}" if dollar else "this expression fails"
+    literally = f"${left[0]}" if dollar else f"{{{left[0]}}}"
+    raise SpecError(f"{_refusal(text, left)}; {hint}, or write {literally} for the characters")
 
 
-def check_expanded(text: str, names: Container[str] = ()) -> None:
+def check_expanded(text: str) -> None:
     """Check that no variable was left in a file name, where IPython itself expands the line.
-
-    ``names`` are those of the notebook's variables.
 
     Raises:
         SpecError: one was.
     """
     left = _VARIABLE.search(text)
-    if left is None:
-        return
-    name, dollar = left["name"] or left["field"], left["name"] is not None
-    literally = f"${left[0]}" if dollar else f"{{{left[0]}}}"
-    if name not in names:
-        hint = f"set {name} first"
-    else:  # of ``$name.json`` IPython takes all for an attribute of the variable
-        hint = f"write {{{name}}}" if dollar else "this expression fails"
-    raise SpecError(
-        f"{harmless(text, 200)!r} names no file: {left[0]!r} cannot be expanded; {hint}, or write "
-        f"{literally} for the characters themselves"
-    )
+    if left is not None:
+        raise SpecError(f"{_refusal(text, left)}; set {left['name'] or left['field']} first")
+
+
+def _refusal(text: str, left: re.Match[str]) -> str:
+    return f"{harmless(text, 200)!r} names no file: {left[0]!r} cannot be expanded"

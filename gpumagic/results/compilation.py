@@ -19,6 +19,8 @@ class Compilation:
     failure: str | None = None
     failed_file: str | None = None
     failed_line: int | None = None
+    #: Whether it is that of a backward pass, for which torch records no function.
+    backward: bool = False
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,11 @@ def compilation_lines(
     took = f" in {sum(known):.3g} s" if known else ""
     breaks = sum(each.count for each in graph_breaks)
     broke = f", with {plural(breaks, 'graph break')}" if breaks else ""
-    lines = [f"torch.compile compiled {plural(len(compiled), 'time')}{took}{broke}"]
+    passes = sum(each.backward for each in compiled)
+    count = plural(len(compiled) - passes, "time")
+    if passes:
+        count += f" and {plural(passes, 'backward pass', 'backward passes')}"
+    lines = [f"torch.compile compiled {count}{took}{broke}"]
     for each in compiled:
         what = _where(each)
         if each.reason:

@@ -16,6 +16,8 @@ from gpumagic.system.text import harmless
 
 #: torch's records are private, bounded, and of another form in other versions: read field by field.
 _RECORD, _BREAKS = "get_compilation_metrics", "graph_break_reasons"
+#: The entries that torch's record has at most, unless the user has set another number.
+_LIMIT = 64
 #: What torch calls the function that goes on behind a graph break.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 #: torch's reason where only its log says what a jump means.
@@ -60,7 +62,22 @@ class CompilationRecord:
 
     def since(self) -> tuple[Compilation, ...]:
         """Return the compilations since this object was made, the first one first."""
-        return tuple(_read(entry) for entry in _entries() if id(entry) not in self._before)
+        return tuple(map(_read, self._new_entries()))
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a line where torch may have dropped some of them from its record."""
+        count = len(self._new_entries())
+        if count < _LIMIT or count < len(_entries()):
+            return ()
+        return (f"torch records the last {count} compilations: there may have been more",)
+
+    def _new_entries(self) -> Sequence[Any]:
+        return [
+            entry
+            for entry in _entries()
+            # What a compiled function does at its first run is no compilation.
+            if id(entry) not in self._before and getattr(entry, "is_runtime", None) is not True
+        ]
 
 
 def _entries() -> Sequence[Any]:
@@ -101,11 +118,15 @@ def _shortened(reason: str) -> str:
 
 def _read(entry: Any) -> Compilation:
     reason, failure = _text(entry, "recompile_reason"), _text(entry, "fail_reason")
+    seconds, micros = _number(entry, "entire_frame_compile_time_s"), _number(entry, "duration_us")
+    if seconds is None and micros is not None:  # so for backward passes
+        seconds = micros / 1e6
     return Compilation(
         function=_function(_text(entry, "co_name")),
         file=_file(_text(entry, "co_filename")),
         line=_number(entry, "co_firstlineno"),
-        seconds=_number(entry, "entire_frame_compile_time_s"),
+        seconds=seconds,
+        backward=getattr(entry, "is_forward", None) is False,
         reason=None if reason is None else harmless(" ".join(reason.split()), _LONG),
         failure=None if failure is None else _shortened(failure),
         failed_file=_file(_text(entry, "fail_user_frame_filename")),

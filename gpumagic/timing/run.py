@@ -156,6 +156,7 @@ def summarize(
         compilations=tuple(compilations),
         compiled=() if compiled is None else compiled.since(),
         graph_breaks=() if compiled is None else compiled.graph_breaks(),
+        notes=() if compiled is None else compiled.notes(),
         conditions=machine.conditions(gpu.devices),
     )
 

@@ -34,6 +34,9 @@ def test_an_upper_bound_of_the_time_is_a_lower_one_of_the_rate() -> None:
 def test_compilations() -> None:
     assert compilation_lines([]) == []
     once = Compilation("step", "a.py", 3, 0.5, "size mismatch")
+    backward = Compilation(seconds=0.25, backward=True)
+    (both,) = compilation_lines([Compilation("step", "a.py", 3, 0.5), backward])
+    assert both.parts[0].text == "torch.compile compiled 1 time and 1 backward pass in 0.75 s"
     away = Compilation("f", "a.py", 1, failure="no", failed_file="b.py", failed_line=9)
     lines = compilation_lines(
         [once, Compilation(failure="no"), away], [GraphBreak("print", 2, "f", "a.py", 4)]

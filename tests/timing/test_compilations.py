@@ -43,6 +43,26 @@ def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch)
     assert before.since() == ()
 
 
+def test_backward_passes_and_first_runs_are_no_compiled_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record: list[Any] = []
+    utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    before = CompilationRecord()
+    forward = SimpleNamespace(co_name="f", is_forward=True, entire_frame_compile_time_s=1.5)
+    backward = SimpleNamespace(co_name=None, is_forward=False, duration_us=250_000)
+    record += [forward, backward, SimpleNamespace(is_forward=True, is_runtime=True)]
+    assert before.since() == (
+        Compilation("f", seconds=1.5),
+        Compilation(seconds=0.25, backward=True),
+    )
+    assert before.notes() == ()
+    record[:] = [SimpleNamespace(co_name="g") for _ in range(64)]
+    (note,) = before.notes()
+    assert note == "torch records the last 64 compilations: there may have been more"
+
+
 def test_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """By torch's list, which has the lines: the user's, not torch's or another library's."""
 

@@ -24,6 +24,18 @@ def test_a_recompilation_names_its_reason_and_cell(kernel: Callable[..., Kernel]
     assert "compiled" not in k.run("%%cudatime\ndouble(large)").shown
 
 
+def test_a_backward_pass_is_counted_by_itself(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(
+        "import torch\nf = torch.compile(lambda x: (x * 2).sum(), backend='aot_eager')\n"
+        "x = torch.ones(3, requires_grad=True)"
+    )
+    shown = k.run("%%cudatime -v timing\nf(x).backward()").shown
+    assert "torch.compile compiled 1 time and 1 backward pass in " in shown
+    assert k.value("[each.backward for each in timing.compiled]") == [False, True]
+    assert k.value("all(each.seconds > 0 for each in timing.compiled)")
+
+
 def test_a_graph_break_says_why_and_where(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     defined = k.run(
