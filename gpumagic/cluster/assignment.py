@@ -82,11 +82,14 @@ def named(table: ClusterTable, spec: Spec) -> dict[int, str]:
     return found
 
 
-def known_pids(table: ClusterTable) -> set[int]:
-    """Return the pids of the engines, and of all whose claims are in the table."""
+def known_claims(table: ClusterTable) -> dict[str, list[int]]:
+    """Return by UUID the pids that claim it by the table, and those of the engines."""
     engines = {each.pid for each in table if each.pid is not None}
-    devices = [device for each in table for device in each.table or ()]
-    return engines | {claim.pid for device in devices for claim in device.claims}
+    known: dict[str, set[int]] = {}
+    for unit in (unit for each in table for unit in units(each.table or ())):
+        pids = known.setdefault(unit.uuid, {*engines})
+        pids.update(claim.pid for claim in unit.claims)
+    return {uuid: sorted(pids) for uuid, pids in known.items()}
 
 
 def by_rank(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,13 +115,13 @@ def choose(
     restart: bool = False,
     force: bool = False,
     claim: bool = True,
-    seen: Collection[int] | None = None,
+    known: Mapping[str, Collection[int]] | None = None,
 ) -> tuple[Place, Selection, bool]:
     """Select the devices of this engine; with ``restart``, restart it in place if it is too late.
 
-    After the restart the same request is answered again, by the new process. With ``seen``, the
-    pids whose claims the choice was made by, also return whether another process has claimed one
-    of the devices before.
+    After the restart the same request is answered again, by the new process. With ``known``,
+    by UUID the pids whose claims the choice was made by, also return whether another process has
+    claimed one of the devices before.
     """
     from gpumagic.cluster import engine_restart
     from gpumagic.cuda.process_state import STATE
@@ -130,7 +130,7 @@ def choose(
 
     prepare()
     if engine_restart.just_restarted():
-        return _chosen(apply.after_restart(parse(spec), claim=claim), seen)
+        return _chosen(apply.after_restart(parse(spec), claim=claim), known)
     before = STATE.snapshot()
     chosen = apply.choose(parse(spec), claim=claim, restart=restart)
     if chosen.status == "too-late" and restart:
@@ -139,15 +139,17 @@ def choose(
         except BaseException:
             STATE.restore(before)
             raise
-    return _chosen(chosen, seen)
+    return _chosen(chosen, known)
 
 
-def _chosen(chosen: Selection, seen: Collection[int] | None) -> tuple[Place, Selection, bool]:
+def _chosen(
+    chosen: Selection, known: Mapping[str, Collection[int]] | None
+) -> tuple[Place, Selection, bool]:
     from gpumagic.cuda.process_state import STATE
     from gpumagic.selection import claims
 
     uuids = STATE.choice.claim
-    return place(), chosen, seen is not None and claims.is_claimed_before(uuids, seen)
+    return place(), chosen, known is not None and claims.is_claimed_before(uuids, known)
 
 
 def _shell() -> Any:

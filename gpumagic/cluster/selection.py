@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 from gpumagic.cluster import assignment
@@ -19,6 +21,8 @@ from gpumagic.system.text import noun
 _SELECT_TIMEOUT, _RESTART_TIMEOUT = 30.0, 90.0
 #: How often ``auto`` chooses again where another process is faster.
 _ROUNDS = 10
+#: The most seconds before that, and their generator, apart from the user's `random`.
+_PAUSE, _RANDOM = 0.5, Random()
 
 
 def devices(
@@ -86,7 +90,7 @@ def choose(
     """
     parsed = parse(spec)
     chosen = cluster.ids if engines is None else engines
-    options = {"restart": restart, "force": force, "claim": claim}
+    options: dict[str, Any] = {"restart": restart, "force": force, "claim": claim}
     if parsed.kind != "auto":
         specs = dict.fromkeys(chosen, spec)
         notes: tuple[str, ...] = ()
@@ -99,10 +103,13 @@ def choose(
         freest = assignment.most_free(table, parsed.count, wants, claims=claim)
         specs = {**dict.fromkeys(chosen, "off"), **freest}
         notes = assignment.claimed_by_others(table, specs) if claim else ()
-        seen = {**options, "seen": sorted(assignment.known_pids(table))} if claim else options
-        result, claimed_before = _apply(cluster, spec, specs, seen, timeout, notes)
+        if claim:
+            options["known"] = assignment.known_claims(table)
+        result, claimed_before = _apply(cluster, spec, specs, options, timeout, notes)
         if not claimed_before:
             break
+        # Two clusters that choose in step would do so again.
+        time.sleep(_RANDOM.uniform(0, _PAUSE))
     return result
 
 

@@ -145,6 +145,14 @@ def shared_with_processes() -> set[int]:
     return {ref.cdata for ref in list(shared.values()) if not ref.expired()}
 
 
+def shared_storages() -> list[Any]:
+    """Return the storages that were sent to, or received from, other processes, and are alive."""
+    torch = cast(Any, torch_cuda.loaded())
+    shared = torch.multiprocessing.reductions.shared_cache
+    found = (referenced(reference) for reference in list(shared.values()))
+    return [storage for storage in found if storage is not None]
+
+
 def clear_workspaces() -> None:
     """Free cuBLAS's workspaces in torch's allocator; cuBLAS allocates them again when needed."""
     clear = getattr(torch_cuda.c_functions(), "_cuda_clearCublasWorkspaces", None)

@@ -16,7 +16,7 @@ from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import EXCEPTION, LAST, LOCAL, NotebookReferences
 from gpumagic.memory.object_graph import Root
 from gpumagic.results import Freed, FreeStep
-from gpumagic.system import introspection
+from gpumagic.system import introspection, text
 
 NO_DEBUG = "the last exception is gone: %debug and %tb have nothing to show"
 
@@ -47,6 +47,8 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
         survey = Survey.make(shell=shell, certain=True)
     except UnreadableError as error:
         return Freed(error=str(error))
+    except RuntimeError as error:
+        raise _failure("nothing was freed or deleted", error) from None
     holding = survey.holding_any(lambda root: root.by_notebook)
     places = dict.fromkeys(LAST if r.kind in (LOCAL, EXCEPTION) else r.name for r in holding)
     labels = (_label("delete", names), _label("forget", list(places)))
@@ -63,9 +65,21 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     steps.add(labels[1])
     gc.collect()
     steps.add("collect garbage")
-    torch_cuda.empty_cache()
+    try:
+        torch_cuda.empty_cache()
+    except RuntimeError as error:
+        done = f"deleted: {', '.join(names)}" if names else "nothing was deleted"
+        raise _failure(f"the cache was not emptied ({done})", error) from None
     steps.add("empty the cache")
     return steps.result((*notes, NO_DEBUG) if failed else notes)
+
+
+def _failure(what: str, error: RuntimeError) -> DeviceError:
+    """Return an error of CUDA in one line; most of them end with the process only."""
+    return DeviceError(
+        f"{what}: {text.reason(error)}; if CUDA goes on to fail, %gpu reset --restart starts it "
+        "again"
+    )
 
 
 def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
@@ -104,14 +118,14 @@ def _not_freed(survey: Survey, names: Sequence[str], dry_run: bool) -> tuple[str
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         who = f"{', '.join(others[:3])}{more} {'hold' if len(others) > 1 else 'holds'}"
         if not held:
-            text = f"{name} holds no GPU memory" if dry_run else "it held no GPU memory"
+            line = f"{name} holds no GPU memory" if dry_run else "it held no GPU memory"
         elif not rest:
             continue
         elif len(rest) < len(held):
-            text = f"{who} some of {name}'s memory" if dry_run else f"{who} some of its memory"
+            line = f"{who} some of {name}'s memory" if dry_run else f"{who} some of its memory"
         else:
-            text = f"{who} the same memory{f' as {name}' if dry_run else ''}"
-        lines.append(text if dry_run else f"deleted {name}; {text}")
+            line = f"{who} the same memory{f' as {name}' if dry_run else ''}"
+        lines.append(line if dry_run else f"deleted {name}; {line}")
     return tuple(lines)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.errors import DeviceError
+from gpumagic.render.units import bytes_
 
 #: torch rounds pinned memory up to a power of two: chunks of that size waste none.
 CHUNK = 1 << 26
@@ -20,6 +22,7 @@ class HostCopies:
 
     def __init__(self, total: int, *, pinned: bool, chunk: int = CHUNK) -> None:
         self.pinned = pinned
+        self._total = total
         self._chunk = min(chunk, 1 << max(total - 1, 1).bit_length())
         self._chunks: list[Any] = []
         self._used = 0
@@ -60,4 +63,11 @@ class HostCopies:
                 return torch.empty(self._chunk, dtype=torch.uint8, device="cpu", pin_memory=True)
             except RuntimeError:  # the driver pins no more
                 self.pinned = False
-        return torch.empty(self._chunk, dtype=torch.uint8, device="cpu", pin_memory=False)
+        try:
+            return torch.empty(self._chunk, dtype=torch.uint8, device="cpu", pin_memory=False)
+        except RuntimeError:
+            raise DeviceError(
+                f"nothing was parked: the host has no {bytes_(self._chunk)} more for the copies, "
+                f"{bytes_(len(self._chunks) * self._chunk)} of {bytes_(self._total)} were "
+                "allocated; %gpumem free NAMES frees what you do not need"
+            ) from None

@@ -31,7 +31,7 @@ from gpumagic.memory.host_copies import HostCopies
 from gpumagic.memory.parkable_storages import FoundStorages, ParkableStorage, find_storages
 from gpumagic.memory.parking_errors import NoRoomError, is_out_of_memory, not_enough_memory
 from gpumagic.memory.report import memory_report
-from gpumagic.memory.staying_memory import staying_memory, unused_parts
+from gpumagic.memory.staying_memory import received_memory, staying_memory, unused_parts
 from gpumagic.render import units
 from gpumagic.render.units import bytes_
 from gpumagic.results.parking import DeviceParking, ParkedMemory, Unparked
@@ -144,6 +144,7 @@ class Parking:
         total = sum(each.nbytes for each in chosen)
         pinned = parking_checks.check_host(total)
         sizes, stays = _sizes(found), staying_memory(found, shell)
+        notes = received_memory(found, getattr(shell, "user_ns", {}))
         copying, searching = 0.0, time.perf_counter() - began
         if chosen:
             with plain_functions():
@@ -168,7 +169,7 @@ class Parking:
                     *(*now, unused.get(ordinal, 0), outside.get(ordinal)),
                 )
         used = self._copies is not None and self._copies.pinned
-        return ParkedMemory(devices, total, number, copying, searching, used)
+        return ParkedMemory(devices, total, number, copying, searching, used, notes)
 
     def _release(self, owners: list[Any], copies: HostCopies, parked: list[_Parked]) -> None:
         """Release the memory. Of what has none, from here on, the host's copies are what counts."""

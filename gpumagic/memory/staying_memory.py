@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gpumagic.cuda import storages
+from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.memory import code_values
 from gpumagic.memory.attribution import ELSEWHERE, Survey
 from gpumagic.memory.object_graph import bits
 from gpumagic.memory.parkable_storages import FoundStorages
 from gpumagic.memory.snapshot import read_segments
+from gpumagic.render.units import bytes_
 from gpumagic.results.parking import StayingMemory
+from gpumagic.system import introspection
+from gpumagic.system.text import listed
 
 
 def staying_memory(found: FoundStorages, shell: Any = None) -> dict[int, tuple[StayingMemory, ...]]:
@@ -50,6 +57,26 @@ def _names(found: FoundStorages, shell: Any) -> dict[int, str]:
         if known is not None:
             names[block.address] = known
     return names
+
+
+def received_memory(found: FoundStorages, names: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line for each storage of another process that this one has received."""
+    find, lines = found.blocks.finder(storages=True), []
+    with plain_functions():
+        for storage in storages.shared_storages():
+            if storage.device.type != "cuda" or find(storage) is not None:
+                continue
+            known = [
+                name
+                for name, value in introspection.names(names)
+                if code_values.is_tensor(value)
+                and (own := storages.storage_of(value)) is not None
+                and own._cdata == storage._cdata
+            ]
+            size = f"{bytes_(storage.nbytes())} on {storage.device}"
+            what = f"{listed(known, 4)} ({size})" if known else size
+            lines.append(f"{what}: another process's memory, received from it, stays as it is")
+    return tuple(lines)
 
 
 def unused_parts() -> dict[int, int]:

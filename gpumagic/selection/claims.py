@@ -188,11 +188,11 @@ def _chosen_again(
     return chosen, others, error
 
 
-def is_claimed_before(uuids: Sequence[str], seen: Collection[int]) -> bool:
+def is_claimed_before(uuids: Sequence[str], known: Mapping[str, Collection[int]]) -> bool:
     """Return whether another process has claimed one of these GPUs before this one has.
 
     Of two that choose at the same time, and do not hold the common lock, that one chooses again
-    which has published its claim later. ``seen`` are the pids whose claims it knew of.
+    which has published its claim later. ``known`` are the pids whose claims it was chosen by.
     """
     try:
         with open_folder() as folder:
@@ -202,10 +202,9 @@ def is_claimed_before(uuids: Sequence[str], seen: Collection[int]) -> bool:
     except ClaimError:
         return False
     return me is not None and any(
-        not {*uuids}.isdisjoint(each.entry.uuids)
-        and each.entry.pid not in seen
-        and _key(each) < _key(me)
+        each.entry.pid not in known.get(uuid, ()) and _key(each) < _key(me)
         for each in others
+        for uuid in {*uuids}.intersection(each.entry.uuids)
     )
 
 

@@ -17,6 +17,7 @@ from gpumagic.results import (
     EngineDevices,
     MigInstance,
 )
+from gpumagic.selection.spec import parse
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -184,6 +185,18 @@ def test_what_others_claim_comes_last() -> None:
         "GPU 0 of a is claimed by process 1000 of ann",
     )
     assert assignment.most_free(found, 1, claims=False) == {0: "GPU-a0"}
+    assert assignment.known_claims(found) == {
+        **{"GPU-a0": [7, 1000], "GPU-a1": [7], "GPU-a2": [7, 1000]}
+    }
+
+
+def test_devices_that_are_named() -> None:
+    """On each host by its own numbers; an engine that has none such says so itself."""
+    found = table({"a": (machine(9, 8), [0, 1]), "b": (machine(9), [2])})
+    uuids = assignment.named(found, parse("0,1"))
+    assert uuids == dict.fromkeys((0, 1), "GPU-a0,GPU-a1")
+    found = replace(found, engines=(*found.engines[:1], replace(found.engines[1], table=None)))
+    assert assignment.named(found, parse("1")) == {0: "GPU-a1"}
 
 
 def test_a_claim_on_an_instance_is_not_one_on_its_sister() -> None:

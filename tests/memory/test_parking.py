@@ -5,19 +5,28 @@ from __future__ import annotations
 import copy
 import io
 import os
+import pickle
+import subprocess
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from gpumagic.cuda.storages import PARKED
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
+from gpumagic.memory.host_copies import HostCopies
 from gpumagic.memory.parkable_storages import IN_USE, NO_OBJECT, TWICE
 from gpumagic.memory.parking import PARKING
 from gpumagic.system import host_memory
+from tests.support.device import ROOT
 from tests.support.parking import needs_parking
 
 pytestmark = needs_parking
@@ -243,6 +252,70 @@ def test_interrupted_while_coming_back_all_stays_parked(torch: Any) -> None:
     assert torch.cuda.memory_reserved() == 0
     with pytest.raises(RuntimeError, match="parked in host memory"):
         tensors[0].data_ptr()
+    PARKING.bring_back()
+    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS")
+@pytest.mark.parametrize("pinned", [True, False])
+def test_out_of_host_memory_on_the_way_nothing_has_changed(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
+) -> None:
+    """The system itself refuses the second chunk; one line, and the memory can be parked later."""
+    import resource
+
+    from gpumagic.cuda import storages
+
+    storages.release_pinned_memory()
+    tensors = [torch.full((12 * MIB,), float(i)).to("cuda") for i in range(6)]
+    addresses = [each.data_ptr() for each in tensors]
+    monkeypatch.setattr(parking_checks, "check_host", lambda needed: pinned)
+    begun: list[float] = []
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+
+    def limit(done: float) -> None:
+        if not begun:
+            used = psutil.Process().memory_info().vms
+            resource.setrlimit(resource.RLIMIT_AS, (used + 40 * MIB, limits[1]))
+        begun.append(done)
+
+    try:
+        with pytest.raises(
+            DeviceError, match=r"^nothing was parked: the host has no 64\.0 MiB more .* 288 MiB"
+        ):
+            PARKING.park(progress=limit)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert begun
+    assert not PARKING.active
+    assert [each.data_ptr() for each in tensors] == addresses
+    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3, 4, 5]
+    assert PARKING.park().storages == 6
+    PARKING.bring_back()
+    assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("step", ["_new", "read"])
+def test_a_memory_error_leaves_everything_here_or_there(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tensors = [torch.full((20 * MIB,), float(i)).to("cuda") for i in range(4)]
+    original, calls = getattr(HostCopies, step), []
+
+    def refused_third(copies: HostCopies, *arguments: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 3:
+            raise MemoryError
+        return original(copies, *arguments)
+
+    if step == "read":
+        PARKING.park()
+    with monkeypatch.context() as patch:
+        patch.setattr(HostCopies, step, refused_third)
+        with pytest.raises(MemoryError):
+            PARKING.bring_back() if step == "read" else PARKING.park()
+    assert PARKING.active == (step == "read")
+    assert (torch.cuda.memory_reserved() == 0) == PARKING.active
     PARKING.bring_back()
     assert [float(each.cpu()[7]) for each in tensors] == [0, 1, 2, 3]
 
@@ -497,6 +570,55 @@ def test_refused_for_another_process(torch: Any, monkeypatch: pytest.MonkeyPatch
     reference = reductions.StorageWeakRef(tensor.untyped_storage())
     monkeypatch.setattr(reductions, "shared_cache", {"sent": reference})
     refused(torch, "another process uses tensors")
+
+
+_SENDER = """
+import os, pickle, sys, time, torch
+from torch.multiprocessing.reductions import reduce_tensor
+from gpumagic.errors import DeviceError
+from gpumagic.memory.parking import PARKING
+os.chdir(sys.argv[1])
+tensor = torch.ones(5 * 2**18).to('cuda')
+with open('sent.new', 'wb') as file:
+    pickle.dump(reduce_tensor(tensor), file)
+try:
+    PARKING.park()
+except DeviceError as error:
+    with open('refused', 'w') as file:
+        file.write(str(error))
+os.rename('sent.new', 'sent')
+while not os.path.exists('received'):
+    time.sleep(0.01)
+"""
+
+
+def test_what_was_received_from_another_process_stays_as_it_is(torch: Any, tmp_path: Path) -> None:
+    """It is that process's memory: it is named, and the rest is parked. The sender is refused."""
+    command = [sys.executable, "-c", _SENDER, str(tmp_path)]
+    sender = subprocess.Popen(command, cwd=ROOT)
+    try:
+        while not (tmp_path / "sent").exists():
+            assert sender.poll() is None
+            time.sleep(0.02)
+        assert "another process uses tensors" in (tmp_path / "refused").read_text()
+        function, arguments = pickle.loads((tmp_path / "sent").read_bytes())
+        received, own = function(*arguments), torch.ones(MIB).to("cuda")
+        address = received.data_ptr()
+        parked = PARKING.park(SimpleNamespace(user_ns={"received": received, "own": own}))
+        assert parked.storages == 1
+        assert parked.devices[0].stays == ()
+        assert parked.notes == (
+            "received (5.00 MiB on cuda:0): another process's memory, received from it, "
+            "stays as it is",
+        )
+        assert received.data_ptr() == address
+        received.add_(1)
+        PARKING.bring_back()
+        assert bool((own.cpu() == 1).all())
+        del received
+    finally:
+        (tmp_path / "received").touch()
+        sender.wait()
 
 
 def test_refused_with_nccl(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,6 +230,20 @@ def test_auto_takes_a_claimed_gpu_only_if_nothing_else_fits(folder: Path) -> Non
         assert str(found[True]) == "this kernel"
 
 
+def test_of_two_that_chose_without_the_lock_the_later_one_chooses_again(folder: Path) -> None:
+    """The one whose claim was published later, if it did not know of the other's."""
+    claim = "claims.claim(('GPU-0', 'GPU-1'))\nprint('claimed', flush=True)\ninput()\n"
+    ask = "print(claims.is_claimed_before(('GPU-1',), {}), flush=True)\ninput()"
+    with chooser(claim + ask, "claimed") as other:
+        claims.claim(("GPU-1", "GPU-2"))
+        assert claims.is_claimed_before(("GPU-1", "GPU-2"), {})
+        assert claims.is_claimed_before(("GPU-1",), {"GPU-0": [other.process.pid]})
+        assert not claims.is_claimed_before(("GPU-1",), {"GPU-1": [other.process.pid]})
+        assert not claims.is_claimed_before(("GPU-2",), {})
+        other.go_on()
+        assert other.line() == "False"
+
+
 def test_a_fork_does_not_keep_its_parents_claim(folder: Path) -> None:
     """A forked process inherits the lock, which must end with the parent."""
     fork = (

@@ -58,7 +58,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
 
 @contextmanager
 def _in_one_line(what: str) -> Iterator[None]:
-    """Raise a `DeviceError` in place of an interrupt and of an error of CUDA.
+    """Raise a `DeviceError` in place of an interrupt, an error of CUDA, or a `MemoryError`.
 
     It refers to that error, as IPython does to it: without the traceback, whose frames would keep
     storages and copies alive.
@@ -71,7 +71,7 @@ def _in_one_line(what: str) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         interrupt.__traceback__ = None
         shown = f"interrupted; {_where()}"
-    except RuntimeError as error:  # CUDA has failed
+    except (RuntimeError, MemoryError) as error:  # CUDA has failed, or the host has no memory
         error.__traceback__ = None
         shown = f"{what}: {text.reason(error)}"
     raise DeviceError(shown)

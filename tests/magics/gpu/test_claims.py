@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpumagic.cuda.process_state import STATE
-from gpumagic.selection import claim_folder, claims
+from gpumagic.selection import claim_entry, claim_folder, claims
 from tests.cluster.conftest import wait_for
 from tests.support.claims import claimed_by_another
 from tests.support.parking import needs_parking
@@ -71,6 +72,32 @@ def test_where_no_claim_can_be_made_one_line_says_so(
             "not claimed: /missing cannot be opened (No such file or directory)",
         )
     assert run_cell("%gpu on -o -q").value.notes == ()
+
+
+@pytest.mark.parametrize("system", ["Windows", "macOS"])
+def test_a_system_without_claims_says_so_in_one_line(
+    run_cell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    """And all else goes on: the choice, the table, the settings."""
+
+    def no_proc(pid: int | str) -> tuple[int, int]:
+        raise FileNotFoundError(f"/proc/{pid}/stat")
+
+    if system == "Windows":
+        monkeypatch.setattr(claim_folder, "os", SimpleNamespace(name="nt"))
+    else:
+        monkeypatch.setattr(claim_entry, "process", no_proc)
+    why = "claims need Linux" if system == "Windows" else "claims need Linux's /proc"
+    for line in ("%gpu 1 -o -q", "%gpu auto -o -q"):
+        chosen = run_cell(line).value
+        assert len(chosen.devices) == 1
+        assert chosen.notes == (f"not claimed: {why}",)
+    run_cell("%config GpuMagic.publish_notebook = True")
+    shown = run_cell("%gpu")
+    assert "claimed" not in shown.text
+    assert shown.stderr == ""
+    run_cell("%config GpuMagic.publish_notebook = False")
+    run_cell("%gpu on -q")
 
 
 def test_the_notebook_is_published_only_when_the_user_says_so(

@@ -345,3 +345,29 @@ def test_variables_of_such_frames_stay(cells: Any, torch: ModuleType, way: str) 
     assert cells(f"{way}.tb_frame.f_locals['big'].numel()").value == 2**20
     assert cells("running[0].f_locals['big'].numel()").value == 2**20
     cells("saved.clear(); tracebacks.clear(); running.clear()")
+
+
+@pytest.mark.parametrize("all_calls", [False, True])
+def test_an_error_of_cuda_of_unknown_cause_is_one_line(
+    cells: Any, ip: Any, virtual_gpu: Any, all_calls: bool
+) -> None:
+    """With what is deleted; and it is freed when CUDA works again."""
+    cells("x, y = new(30 * 2 ** 20), new(2 ** 20)")
+    if all_calls:
+        virtual_gpu.end_context(46)
+    else:
+        virtual_gpu.fault("cudaFree", 46)
+    try:
+        ran = cells("%gpumem free x", raising=False)
+        others = [cells(line, raising=False) for line in ("%gpumem", "%gpumem vars", "%gpu")]
+    finally:
+        virtual_gpu.clear_faults()
+    (line,) = ran.stderr.strip().splitlines()
+    assert line == (
+        "UsageError: the cache was not emptied (deleted: x): CUDA error: CUDA-capable device(s) "
+        "is/are busy or unavailable; if CUDA goes on to fail, %gpu reset --restart starts it again"
+    )
+    assert "Traceback" not in "".join(f"{each.stdout}{each.stderr}" for each in (ran, *others))
+    assert "x" not in ip.user_ns
+    assert "y" in ip.user_ns
+    assert cells("%gpumem free y -o -q").value.reserved_after == {0: 0, 1: 0}

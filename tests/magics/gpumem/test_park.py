@@ -327,6 +327,24 @@ def test_no_room_to_unload(cells: Callable[..., Any], torch: Any, virtual_gpu: A
     cells("%load_ext gpumagic")
 
 
+@pytest.mark.parametrize("verb", ["park", "unpark"])
+def test_out_of_host_memory_is_one_line(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise MemoryError
+
+    if verb == "unpark":
+        cells("%gpumem park -q")
+    with monkeypatch.context() as patch:
+        patch.setattr(HostCopies, "_new" if verb == "park" else "read", refused)
+        ran = cells(f"%gpumem {verb}", raising=False)
+    what = "nothing was parked" if verb == "park" else "parked memory cannot come back"
+    assert ran.stderr.strip() == f"UsageError: {what}: MemoryError"
+    assert parked() == (verb == "unpark")
+    assert cells("uses()").value == 499500.0
+
+
 def test_refused_in_one_line(cells: Callable[..., Any]) -> None:
     cells("g = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(g): x.add_(0)")
     ran = cells("%gpumem park", raising=False)

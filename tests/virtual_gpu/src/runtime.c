@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define INSUFFICIENT_DRIVER 35
 
@@ -724,15 +725,62 @@ VG_EXPORT int cudaEventRecordWithFlags(struct vg_event *event, struct vg_stream 
     return keep(engine->event_record(event, stream));
 }
 
-/* The sender's side of CUDA IPC: handles that no other process can open, since memory is private. */
+/* CUDA IPC. Memory is private to its process: what another one opens has its size, and zeros for its content. */
 struct ipc_handle { char content[64]; };
+struct ipc_memory { uintptr_t base; size_t size; };
 
 VG_EXPORT int cudaIpcGetMemHandle(struct ipc_handle *handle, void *pointer)
 {
     CALL(cudaIpcGetMemHandle);
+    struct vg_allocation found;
+    if (engine->find(pointer, &found))
+        return keep(VG_INVALID_VALUE);
+    struct ipc_memory memory = {found.base, found.size};
     memset(handle, 0, sizeof *handle);
-    memcpy(handle, &pointer, sizeof pointer);
+    memcpy(handle, &memory, sizeof memory);
     return VG_OK;
+}
+
+static struct { void *pages; size_t size; } opened[64];
+
+VG_EXPORT int cudaIpcOpenMemHandle(void **result, struct ipc_handle handle, unsigned flags)
+{
+    CALL_HERE(cudaIpcOpenMemHandle);
+    (void)flags;
+    struct ipc_memory memory;
+    memcpy(&memory, &handle, sizeof memory);
+    for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
+        if (opened[i].pages)
+            continue;
+        void *pages = mmap(NULL, memory.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (pages == MAP_FAILED)
+            break;
+        opened[i].pages = pages;
+        opened[i].size = memory.size;
+        *result = pages;
+        return VG_OK;
+    }
+    return keep(VG_OUT_OF_MEMORY);
+}
+
+VG_EXPORT int cudaIpcCloseMemHandle(void *pointer)
+{
+    CALL(cudaIpcCloseMemHandle);
+    for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
+        if (opened[i].pages != pointer)
+            continue;
+        munmap(pointer, opened[i].size);
+        opened[i].pages = NULL;
+        return VG_OK;
+    }
+    return keep(VG_INVALID_VALUE);
+}
+
+VG_EXPORT int cudaIpcOpenEventHandle(struct vg_event **event, struct ipc_handle handle)
+{
+    CALL_HERE(cudaIpcOpenEventHandle);
+    (void)handle;
+    return keep(engine->event_create(here(), 0, event));
 }
 
 VG_EXPORT int cudaIpcGetEventHandle(struct ipc_handle *handle, struct vg_event *event)
