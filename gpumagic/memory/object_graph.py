@@ -14,7 +14,7 @@ others: what the notebook references first, then the variables; each a few objec
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,8 +121,9 @@ class _Graph:
         self._edges: list[list[int]] = []
         #: By number of a tensor: its block, and its role there.
         self._blocks: dict[int, tuple[int, str]] = {}
-        #: Tensors that were visited before their turn, whose role an earlier root determines.
-        self._early: set[int] = set()
+        #: By number of a tensor: its roles, each with the list in which its number is then. Which
+        #: one counts is known when all roots are visited, in whatever order that is done.
+        self._roles: dict[int, list[tuple[list[int], str]]] = {}
         self._deadline = None if seconds is None else time.thread_time() + seconds
         self._incomplete: set[str] = set()
         self._rules = Rules(blocks, frozenset(user_modules), self._blocks, self._incomplete)
@@ -136,9 +137,7 @@ class _Graph:
     def take_turns(self, first: Sequence[_Visit], then: Sequence[_Visit]) -> None:
         """Visit a few objects of each in a turn, until the time is over."""
         turn = _TURN
-        # A tensor that is found here may have a better role in an earlier root.
         pending = [visit for visit in first if not self.go_on(visit, turn)]
-        self._early = set(self._blocks)
         pending += [visit for visit in then if not self.go_on(visit, turn)]
         while pending and not self._stop():
             turn *= _MORE
@@ -146,7 +145,7 @@ class _Graph:
 
     def go_on(self, visit: _Visit, objects: int = LIMIT) -> bool:
         """Visit at most ``objects`` more until the time is over; return whether none is left."""
-        stack, early = visit.stack, self._early
+        stack, blocks, roles = visit.stack, self._blocks, self._roles
         number, kept, edges, rules = self._number, self._kept, self._edges, self._rules
         rule_of, last = rules.of_type, len(kept) + objects
         split: Any = rule_of[id(list)]
@@ -177,14 +176,17 @@ class _Graph:
                                 stack.append((edges[here], each, some))
                         else:
                             stack.append((edges[here], inner, things))
+                    if here in blocks:
+                        roles[here] = [(above, part)]
                     if here + 1 >= last or (not here & 0xFF and self._stop()):
                         stack.append((above, part, rest))
                         return False
                 elif here >= 0:
                     above.append(here)
-                    if here in early:
-                        early.discard(here)
-                        self._blocks[here] = (self._blocks[here][0], part)
+                    if here in blocks:
+                        last_list, last_part = roles[here][-1]
+                        if last_list is not above or last_part != part:
+                            roles[here].append((above, part))
         return True
 
     def _stop(self) -> bool:
@@ -206,16 +208,31 @@ class _Graph:
             elsewhere = held_elsewhere(self._kept, self._edges, leading, objects, places)
             entries = [*entries, elsewhere]
         masks = self._spread(entries, leading)
+        role = self._role_for(entries, masks)
         found = Walked(incomplete=tuple(sorted(self._incomplete)))
         best: dict[int, int] = {}
-        for number, (block, part) in self._blocks.items():
+        for number, (block, _) in self._blocks.items():
             mask = masks[number]
             found.owners[block] = found.owners.get(block, 0) | mask
             first = mask & -mask
             if block not in best or first < best[block]:
                 best[block] = first
-                found.parts[block] = part
+                found.parts[block] = role(number, first)
         return found
+
+    def _role_for(
+        self, entries: Sequence[list[int]], masks: Mapping[int, int]
+    ) -> Callable[[int, int], str]:
+        """Return a function of a tensor and a root, as a bit: the tensor's role for that root."""
+        owners = {id(self._edges[number]): mask for number, mask in masks.items()}
+        owners |= {id(numbers): 1 << root for root, numbers in enumerate(entries)}
+
+        def role(number: int, root: int) -> str:
+            roles = self._roles[number]
+            fitting = (part for above, part in roles if owners.get(id(above), 0) & root)
+            return next(fitting, roles[0][1])
+
+        return role
 
     def _spread(self, entries: Sequence[list[int]], leading: Sequence[int]) -> dict[int, int]:
         """Return by number, for objects that lead to memory: the roots that lead to it, as bits."""

@@ -143,7 +143,9 @@ def _legend(legend: Legend) -> str:
 
 
 def _table(grid: Grid) -> str:
-    slots = [any(row[i].has_bar for row in grid.rows) for i in range(len(grid.columns))]
+    slots = [
+        any(row[i].has_bar or row[i].spark for row in grid.rows) for i in range(len(grid.columns))
+    ]
     head = "".join(
         f'<th scope="col"{_style(*_placed(column), _STICKY if i == 0 else "")}>'
         f"{_text(column.header)}</th>"
@@ -176,12 +178,11 @@ def _placed(column: Column) -> list[str]:
 def _table_cell(cell: Cell, column: Column, *, first: bool, slot: bool) -> str:
     rules = _placed(column)
     content = _part(cell)
-    if cell.spark is not None:
-        content = sparkline.svg(cell.spark) + content
     if slot:  # in every row, so that the bars are aligned
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
-        content = f'<span style="{flex}">{_bar(cell)}{content}</span>'
+        picture = _bar(cell) if cell.spark is None else sparkline.svg(cell.spark)
+        content = f'<span style="{flex}">{picture}{content}</span>'
     if first:
         return f'<th scope="row"{_style(*rules, "font-weight:normal", _STICKY)}>{content}</th>'
     return f"<td{_style(*rules)}>{content}</td>"

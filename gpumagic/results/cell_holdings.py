@@ -44,7 +44,7 @@ class CellHoldings(Result):
             Column("Cell", "right"),
             Column("First line", least=16),
             Column("Memory", "right"),
-            Column("Share"),
+            Column("Share", "right"),
             Column("Blocks", "right", rank=1),
         ]
         rows: list[list[Cell]] = []

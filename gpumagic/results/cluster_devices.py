@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("GPU", "right"),
     Column("Engines"),
     Column("Name", rank=1),
-    Column("Memory used / total"),
+    Column("Memory used / total", "right"),
     Column("Util", "right", rank=2),
     Column("Processes", "right", rank=3),
 )

@@ -41,7 +41,7 @@ _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 _COLUMNS = (
     Column("GPU", "right"),
     Column("Device"),
-    Column("Memory used / total"),
+    Column("Memory used / total", "right"),
     Column("Util", "right", rank=1),
     Column("Mine", "right", rank=2),
     Column("Others", "right", rank=3),
@@ -53,7 +53,7 @@ _MIG_COLUMNS = (
     Column("GPU", "right"),
     Column("MIG instance", rank=1),
     Column("UUID"),
-    Column("Memory used / total"),
+    Column("Memory used / total", "right"),
 )
 _PROCESS_COLUMNS = (
     Column("GPU", "right"),

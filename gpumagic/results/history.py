@@ -29,7 +29,7 @@ class HistoryState(Result):
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = [Line.of(self.message)] if self.message else []
         if self.armed:
-            newest = f"The newest {self.max_entries} events will be recorded on each device; "
+            newest = f"The newest {self.max_entries:,} events will be recorded on each device; "
             blocks = blocks or [Line.of("Recording begins when CUDA is first used.")]
             return [*blocks, Line.of(f"{newest}'%gpumem record off' cancels that.", "dim")]
         if not self.recording:
@@ -38,7 +38,7 @@ class HistoryState(Result):
         limit = (
             "within limits that other code set"
             if self.max_entries is None
-            else f"the newest {self.max_entries} events on each device"
+            else f"the newest {self.max_entries:,} events on each device"
         )
         return [
             *blocks,

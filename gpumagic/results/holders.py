@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The most holders of a device that have a row; the others are summed.
 _ROWS = 15
+#: What memory without a known variable is called.
+NO_VARIABLE = "not referenced by any variable"
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,14 @@ def _table(title: str, device: DeviceHolders) -> Grid:
         name = f"no variable: {site.where}"
         rows.append(_plain(name, site.bytes, device.allocated, site.blocks))
     if unknown := device.unattributed - sum(site.bytes for site in sites):
-        rows.append(_plain("not referenced by any variable", unknown, device.allocated))
+        rows.append(_plain(NO_VARIABLE, unknown, device.allocated))
     return Grid(_columns(title), rows)
 
 
 def _columns(title: str) -> list[Column]:
     return [
         Column(title),
-        Column("Memory"),
+        Column("Memory", "right"),
         Column("Kind", rank=2, least=8),
         Column("Blocks", "right", rank=4),
         Column("Frees", "right", rank=3),
@@ -151,21 +153,29 @@ def _columns(title: str) -> list[Column]:
     ]
 
 
+def name_cell(holder: Holder) -> Cell:
+    """Return a holder's name, marked where the notebook references it."""
+    return Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong")
+
+
+def parts(holder: Holder) -> list[tuple[str, int]]:
+    """Return names and sizes of a holder's parts, largest first; empty for a single one."""
+    sizes = sorted(holder.parts.items(), key=lambda item: -item[1])
+    return [(f"└ {part or 'tensors'}", size) for part, size in sizes] if len(sizes) > 1 else []
+
+
 def _rows(holder: Holder, total: int) -> list[list[Cell]]:
     """Return a holder's row, and below it one for each of its parts, if they are several."""
     frees = "all" if holder.alone == holder.bytes else bytes_(holder.alone)
     first = [
-        Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
+        name_cell(holder),
         Cell(bytes_(holder.bytes), bar=holder.bytes / total),
-        Cell(_kind(holder), "dim"),
+        Cell(kind_of(holder), "dim"),
         Cell(str(holder.blocks), "dim"),
         Cell(frees, "dim"),
         few(holder.also, 3, "dim"),
     ]
-    parts = sorted(holder.parts.items(), key=lambda item: -item[1])
-    if len(parts) < 2:
-        return [first]
-    return [first, *(_plain(f"└ {part or 'tensors'}", size, total) for part, size in parts)]
+    return [first, *(_plain(part, size, total) for part, size in parts(holder))]
 
 
 def _plain(name: str, size: int, total: int, number: int | None = None) -> list[Cell]:
@@ -174,7 +184,7 @@ def _plain(name: str, size: int, total: int, number: int | None = None) -> list[
     return [Cell(name, "dim"), Cell(bytes_(size), "dim", size / total), blank, count, blank, blank]
 
 
-def _kind(holder: Holder) -> str:
+def kind_of(holder: Holder) -> str:
     """Return the kind: ``module``, ``optimizer state``, ``function's closure``."""
     part = next(iter(holder.parts), "") if len(holder.parts) == 1 else ""
     if holder.kind in part:

@@ -205,7 +205,7 @@ def _details(result: MemoryReport) -> list[Block]:
 #: A narrow terminal drops columns from the last one on.
 _COLUMNS = (
     Column("Device"),
-    Column("Free / total"),
+    Column("Free / total", "right"),
     Column("Allocated", "right"),
     Column("Reserved", "right", rank=1),
     Column("Others", "right", rank=2),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, few, legend, use_of
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result
-from gpumagic.results.holders import Holder
+from gpumagic.results.holders import NO_VARIABLE, Holder, kind_of, name_cell, parts
 from gpumagic.results.processes import Process
 
 
@@ -195,36 +195,33 @@ def _verdict(result: OutOfMemory) -> Iterator[Line]:
 def _holders(result: OutOfMemory) -> Grid:
     columns = [
         Column("Held by"),
-        Column("Memory"),
-        Column("What", rank=1, least=14),
+        Column("Memory", "right"),
+        Column("Kind", rank=1, least=8),
         Column("Also held by", rank=2, least=10),
     ]
-    rows = [_holder(result, holder) for holder in result.holders]
+    total = result.allocated or 1
+    rows = [row for holder in result.holders for row in _holder(holder, total)]
     if result.more_holders:
-        size = Cell(bytes_(result.more_bytes), "dim")
-        if result.allocated:
-            size = replace(size, bar=(result.more_bytes or 0) / result.allocated)
-        rows.append([Cell(f"{result.more_holders} more", "dim"), size, Cell(""), Cell("")])
+        rows.append(_plain(f"{result.more_holders} more", result.more_bytes or 0, total))
     if result.unattributed:
-        share = result.unattributed / result.allocated if result.allocated else None
-        size = Cell(bytes_(result.unattributed), "dim", share)
-        who = "not referenced by any variable"
-        if not result.complete:
-            who = "not known: the search was incomplete"
-        rows.append([Cell(who, "dim"), size, Cell(""), Cell("")])
+        who = NO_VARIABLE if result.complete else "not known: the search was incomplete"
+        rows.append(_plain(who, result.unattributed, total))
     return Grid(columns, rows)
 
 
-def _holder(result: OutOfMemory, holder: Holder) -> list[Cell]:
-    parts = sorted(holder.parts.items(), key=lambda item: -item[1])
-    named = [f"{part} {bytes_(size)}" for part, size in parts if part]
-    what = ", ".join(named) if len(parts) > 1 else holder.kind
-    return [
-        Cell("! " * holder.pinned + holder.name, "warn" if holder.pinned else "strong"),
-        Cell(bytes_(holder.bytes), bar=holder.bytes / (result.allocated or 1)),
-        Cell(what, "dim"),
+def _holder(holder: Holder, total: int) -> list[list[Cell]]:
+    """Return a holder's row and those of its parts, named and grouped as by `%gpumem vars`."""
+    first = [
+        name_cell(holder),
+        Cell(bytes_(holder.bytes), bar=holder.bytes / total),
+        Cell(kind_of(holder), "dim"),
         few(holder.also, 3, "dim"),
     ]
+    return [first, *(_plain(part, size, total) for part, size in parts(holder))]
+
+
+def _plain(name: str, size: int, total: int) -> list[Cell]:
+    return [Cell(name, "dim"), Cell(bytes_(size), "dim", size / total), Cell(""), Cell("")]
 
 
 def _remedy(number: int, remedy: Remedy) -> Line:

@@ -81,7 +81,9 @@ class Selection(Result):
         status = Cell(self.status, STATUS_STYLES[self.status])
         whole = f"  ({variables(self.environment)})"
         masked = Cell(short_uuids(whole), "dim", whole=whole.strip())
-        blocks: list[Block] = [Line((status, Cell(f": {sees}"), masked))]
+        # A gate does not go by the variables.
+        how = [masked] if self.status != "gated" else []
+        blocks: list[Block] = [Line((status, Cell(f": {sees}"), *how))]
         if self.problem is not None:
             # The callout says it once; a note has the variables, for whom they are in effect.
             blocks = [_callout(self), Line.of(f"{sees[0].upper()}{sees[1:]}")]

@@ -22,11 +22,11 @@ _watts, _celsius = partial(rounded, unit="W"), partial(rounded, unit="°C")
 _COLUMNS = (
     Column("GPU", "right"),
     Column("Device"),
-    Column("Util"),
-    Column("Mine"),
-    Column("Others"),
-    Column("Power"),
-    Column("Temp"),
+    Column("Util", "right"),
+    Column("Mine", "right"),
+    Column("Others", "right"),
+    Column("Power", "right"),
+    Column("Temp", "right"),
 )
 
 

@@ -68,6 +68,25 @@ def test_each_block_has_all_its_roots_and_the_role_for_the_first(torch: ModuleTy
     assert found.incomplete == ()
 
 
+@pytest.mark.parametrize("turn", [1, 2, 8, 32])
+def test_roles_do_not_depend_on_the_order_of_the_walk(
+    torch: ModuleType, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """In turns the graph of an output leads to the parameters before their module does."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(9, 9) for _ in range(5)]).cuda()
+    output = model(torch.ones(1, 9, device="cuda"))
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    holders = roots(many=[[i] for i in range(50)], model=model, output=output)
+    blocks = Blocks.read()
+    whole = walk(holders, blocks)
+    assert {*whole.parts.values()} >= {"parameters", "gradients", "autograd graph"}
+    monkeypatch.setattr(object_graph, "_TURN", turn)
+    monkeypatch.setattr(object_graph, "_MORE", 1)
+    in_turns = walk(holders, blocks, seconds=1e6)
+    assert in_turns.parts == whole.parts
+    assert in_turns.owners == whole.owners
+
+
 def test_a_cycle_is_walked_once(torch: ModuleType) -> None:
     cycle: list[Any] = [torch.empty(9, device="cuda")]
     cycle.append([cycle, cycle])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pytest
 from gpumagic.magics.extension import of
 from gpumagic.memory import oom, start_counters
 from gpumagic.memory.oom import WALK, explain, find
-from gpumagic.results import OutOfMemory
+from gpumagic.results import Holders, OutOfMemory
+from gpumagic.results.base import as_text
 
 GIB = 2**30
 
@@ -70,6 +72,34 @@ def test_what_is_said(torch: ModuleType, cells: Any, ip: Any) -> None:
     assert found.total - GIB < found.allocated + (found.free or 0) < found.total
     assert found.remedies[0].what == "%gpumem free"
     assert number == ip.execution_count - 1
+
+
+def test_it_names_and_counts_as_vars_does(torch: ModuleType, cells: Any, ip: Any) -> None:
+    """Modules by parameters and gradients, also where an output's graph leads to them."""
+    cells(
+        "model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(9)]).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "x = torch.ones(4096, 4096, device='cuda')\n"
+        "model(x).sum().backward(); optimizer.step(); y = model(x)"
+    )
+    cells("filler = [new(30), new(30)]")
+    shown = cells("new(40)", raising=False).text
+    found = explained(ip)
+    device = cells("%gpumem vars -o -q").value.devices[0]
+    assert found.complete
+    counted = [
+        [(h.name, h.kind, h.bytes, h.parts) for h in each]
+        for each in (found.holders, device.holders[: len(found.holders)])
+    ]
+    assert counted[0] == counted[1]
+    assert {*device["model"].parts} == {"parameters", "gradients"}
+    table = as_text(Holders({0: device})).splitlines()
+    rows = [re.sub(" +", " ", line) for line in shown.splitlines()]
+    for line in table[2:]:
+        if line.startswith(("└", *(holder.name for holder in found.holders))):
+            name, size = re.match(r"(.*?)  +[^0-9]*([0-9.]+ [KMG]iB)", line).groups()
+            assert any(row.startswith(name) and size in row for row in rows), line
+    cells("%gpumem free model optimizer x y filler -q")
 
 
 def test_the_smallest_variable_that_is_enough(cells: Any, ip: Any) -> None:

@@ -205,3 +205,13 @@ def words(html: str) -> str:
     parser = _Words()
     parser.feed(html)
     return parser.text
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_figures_beside_bars_are_aligned(name: str) -> None:
+    """A bar, or a curve, has the same place in each row, left of figures that end together."""
+    for block in flat(EXAMPLES[name]._blocks()):
+        if isinstance(block, Grid) and block.header:
+            for i, column in enumerate(block.columns):
+                if any(row[i].has_bar or row[i].spark for row in block.rows):
+                    assert column.align == "right", column.header

@@ -20,11 +20,11 @@ HOLDINGS = CellHoldings(
     notes=("a note",),
 )
 TEXT = """\
-Device  Cell  First line                                      Memory  Share           Blocks
+Device  Cell  First line                                      Memory           Share  Blocks
 ────────────────────────────────────────────────────────────────────────────────────────────
-cuda:0   [3]  model = Net()                                 3.00 MiB  ██████   75 %       12
-         [7]  x = torch.empty(1024, 1024, 1024, 1024, 102…  1.00 MiB  ██       25 %        1
-              not known: before the recording began              0 B           0 %         0
+cuda:0   [3]  model = Net()                                 3.00 MiB  ██████    75 %      12
+         [7]  x = torch.empty(1024, 1024, 1024, 1024, 102…  1.00 MiB  ██        25 %       1
+              not known: before the recording began              0 B             0 %       0
               allocated                                     4.00 MiB                      13
 cuda:1   [3]  model = Net()                                    512 B  ████████ 100 %       1
 a note"""

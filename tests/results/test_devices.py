@@ -45,11 +45,11 @@ FULL = DeviceTable(
 
 TEXT = """\
 3 × NVIDIA H100
-GPU  Device  Memory used / total           Util      Mine    Others   Temp        Power
+GPU  Device           Memory used / total  Util      Mine    Others   Temp        Power
 ───────────────────────────────────────────────────────────────────────────────────────
   0  cuda:1  ██████   60.0 GiB / 80.0 GiB  97 %  50.0 GiB  10.0 GiB  61 °C  412 / 700 W
-  1  hidden           –                       –         –         –      –            –
-  2  –                ✗ the GPU is lost       –         –         –      –            –
+  1  hidden                             –     –         –         –      –            –
+  2  –                  ✗ the GPU is lost     –         –         –      –            –
 What this kernel sees is not known: CUDA_VISIBLE_DEVICES=GPU-a; CUDA is initialised, so this is final for the process.
 GPU              PID  User    Memory  Type     Command
 ──────────────────────────────────────────────────────────────

@@ -43,7 +43,7 @@ DEVICE = DeviceHolders(
 )
 HOLDERS = Holders({0: DEVICE, 1: DeviceHolders(0, 0, 0, 0, 0)}, notes=("a note",))
 TEXT = """\
-cuda:0                             Memory             Kind             Blocks     Frees  Also held by
+cuda:0                                        Memory  Kind             Blocks     Frees  Also held by
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 model                              ████     4.00 GiB  module               12  1.00 GiB  optimizer, trainer, ema and 1 more
 └ parameters                       ███      3.00 GiB

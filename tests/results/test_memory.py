@@ -42,20 +42,20 @@ REPORT = MemoryReport(
 
 WIDE = """\
 2 × NVIDIA <H100>
-Device  Free / total                          Allocated  Reserved    Others      Peak  Non-PyTorch  GPU
+Device                          Free / total  Allocated  Reserved    Others      Peak  Non-PyTorch  GPU
 ───────────────────────────────────────────────────────────────────────────────────────────────────────
 cuda:0  ██▓░             60.0 GiB / 80.0 GiB   12.0 GiB  16.0 GiB  3.00 GiB  13.0 GiB      512 MiB    2
-cuda:1                   – / 80.0 GiB               0 B       0 B         –       0 B            –    3
+cuda:1                          – / 80.0 GiB        0 B       0 B         –       0 B            –    3
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
 a note"""  # noqa: E501
 
 NARROW = """\
 2 × NVIDIA <H100>
-Device  Free / total                          Allocated
+Device                          Free / total  Allocated
 ───────────────────────────────────────────────────────
 cuda:0  ██▓░             60.0 GiB / 80.0 GiB   12.0 GiB
-cuda:1                   – / 80.0 GiB               0 B
+cuda:1                          – / 80.0 GiB        0 B
 hidden (too narrow): Reserved, Others, Peak, Non-PyTorch, GPU
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
@@ -103,7 +103,7 @@ def test_little_free_memory_is_coloured() -> None:
 
     assert "#e85a5a" in html(GIB)
     assert "#c77700" in html(9 * GIB)
-    assert "color-mix" not in html(50 * GIB)
+    assert "currentColor" not in html(50 * GIB)
 
 
 def test_no_report() -> None:

@@ -53,15 +53,17 @@ non-PyTorch      1.00 GiB  CUDA's context, libraries
 other processes  17.0 GiB  python train.py (pid 7) 10.0 GiB, 1 not yours, as far as is known
 free             2.00 GiB  this process may use 78.0 GiB
 Fragmented: enough memory is reserved and unused, but in blocks that are too small
-Held by                         Memory             What                                     Also held by
-────────────────────────────────────────────────────────────────────────────────────────────────────────
-model                           ██████▍  40.0 GiB  parameters 30.0 GiB, gradients 10.0 GiB
-! Out[3]                        ▊        5.00 GiB  tensor                                   x
+Held by                                    Memory  Kind    Also held by
+───────────────────────────────────────────────────────────────────────
+model                           ██████▍  40.0 GiB  module
+└ parameters                    ████▊    30.0 GiB
+└ gradients                     █▋       10.0 GiB
+! Out[3]                        ▊        5.00 GiB  tensor  x
 not referenced by any variable  ▊        5.00 GiB
 1. %gpumem free gives 15.0 GiB, not enough: Out holds it
 2. a smaller batch: less at once
 3. %gpumem free model gives 40.0 GiB, ✓ enough: its parameters are lost
-a note"""  # noqa: E501
+a note"""
 
 
 def test_drawing() -> None:

@@ -44,7 +44,7 @@ def test_drawing() -> None:
             Selection(
                 "0", {"CUDA_VISIBLE_DEVICES": "0"}, "gated", (Device(0, ordinal=0, name="A"),)
             ),
-            "gated: this kernel sees 1 GPU  (CUDA_VISIBLE_DEVICES=0)\n  cuda:0 is GPU 0, A",
+            "gated: this kernel sees 1 GPU\n  cuda:0 is GPU 0, A",
         ),
         (
             Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "unchanged", devices_known=False),

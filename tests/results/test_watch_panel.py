@@ -30,10 +30,10 @@ def sample(ago: float, first: int, own: int | None = GIB) -> UtilizationSample:
 SAMPLES = (sample(30, 10), sample(15, 90), sample(0, 40))
 TEXT = """\
 2 × NVIDIA H200 · 140 GiB
-GPU  Device  Util  Mine      Others    Power  Temp
+GPU  Device  Util      Mine    Others  Power   Temp
 ───────────────────────────────────────────────────
-  0  cuda:0  40 %  1.00 GiB  0 B       350 W  60 °C
-  1  hidden  0 %   0 B       4.00 GiB  –      30 °C
+  0  cuda:0  40 %  1.00 GiB       0 B  350 W  60 °C
+  1  hidden   0 %       0 B  4.00 GiB      –  30 °C
 """
 
 

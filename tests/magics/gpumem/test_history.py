@@ -234,7 +234,7 @@ def test_in_a_kernel(kernel: Any) -> None:
     k.run("found = %gpumem cells -o -q")
     shown = k.run("sorted(h.number for h in found.devices[0])").value
     assert shown == str(numbers)
-    assert "the newest 5000 events" in k.run("%gpumem record").shown
+    assert "the newest 5,000 events" in k.run("%gpumem record").shown
 
 
 def test_a_choice_of_gpus_after_recording_was_asked_for(kernel: Any) -> None:
