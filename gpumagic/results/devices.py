@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from gpumagic.render.blocks import (
 from gpumagic.render.units import bytes_, percent, rounded, spans
 from gpumagic.results.base import Series, data_frame, plain
 from gpumagic.results.claims import Claim
+from gpumagic.results.device_errors import error_cell, long_errors
 from gpumagic.results.processes import (
     Process,
     ProcessRow,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pandas
 
 _MASK, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-
 
 #: A narrow terminal drops columns from the last one on.
 _COLUMNS = (
@@ -183,8 +182,7 @@ class DeviceTable(Series[Device]):
             ]
         blocks = _devices(self)
         blocks += [Grid(_MIG_COLUMNS, rows)] if (rows := _mig_rows(self)) else []
-        errors = [(device.index, device.error) for device in self if device.error is not None]
-        blocks += [Line.of(f"GPU {i}: {e}.", "bad") for i, e in errors if e != _short(e)]
+        blocks += long_errors((device.index, device.error) for device in self)
         blocks += _claims(self)
         blocks += _sees(self)
         if self.show_processes:
@@ -231,16 +229,6 @@ def _row(device: Device, *, gated: bool) -> list[Cell]:
         Cell(rounded(device.temperature, "°C"), hidden),
         Cell(_power(device), hidden),
     ]
-
-
-def error_cell(error: str) -> Cell:
-    """Return a cell with a device's error in place of its figures."""
-    return Cell(f"✗ {_short(error)}", "bad", whole=error)
-
-
-def _short(error: str) -> str:
-    """Return a shortened error for a cell: a long one would displace other columns."""
-    return textwrap.shorten(error, 24, placeholder=" …")
 
 
 def _bytes(value: int | None) -> Cell:
