@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda.listed_devices import listed_devices
+from gpumagic.magics.parsers import options_module
 
 if TYPE_CHECKING:
     import argparse
 
-    from gpumagic.magics.parsers import options_module
-from gpumagic.magics.parsing import Parser
+    from gpumagic.magics.parsing import Parser
 
 #: A line that begins with one of the magics, also behind an assignment; ``%%`` only as the cell's
 #: first line.
