@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import reaper
+from tests.support import device, reaper
 
 _PATIENCE = 15.0
 _watch: list[subprocess.Popen[bytes]] = []
@@ -24,6 +24,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # A worker carries the mark of the run that it belongs to.
     if not _worker(session.config):
         _watch.append(reaper.watch())
+    # Before xdist, which is told of the start later, starts workers.
+    if session.config.getoption("numprocesses", None) and not device.real(session.config):
+        from tests.support import forks
+
+        forks.share()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
