@@ -70,7 +70,8 @@ class Terminal:
         command = [sys.executable, "-m", "IPython", *options, *arguments]
         environment = {**environment, "TERM": kind}
         self.process: Any
-        if forks.are_the_same(command, environment):
+        # Of another kind, libraries see it when they are imported.
+        if kind == "dumb" and forks.are_the_same(command, environment):
             self.process = _ForkedTerminal(command, environment, cwd, columns)
         else:
             self.process = pexpect.spawn(
