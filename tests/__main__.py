@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.support.device import ROOT
 
 #: Workers for each core: a test waits half of its time for other processes.
-_ON_A_CORE = 2
-#: The most workers: each takes about 2 GB with its kernels.
+_ON_A_CORE = 3
+#: The most workers: each takes more than 1 GB with its kernels, which share one template.
 _MOST = 8
 
 

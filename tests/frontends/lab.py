@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +47,50 @@ def free_port() -> int:
         return port
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server of JupyterLab and Notebook 7."""
+
+    address: str
+    folder: Path
+    environment: Mapping[str, str]
+
+    def add(self, name: str, cells: Sequence[str], application: str = "lab") -> str:
+        """Write a notebook into a folder of that name; its address in ``lab`` or ``notebook``."""
+        (self.folder / name).mkdir()
+        write_notebook(self.folder / name / "book.ipynb", cells)
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        # A workspace of its own, else JupyterLab opens what was open last.
+        where = f"lab/workspaces/{name}/tree" if application == "lab" else "notebooks"
+        return f"{self.address}/{where}/{name}/book.ipynb"
+
+    def end_kernels(self) -> None:
+        """End the kernels of all notebooks: they use GPUs."""
+        with urllib.request.urlopen(f"{self.address}/api/sessions", timeout=60) as answer:
+            sessions = json.load(answer)
+        for session in sessions:
+            address = f"{self.address}/api/sessions/{session['id']}"
+            urllib.request.urlopen(
+                urllib.request.Request(address, method="DELETE"), timeout=60
+            ).close()
+
+
 @contextmanager
-def server(application: str, folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """A running server (``lab`` or ``notebook``) over ``folder``; its address. Loopback only."""
+def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
+    """A running server over ``folder``. Loopback only."""
     port = free_port()
-    settings = folder / ".settings"
     command = [
         sys.executable,
-        *("-m", f"jupyter{application}" if application == "lab" else application),
+        *("-m", "jupyterlab"),
         *("--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root"),
         *("--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password="),
         f"--ServerApp.root_dir={folder}",
+        # `Server.end_kernels` is no page.
+        "--ServerApp.disable_check_xsrf=True",
         # No extension manager: nothing asks the network.
         "--LabApp.extension_manager=readonly",
     ]
-    if application == "notebook":
-        command = [part for part in command if not part.startswith("--LabApp")]
-    quiet = {"JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTER_PLATFORM_DIRS": "1"}
+    quiet = {"JUPYTERLAB_SETTINGS_DIR": str(folder / ".settings"), "JUPYTER_PLATFORM_DIRS": "1"}
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
             command, env={**environment, **quiet}, cwd=folder, stdout=log, stderr=log
@@ -70,7 +98,7 @@ def server(application: str, folder: Path, environment: Mapping[str, str]) -> It
         try:
             address = f"http://127.0.0.1:{port}"
             _wait_until_up(address, process, folder / "server.log")
-            yield address
+            yield Server(address, folder, environment)
         finally:
             process.terminate()
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +85,12 @@ def wait_for_all(page: Any) -> None:
     ids=["lab, light", "lab, dark", "Notebook 7"],
 )
 def test_a_restart_in_the_middle_of_run_all(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path, application: str, theme: str
+    server: lab.Server, tmp_path: Path, application: str, theme: str
 ) -> None:
-    environment = lab.environment_for(child_environment(), tmp_path)
-    lab.choose_theme(tmp_path, theme)
-    lab.write_notebook(tmp_path / "book.ipynb", CELLS)
-    lab.PICTURES.mkdir(parents=True, exist_ok=True)
+    lab.choose_theme(server.folder, theme)
     picture = lab.PICTURES / f"{application}-{theme.split()[-1].lower()}.png"
-    where = "lab/tree" if application == "lab" else "notebooks"
-    with lab.server(application, tmp_path, environment) as address, lab.page() as page:
-        page.goto(f"{address}/{where}/book.ipynb")
+    with lab.page() as page:
+        page.goto(server.add(tmp_path.name, CELLS, application))
         try:
             run_all(page, "Run All Cells")
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,16 +32,13 @@ CELLS = [
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_the_panel_changes_while_a_cell_runs(
-    child_environment: Callable[..., dict[str, str]], tmp_path: Path, theme: str
+    server: lab.Server, tmp_path: Path, theme: str
 ) -> None:
-    environment = lab.environment_for(child_environment(), tmp_path)
-    world = World.current(environment)
+    world = World.current(server.environment)
     world.add_process(1, 4242, 40 * GIB, "someone")
-    lab.choose_theme(tmp_path, f"JupyterLab {theme}")
-    lab.write_notebook(tmp_path / "book.ipynb", CELLS)
-    lab.PICTURES.mkdir(parents=True, exist_ok=True)
-    with lab.server("lab", tmp_path, environment) as address, lab.page(1280, 1300) as page:
-        page.goto(f"{address}/lab/tree/book.ipynb")
+    lab.choose_theme(server.folder, f"JupyterLab {theme}")
+    with lab.page(1280, 1300) as page:
+        page.goto(server.add(tmp_path.name, CELLS))
         start_all(page)
         panel = page.locator(".jp-CodeCell").nth(1).locator(".gpumagic")
         panel.wait_for(timeout=60_000)
@@ -60,7 +56,7 @@ def test_the_panel_changes_while_a_cell_runs(
         page.wait_for_timeout(1500)
         page.screenshot(path=str(lab.PICTURES / f"watch-{theme.lower()}-700.png"))
         running = panel.inner_text()
-        (tmp_path / "enough").touch()
+        (server.folder / tmp_path.name / "enough").touch()
         wait_for_all(page)
         page.set_viewport_size({"width": 1280, "height": 1300})
         page.wait_for_timeout(1500)

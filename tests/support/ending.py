@@ -9,11 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import reaper
+from tests.support import device, reaper
 
-_PATIENCE = 15.0
 _watch: list[subprocess.Popen[bytes]] = []
 _left: dict[int, str] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--patience",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="how long processes may take to end after the last test (default: 15)",
+    )
 
 
 def _worker(config: pytest.Config) -> bool:
@@ -24,6 +33,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # A worker carries the mark of the run that it belongs to.
     if not _worker(session.config):
         _watch.append(reaper.watch())
+    # Before xdist, which is told of the start later, starts workers.
+    if session.config.getoption("numprocesses", None) and not device.real(session.config):
+        from tests.support import forks
+
+        forks.share()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -41,7 +55,7 @@ def _look(session: pytest.Session) -> None:
         forks.close()
     if _worker(session.config) or not _watch:
         return
-    _left.update(reaper.left(_PATIENCE))
+    _left.update(reaper.left(session.config.getoption("patience")))
     if _left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

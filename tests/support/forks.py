@@ -1,7 +1,7 @@
 """Python processes, forked from a template where that makes no difference, else started.
 
-See `tests.support.template`. A template is started when it is first wanted, one in each run of
-pytest (in each worker, with xdist), and ends with it.
+See `tests.support.template`. A template is started when it is first wanted, one for each run of
+pytest, whose workers share it, and ends with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_
 _AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
 #: Set by torch's compiler and by gpumagic in the process of the tests, and read when it is used.
 _WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK")
-_ROOM = 32 * 1024
+#: The address of the template that the workers of this run share.
+_SHARED = "GPUMAGIC_TESTS_TEMPLATE"
 #: A safety net, not a measure: a machine may be slow.
 _PATIENCE = 300.0
 
@@ -73,28 +74,18 @@ class ForkedProcess:
 
 
 class Template:
-    """A running template process."""
+    """A running template process: its owner's, or one that the owner shares with others."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
-        self.environment = {**variables, "OPENBLAS_NUM_THREADS": "1"}
-        self._compared = _compared(variables)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.template", str(theirs.fileno())],
-                env={**self.environment, "GPUMAGIC_TESTS_ROOM": "x" * _ROOM},
-                cwd=device.ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._channel = ours
+    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
+        self._channel = channel
+        self._process = process
         self.owner = os.getpid()
-        if not ours.recv(16):
+        data = channel.recv(template.MESSAGE)
+        if not data:
             raise RuntimeError("the template process did not start; see above for why")
+        hello = json.loads(data)
+        self.pid: int = hello["pid"]
+        self._compared = _compared(hello["environment"])
 
     def fits(self, command: Sequence[str], wanted: Mapping[str, str]) -> bool:
         """Whether a fork is what a process started with this command and environment would be."""
@@ -103,7 +94,7 @@ class Template:
             and command[0] == sys.executable
             and command[1] in ("-m", "-c")
             and _compared(wanted) == self._compared
-            and sum(len(os.fsencode(k + v)) + 2 for k, v in wanted.items()) < _ROOM
+            and sum(len(os.fsencode(k + v)) + 2 for k, v in wanted.items()) < template.ROOM
         )
 
     def fork(
@@ -124,9 +115,12 @@ class Template:
         return json.loads(data)
 
     def close(self) -> None:
-        self._channel.close()
         if os.getpid() == self.owner:
-            self.process.wait()
+            with suppress(ConnectionError):
+                self._channel.send(b'{"leave": true}')
+        self._channel.close()
+        if self._process is not None and os.getpid() == self.owner:
+            self._process.wait()
 
 
 def _compared(variables: Mapping[str, str]) -> dict[str, str]:
@@ -134,31 +128,79 @@ def _compared(variables: Mapping[str, str]) -> dict[str, str]:
     return {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
 
 
+def _start(*others: socket.socket) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a template, for this process and for those who connect to another socket."""
+    from tests.support.kernels import python_environment
+    from tests.virtual_gpu import Scenario, environment
+
+    variables = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        passed = [_roomy(each).fileno() for each in (theirs, *others)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.template", *map(str, passed)],
+            env={**python_environment(variables), **template.OWN},
+            cwd=device.ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+    return _roomy(ours), process
+
+
+def _roomy(channel: socket.socket) -> socket.socket:
+    """Let this socket send the longest message."""
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * template.MESSAGE)
+    return channel
+
+
+def _connected(address: str) -> socket.socket:
+    channel = _roomy(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    channel.connect(f"\0{address}")
+    return channel
+
+
 _running: list[Template] = []
+_shared: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
 
 
 def _template() -> Template:
-    """The template of this process, started now if there is none."""
+    """The template of this process, or of its run; started now if there is none."""
     # Not that of a process which has forked this one.
     _running[:] = [each for each in _running if each.owner == os.getpid()]
     if not _running:
-        from tests.support.kernels import python_environment
-        from tests.virtual_gpu import Scenario, environment
-
-        variables = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
-        _running.append(Template(python_environment(variables)))
+        address = os.environ.get(_SHARED)
+        channel, process = (_connected(address), None) if address else _start()
+        _running.append(Template(channel, process))
         atexit.register(close)
     return _running[0]
 
 
+def share() -> None:
+    """Start the template of all processes that this one starts, which have its environment."""
+    address = f"gpumagic-tests-template-{os.getpid()}-{time.time_ns()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(f"\0{address}")  # a name that is no file
+        listening.listen(64)
+        _shared.append(_start(listening))
+    os.environ[_SHARED] = address
+
+
 def close() -> None:
-    """End this process's template, if there is one."""
+    """End this process's templates."""
     for each in _running:
         each.close()
     _running.clear()
+    for channel, process in _shared:
+        channel.close()
+        process.wait()
+        del os.environ[_SHARED]
+    _shared.clear()
 
 
-def _forks(command: Sequence[str], env: Mapping[str, str]) -> bool:
+def are_the_same(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a fork is what a process started with this command and environment would be."""
     # Nothing is forked for a real GPU.
     return "VIRTUAL_GPU_STATE" in env and _template().fits(command, env)
 
@@ -179,7 +221,7 @@ def popen(
     """
     wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     command = list(command)
-    if fresh or subprocess.PIPE in wanted.values() or not _forks(command, env):
+    if fresh or subprocess.PIPE in wanted.values() or not are_the_same(command, env):
         return subprocess.Popen(command, env=dict(env), cwd=cwd, start_new_session=True, **wanted)
     with Path(os.devnull).open("r+b") as null:
         fds = []
@@ -229,10 +271,10 @@ class ForkProvisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
         env, cwd = kwargs.get("env"), kwargs.get("cwd")
         others = kwargs.keys() - {"env", "cwd", "stdout", "stderr", "log"}
-        if env is None or others or not _forks(cmd, env):
+        if env is None or others or not are_the_same(cmd, env):
             return await super().launch_kernel(cmd, **kwargs)
         # As jupyter_client does: a kernel ends when its parent has ended.
-        env = {**env, "JPY_PARENT_PID": str(_template().process.pid)}
+        env = {**env, "JPY_PARENT_PID": str(_template().pid)}
         self.process = popen(
             cmd,
             env=env,

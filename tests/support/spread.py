@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 #: Beginnings of the names of tests that have one costly fixture in common: on one worker.
-_TOGETHER = (
+_TOGETHER: tuple[str | tuple[str, ...], ...] = (
+    ("tests/frontends/test_browser.py", "tests/frontends/test_watch.py"),  # a server
+    "tests/frontends/test_tables.py",  # a browser
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_options.py",  # a kernel
@@ -19,6 +21,8 @@ _TOGETHER = (
 )
 #: Beginnings of the names of tests that take long, but would come last: all workers end together.
 _FIRST = (
+    "tests/frontends/test_browser.py",
+    "tests/frontends/test_watch.py",
     "tests/tools/test_demo.py",
     "tests/support/test_ending.py",
     "tests/virtual_gpu/test_processes.py",
@@ -47,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """
 
         def _split_scope(self, nodeid: str) -> str:
-            return next((each for each in _TOGETHER if nodeid.startswith(each)), nodeid)
+            return next((str(each) for each in _TOGETHER if nodeid.startswith(each)), nodeid)
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             self._remove(node, self.registered_collections[node][item_index])

@@ -1,9 +1,10 @@
 """A process that has imported what kernels import, and forks one in milliseconds.
 
-``python -m tests.support.template FD`` reads requests from the socket FD and answers each;
-`tests.support.forks` sends them. A fork becomes what the request says: command, environment,
-working folder, standard streams. It differs from a process that was started in what it need not
-import any more; `tests/support/test_forks.py` lists the differences.
+``python -m tests.support.template FD [LISTENING]`` reads requests from the socket FD, and from
+those who connect to the socket LISTENING, and answers each; `tests.support.forks` sends them. With
+LISTENING it imports nothing before the first one connects. A fork becomes what the request says:
+command, environment, working folder, standard streams. It differs from a process that was started
+in what it need not import any more; `tests/support/test_forks.py` lists the differences.
 
 torch and what comes with it are hidden again after their import: ``'torch' in sys.modules`` is
 false until the fork imports it, which then costs nothing. The template has one thread, has not
@@ -15,24 +16,28 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import importlib
 import importlib.util
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
 import tempfile
+import termios
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from tests.support import nanny
 from tests.virtual_gpu.remap import remap
 
 #: What a kernel, an engine and a terminal import before they run anything.
@@ -52,8 +57,12 @@ _HIDDEN = (
     ("cloudpickle",),
     ("torch._dynamo", "torch._inductor"),
 )
+#: The largest environment of a fork.
+ROOM = 32 * 1024
 #: The longest request, environment included.
 MESSAGE = 1 << 17
+#: Variables of the template alone: forks are not compared by them.
+OWN = {"OPENBLAS_NUM_THREADS": "1", "GPUMAGIC_TESTS_ROOM": "x" * ROOM}
 
 
 class _Hidden(MetaPathFinder, Loader):
@@ -138,31 +147,68 @@ def _import_everything() -> _Hidden:
     return hidden
 
 
-def serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Answer requests until the other side is gone; a fork returns the request that it is for."""
+def serve(
+    owner: socket.socket, listening: socket.socket | None, started_with: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Answer requests until the owner is gone; a fork returns the request that it is for."""
+    forks: dict[socket.socket, set[int]] = {}
+    hello = json.dumps({"pid": os.getpid(), "environment": started_with}).encode()
+
+    def begin(client: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):
+            client.send(hello)
+        forks[client] = set()
+
+    begin(owner)
+    sockets = [] if listening is None else [listening]
     while True:
-        try:
-            data, fds, _, _ = socket.recv_fds(channel, MESSAGE, 3)
-        except ConnectionError:
-            return None
-        if not data:
-            return None
-        request: dict[str, Any] = json.loads(data)
-        if "poll" in request:
-            answer = _poll(request["poll"])
-        else:
-            pid = os.fork()
-            if pid == 0:
-                channel.close()
-                request["fds"] = fds
-                return request
-            answer = pid
-        for fd in fds:
-            os.close(fd)
-        try:
-            channel.send(json.dumps(answer).encode())
-        except ConnectionError:
-            return None
+        for ready in select.select([*sockets, *forks], [], [])[0]:
+            if ready is listening:
+                begin(listening.accept()[0])
+                continue
+            request = _receive(ready)
+            if request is None:
+                if ready is owner:
+                    return None
+                _end_forks(forks.pop(ready))
+                ready.close()
+                continue
+            if "leave" in request:
+                # What is still running is found by whoever looks for processes left behind.
+                forks[ready].clear()
+                continue
+            if "poll" in request:
+                answer = _poll(request["poll"])
+                if answer is not None:
+                    forks[ready].discard(request["poll"])
+            else:
+                answer = os.fork()
+                if answer == 0:
+                    for each in (*sockets, *forks):
+                        each.close()
+                    return request
+                forks[ready].add(answer)
+            for fd in request["fds"]:
+                os.close(fd)
+            with contextlib.suppress(ConnectionError):
+                ready.send(json.dumps(answer).encode())
+
+
+def _receive(channel: socket.socket) -> dict[str, Any] | None:
+    """Read a request, with its descriptors; None when the other side is gone."""
+    try:
+        data, fds, _, _ = socket.recv_fds(channel, MESSAGE, 3)
+    except ConnectionError:
+        return None
+    return {**json.loads(data), "fds": fds} if data else None
+
+
+def _end_forks(pids: set[int]) -> None:
+    """End the forks of a process that is gone, killed perhaps."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _poll(pid: int) -> int | None:
@@ -177,6 +223,8 @@ def become(request: dict[str, Any], hidden: _Hidden) -> None:
     for target, fd in enumerate(request["fds"]):
         os.dup2(fd, target)
         os.close(fd)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C there is for this process
     signal.signal(signal.SIGINT, signal.default_int_handler)
     old = os.environ["VIRTUAL_GPU_STATE"]
     os.environ.clear()
@@ -253,13 +301,18 @@ def run(command: list[str], cwd: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest; forks end with it
+    owner, *others = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
+    # The owner says nothing; when it is gone, it is readable too.
+    if others and owner in select.select([owner, *others], [], [])[0]:
+        os._exit(0)
+    started_with = {name: text for name, text in os.environ.items() if name not in OWN}
     hidden = _import_everything()
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.send(b"0")
-    request = serve(channel)
+    request = serve(owner, others[0] if others else None, started_with)
     if request is None:
         os._exit(0)
     become(request, hidden)
+    if request["command"][1:3] == ["-m", "ipyparallel.engine"]:
+        nanny.prepare()
     _end(run, request["command"], request["cwd"])
 
 

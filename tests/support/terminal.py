@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
+import struct
 import sys
+import termios
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pexpect
+from pexpect.fdpexpect import fdspawn
 
+from tests.support import forks
 from tests.support.shells import PLAIN
 
 _PROMPT = r"In \[(\d+)\]: $"
 _CONTINUATION = r"   \.\.\.: $"
+_ROWS = 50
+_STREAMS = ("stdin", "stdout", "stderr")
+#: A safety net, not a measure: a machine may be slow.
+_PATIENCE = 150
+
+
+class _ForkedTerminal(fdspawn):
+    """`pexpect.spawn` of a fork of the template, as far as a terminal here uses it."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, columns: int) -> None:
+        ours, theirs = os.openpty()
+        try:
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
+            modes = termios.tcgetattr(theirs)
+            modes[3] &= ~termios.ECHO
+            termios.tcsetattr(theirs, termios.TCSANOW, modes)
+            self._fork = forks.popen(command, env=env, cwd=cwd, **dict.fromkeys(_STREAMS, theirs))
+        finally:
+            os.close(theirs)
+        super().__init__(ours, encoding="utf-8", timeout=_PATIENCE)
+        self.pid = self._fork.pid
+        self.terminated = False
+
+    def sendintr(self) -> None:
+        self.send("\x03")
+
+    def wait(self) -> int:
+        self.terminated = True
+        code: int = self._fork.wait()
+        return code
 
 
 class Terminal:
@@ -31,19 +67,26 @@ class Terminal:
     ) -> None:
         options = ["--simple-prompt", "--no-banner", "--no-confirm-exit"]
         options += [f"--colors={PLAIN}"] if kind == "dumb" else []
-        self.process = pexpect.spawn(
-            sys.executable,
-            ["-m", "IPython", *options, *arguments],
-            env={**environment, "TERM": kind},
-            cwd=str(cwd),
-            encoding="utf-8",
-            echo=False,
-            timeout=150,
-            dimensions=(50, columns),
-        )
+        command = [sys.executable, "-m", "IPython", *options, *arguments]
+        environment = {**environment, "TERM": kind}
+        self.process: Any
+        # Of another kind, libraries see it when they are imported.
+        if kind == "dumb" and forks.are_the_same(command, environment):
+            self.process = _ForkedTerminal(command, environment, cwd, columns)
+        else:
+            self.process = pexpect.spawn(
+                command[0],
+                command[1:],
+                env=environment,
+                cwd=str(cwd),
+                encoding="utf-8",
+                echo=False,
+                timeout=_PATIENCE,
+                dimensions=(_ROWS, columns),
+            )
         self.process.expect(_PROMPT)
 
-    def run(self, source: str, *, timeout: float = 150) -> str:
+    def run(self, source: str, *, timeout: float = _PATIENCE) -> str:
         """Type a cell and return what appeared before the next prompt, as plain text."""
         self.begin(source)
         shown = self.finish(timeout=timeout)
@@ -57,7 +100,7 @@ class Terminal:
             self.process.expect(_CONTINUATION)
         self.process.sendline(lines[-1])
 
-    def finish(self, *, timeout: float = 150) -> str:
+    def finish(self, *, timeout: float = _PATIENCE) -> str:
         """Wait for the next prompt and return what the terminal was sent before it."""
         # A block, or a cell magic, ends with an empty line.
         while self.process.expect([_PROMPT, _CONTINUATION], timeout=timeout) == 1:

@@ -60,7 +60,8 @@ def test_nothing_is_left(tmp_path: Path, how: str) -> None:
     temporary.mkdir()
     env = {k: v for k, v in os.environ.items() if k not in (reaper.MARK, "VIRTUAL_GPU_STATE")}
     env = {k: v for k, v in env.items() if not k.startswith("PYTEST_")}
-    options = ["-p", "no:cacheprovider", "-q", *(["-n", "1"] if how == "a killed worker" else [])]
+    options = ["-p", "no:cacheprovider", "-q", "--patience=0.5"]
+    options += ["-n", "1"] if how == "a killed worker" else []
     try:
         run = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, str(inner)],

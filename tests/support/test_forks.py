@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import forks
+from tests.support.device import ROOT
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import Scenario
 
@@ -182,3 +184,44 @@ def test_a_fork_is_on_its_own_scenario(kernel: Callable[..., Kernel]) -> None:
     number = "(__import__('random').random(), __import__('numpy').random.random())"
     assert not set(three.value(number)) & set(one.value(number))
     assert three.value("__import__('os').getppid()") != os.getpid()
+
+
+#: Serves without having imported anything: what is forked here only waits.
+_SERVER = """
+import socket, sys, time
+from tests.support import template
+owner, listening = (socket.socket(fileno=int(word)) for word in sys.argv[1:])
+if template.serve(owner, listening, {"A": "1"}) is not None:
+    time.sleep(600)
+"""
+
+
+def test_a_template_serves_several_processes() -> None:
+    """The forks of one that is killed end; the template ends with its owner."""
+    kind = (socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(*kind)
+    with socket.socket(*kind) as listening, theirs:
+        listening.bind(f"\0test-forks-{os.getpid()}")
+        listening.listen(2)
+        passed = [theirs.fileno(), listening.fileno()]
+        server = subprocess.Popen(
+            [sys.executable, "-c", _SERVER, *map(str, passed)], cwd=ROOT, pass_fds=passed
+        )
+        workers = [socket.socket(*kind) for _ in range(2)]
+        for worker in workers:
+            worker.connect(listening.getsockname())
+    templates = [forks.Template(channel, None) for channel in (ours, *workers)]
+    assert {each.pid for each in templates} == {server.pid}
+    own, first, second = (each.fork(["sleeping"], {}, "/", []) for each in templates)
+    assert [each.poll() for each in (own, first, second)] == [None] * 3
+    workers[0].close()  # as if it had been killed
+    while Path(f"/proc/{first.pid}").exists():
+        assert server.poll() is None
+    templates[2].close()
+    assert own.poll() is None
+    assert Path(f"/proc/{second.pid}").exists(), "whoever has left it is to be found"
+    for each in (own, second):
+        os.kill(each.pid, signal.SIGKILL)
+    assert own.wait(60) == -signal.SIGKILL
+    templates[0].close()
+    assert server.wait(60) == 0
