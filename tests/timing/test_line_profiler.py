@@ -283,7 +283,7 @@ def test_input_waits(gpu_work: Any) -> None:
     found = by_number(timing)
     assert found[2].input_wait == pytest.approx(0.15, rel=0.02)
     assert found[3].input_wait is None
-    assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 93 % of the wall time")
+    assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 69 % of the wall time")
 
 
 def test_a_loop_in_one_line_does_not_wait_for_input_alone(gpu_work: Any) -> None:
