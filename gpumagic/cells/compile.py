@@ -296,10 +296,14 @@ class MagicCode:
         return lines
 
     def _cell_magic(self, lines: list[str]) -> list[str]:
-        call = ast.parse("".join(lines)).body[0]
-        if not (isinstance(call, ast.Expr) and isinstance(call.value, ast.Call)):
-            return lines
-        name, line, body = (ast.literal_eval(argument) for argument in call.value.args)
+        try:
+            call = ast.parse("".join(lines)).body[0]
+        except SyntaxError:
+            return lines  # IPython reports it
+        written = _written_strings(call.value) if isinstance(call, ast.Expr) else None
+        if written is None or len(written) != 3:
+            return lines  # a call that the user has written, with other arguments
+        name, line, body = written
         tree, path = _read(self.shell, body, f"%%{name} {line}")
         awaits = self._code_awaits(tree, path) and _ON_ENGINES not in line.split()
         return ["await " + lines[0], *lines[1:]] if awaits else lines
@@ -348,10 +352,19 @@ def _is_silent(line: str) -> bool:
     """Return whether a magic's code ends with ``;``, apart from comments."""
     try:
         call: Any = ast.parse(line.strip(), mode="eval").body
-        call = call.value if isinstance(call, ast.Await) else call
-        return _ends_with_semicolon(ast.literal_eval(call.args[-1]))
+        written = _written_strings(call.value if isinstance(call, ast.Await) else call)
+        return bool(written) and _ends_with_semicolon(written[-1])
     except (tokenize.TokenError, SyntaxError):  # a line magic's line need not be Python
         return False
+
+
+def _written_strings(call: ast.expr) -> list[str] | None:
+    """Return the arguments of a call; None if they are not all strings, written there."""
+    if not isinstance(call, ast.Call) or call.keywords:
+        return None
+    values = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
+    strings = [each for each in values if isinstance(each, str)]
+    return strings if len(strings) == len(values) else None
 
 
 def _line_calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from gpumagic.cells.interrupts import InterruptInCell, recorded
+
 _Begun = TypeVar("_Begun")
 
 
@@ -55,6 +57,7 @@ class CellHooks:
         self._hooks: list[CellHook[Any]] = []
         #: The running cells, the outermost first.
         self._running: list[_Cell] = []
+        self._interrupt = InterruptInCell(shell)
 
     def __contains__(self, hook: CellHook[Any]) -> bool:
         return hook in self._hooks
@@ -101,6 +104,7 @@ class CellHooks:
         self._shell.events.register("post_run_cell", self._after)
 
     def _unregister(self) -> None:
+        self._interrupt.remove()
         self._running.clear()
         for event, function in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
             # The user may have emptied the list.
@@ -108,6 +112,16 @@ class CellHooks:
                 self._shell.events.unregister(event, function)
 
     def _before(self, info: Any) -> None:
+        try:
+            with recorded() as interrupts:
+                self._begin_cell(info)
+        except KeyboardInterrupt:  # before they are recorded, or after
+            self._interrupt.add()
+        else:
+            if interrupts:
+                self._interrupt.add()
+
+    def _begin_cell(self, info: Any) -> None:
         cell = _Cell(info)
         self._running.append(cell)
         for hook in [*self._hooks]:
@@ -126,6 +140,7 @@ class CellHooks:
             cell.begun[hook] = begun
 
     def _after(self, result: Any) -> None:
+        self._interrupt.remove()  # of a cell that was not run: its syntax is wrong
         cell = None if result is None else self._ended(result.info)
         if result is None:
             self._running.clear()

@@ -4,15 +4,20 @@ An exception in a trace function would end the tracing, and its traceback would 
 while code is traced, SIGINT has a handler that looks where it has arrived. In the user's code it
 calls the handler that was there before. In ours it waits for the end of the call of ours, and has
 Python handle the signal again, which then happens in the line that follows.
+
+IPython catches what is raised in a hook before a cell: an interrupt that arrives there is raised at
+the beginning of the cell.
 """
 
 from __future__ import annotations
 
 import _thread
+import ast
 import signal
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -96,3 +101,52 @@ class _Resent(weakref.ref[Any]):
     def __index__(self) -> int:
         self._interrupts.is_pending = False
         return int(signal.SIGINT)
+
+
+@contextmanager
+def recorded() -> Iterator[list[int]]:
+    """Open a scope in which interrupts are only appended to the list that it yields."""
+    arrived: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and callable(previous)):
+        yield arrived
+        return
+
+    def record(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    signal.signal(signal.SIGINT, record)
+    try:
+        yield arrived
+    finally:
+        if signal.getsignal(signal.SIGINT) is record:
+            signal.signal(signal.SIGINT, previous)
+
+
+class InterruptInCell(ast.NodeTransformer):
+    """An AST transformer of IPython that has the next cell begin with an interrupt."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def add(self) -> None:
+        """Interrupt the next cell; once."""
+        self.remove()
+        self._shell.ast_transformers.append(self)
+
+    def remove(self) -> None:
+        """Interrupt none."""
+        if self in self._shell.ast_transformers:
+            self._shell.ast_transformers.remove(self)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Put the signal before the cell's first statement: its handler then runs there."""
+        self.remove()
+        if isinstance(node, ast.Module) and node.body:
+            number = int(signal.SIGINT)
+            (sending,) = ast.parse(f"__import__('signal').raise_signal({number})").body
+            for each in ast.walk(sending):
+                ast.copy_location(each, node.body[0])
+            node.body.insert(0, sending)
+        return node

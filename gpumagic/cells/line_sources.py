@@ -237,8 +237,24 @@ def _continued(tree: ast.Module) -> dict[int, int]:
             continue
         below = (_first(each) for each in ast.walk(node) if isinstance(each, ast.stmt))
         body = min((line for line in below if line > head), default=last + 1)
+        body = max(body, _end_of_head(node) + 1)  # the body may begin on the head's last line
         found.update(dict.fromkeys(range(first + 1, body), first))
+    for line, first in found.items():
+        while first in found:
+            first = found[first]
+        found[line] = first
     return found
+
+
+def _end_of_head(node: ast.AST) -> int:
+    """Return the last line of what a statement has above its body."""
+    head = (
+        each
+        for each in ast.iter_child_nodes(node)
+        if not isinstance(each, (ast.stmt, ast.ExceptHandler, ast.match_case))
+    )
+    ends = (getattr(each, "end_lineno", None) or 0 for part in head for each in ast.walk(part))
+    return max(ends, default=0)
 
 
 def _first(node: ast.stmt | ast.ExceptHandler) -> int:

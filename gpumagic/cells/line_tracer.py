@@ -83,6 +83,8 @@ class _Call(Generic[_Record]):
         self.line = frame.f_lineno
         #: The first line of the current statement.
         self.statement = 0
+        #: Whether its first line may be that at which the code before it has ended.
+        self.follows = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ class LineTracer(Generic[_Record]):
         self._counter = counter
         self._by_statement = by_statement
         self._statements = [source.statements for source in sources]
+        #: The codes that go on where the one before has ended: a cell's last expression.
+        self._following = {id(code) for source in sources for code in source.codes[1:]}
+        #: The line at which the last call ended that no traced call had called.
+        self._ended: Line | None = None
         inside = [
             (code, i, inline)
             for i, source in enumerate(sources)
@@ -203,16 +209,18 @@ class LineTracer(Generic[_Record]):
             return
         self._read()
         paused = self._paused.pop(id(frame), None)
-        again = paused is not None and paused.is_resumed(frame)
-        if paused is not None and again:
+        again = is_resumed = paused is not None and paused.is_resumed(frame)
+        if paused is not None and is_resumed:
             call = _Call(source, frame, paused.record)
             call.statement = paused.statement
         else:
             call = _Call(source, frame, self._counter.new_record())
             call.statement = self._statement(source, call.line)
         call.line = self._counted(source, call.line)
+        call.follows = not again and id(frame.f_code) in self._following
+        again = again or self._goes_on(call)
         self._calls.append(call)
-        awaited = again and bool(frame.f_code.co_flags & CO_COROUTINE)
+        awaited = is_resumed and bool(frame.f_code.co_flags & CO_COROUTINE)
         self._begin_line(call, again=again, awaited=awaited)
 
     def _to_line(self, frame: FrameType, line: int) -> None:
@@ -250,6 +258,8 @@ class LineTracer(Generic[_Record]):
         self._read()
         call = self._calls.pop()
         self._end_line(call)
+        if not self._calls:
+            self._ended = Line(call.source, call.line)
         if paused is not None:
             self._paused[id(paused)] = _Paused(
                 paused.f_code, paused.f_lasti, call.statement, call.record
@@ -266,6 +276,8 @@ class LineTracer(Generic[_Record]):
         self._read()
         self._end_line(call)
         call.line = counted
+        again = again or self._goes_on(call)
+        call.follows = False
         # A comprehension belongs to the statement that runs it, on whichever line it is written.
         if self._traced[id(frame.f_code)][1] is not Inline.EXPRESSION:
             statement = self._statement(call.source, line)
@@ -273,6 +285,10 @@ class LineTracer(Generic[_Record]):
                 call.statement = statement
                 self._counter.begin_statement(call.record)
         self._begin_line(call, again=again)
+
+    def _goes_on(self, call: _Call[_Record]) -> bool:
+        """Return whether the call goes on with the line at which the code before it has ended."""
+        return call.follows and Line(call.source, call.line) == self._ended
 
     def _statement(self, source: int, line: int) -> int:
         """Return the first line of the statement that contains a line."""

@@ -32,7 +32,7 @@ class Synchronization:
     #: ``.item()``, ``torch.cuda.synchronize()``…
     call: str
     count: int
-    #: Seconds that the calls took; None where torch reports only that they waited.
+    #: Seconds that the calls took; None where not known.
     time: float | None
 
 

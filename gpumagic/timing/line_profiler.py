@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTime, LineTimer
 from gpumagic.timing.line_verdict import verdict
 from gpumagic.timing.run import ENDED
+from gpumagic.timing.synchronizations import FUNCTIONS
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
@@ -149,14 +151,11 @@ class LineProfiler:
         )
 
     def _line_timing(self, place: int, source: Source, number: int, time: LineTime) -> LineTiming:
-        calls: dict[str, list[float | None]] = {}
+        calls: dict[str, list[float]] = {}
         for call, passed in time.synchronizations:
             calls.setdefault(call, []).append(passed)
         synchronizations = [
-            Synchronization(
-                call, len(times), None if None in times else fsum(time or 0.0 for time in times)
-            )
-            for call, times in calls.items()
+            Synchronization(call, len(times), fsum(times)) for call, times in calls.items()
         ]
         waited = fsum(each.time or 0.0 for each in synchronizations)
         iterated = source.loops.get(number)
@@ -187,12 +186,24 @@ class LineProfiler:
             more = f" and {len(sampled) - 5} more" if len(sampled) > 5 else ""
             some = text.plural(len(sampled), "line").removeprefix(f"{len(sampled)} ")
             notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
+        unseen = [] if not self._timer.lacks_functions else _waiting_functions(self._sources)
+        if unseen:
+            notes.append(
+                f"waits in {', '.join(unseen)} are not counted: torch's compiler is loaded, and "
+                "they may not be wrapped"
+            )
         part = self._timer.own / timing.wall.median
         if part > _COST:
             took = f"measuring the lines took at least {100 * min(part, 1.0):.3g} %"
             bounds = "; the host times of short lines are upper bounds"
             notes.append(f"{took} of the wall time{bounds * (part > _LARGE_COST)}")
         return tuple(notes)
+
+
+def _waiting_functions(sources: Iterable[Source]) -> list[str]:
+    """Return the functions of `FUNCTIONS` that the sources' text has."""
+    text = "\n".join(line for source in sources for line in source.lines)
+    return [f"{name}()" for name in FUNCTIONS if re.search(rf"\b{re.escape(name)}\(", text)]
 
 
 #: What `tracing_cost` runs: lines that take no time.

@@ -70,7 +70,7 @@ class _Total:
         #: Runs whose GPU time is known, and those whose is not.
         self.known = self.unknown = 0
         self.devices: list[float] = []
-        self.synchronizations: list[tuple[str, float | None]] = []
+        self.synchronizations: list[tuple[str, float]] = []
         #: Runs that lay alone between two marks, and the mean of the latest ones' GPU time.
         self.marked = 0
         self.latest = 0.0
@@ -122,8 +122,8 @@ class LineTime(NamedTuple):
     gpu: float | None
     at_most: bool
     per_device: dict[int, float]
-    #: The call that waited, and the seconds, where they are known.
-    synchronizations: tuple[tuple[str, float | None], ...]
+    #: The calls that waited, and the seconds.
+    synchronizations: tuple[tuple[str, float], ...]
     #: Every how many-th run was measured in the end.
     interval: int
 
@@ -190,6 +190,11 @@ class LineTimer:
         self.read(None)
         self._record()
         self._leave()
+
+    @property
+    def lacks_functions(self) -> bool:
+        """Whether waits in `synchronizations.FUNCTIONS` were not seen."""
+        return self._watch.lacks_functions
 
     def close(self, error: BaseException | None) -> None:
         """Put torch's functions back; ``error`` is what the cell raised."""

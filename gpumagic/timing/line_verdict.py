@@ -51,13 +51,19 @@ def _synchronizations(lines: Sequence[LineTiming], wall: float) -> tuple[float, 
 
 
 def _input(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
-    waiting = max(lines, key=lambda line: line.input_wait or 0.0, default=None)
-    if waiting is None or not waiting.input_wait:
+    """Return the part of the wall time in which the GPU waits for the next value of a ``for``."""
+    waiting = max(lines, key=_gpu_wait, default=None)
+    if waiting is None or not _gpu_wait(waiting):
         return 0.0, ""
-    part = waiting.input_wait / wall
+    part = _gpu_wait(waiting) / wall
     return part, (
         f"the GPU waits for input: line {waiting.line}, {_percent(part)} of the wall time"
     )
+
+
+def _gpu_wait(line: LineTiming) -> float:
+    """Return the seconds of a wait for input in which the GPU has no work of earlier lines left."""
+    return min(line.input_wait or 0.0, line.gpu or 0.0) if line.at_most else 0.0
 
 
 def _launches(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:

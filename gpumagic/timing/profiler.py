@@ -1,7 +1,8 @@
 """One run of some code under torch's profiler, and an NVTX range around it.
 
 torch's profiler gets the GPU's activity from CUPTI, which may be refused (a container without the
-permission, a virtual GPU) or in use (by a debugger, by a profiler around this process).
+permission, a virtual GPU) or in use (by a debugger, by a profiler around this process). It has one
+session at a time: a second one cancels the first, whose results then crash the process.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,7 @@ class Profiled:
         self._lines = lines
         self._clock = TraceClock()
         self._open: list[Any] = []
+        self._thread = threading.get_ident()
         self.report: KernelReport | None = None
         self.by_line: dict[Line | None, LineWork] | None = None
         self.lines_note: str | None = None
@@ -78,6 +81,7 @@ class Profiled:
             with _on_a_device_in_use():
                 self._profile.__enter__()
             self._open.append(self._profile)
+            self._start(_OtherProfilers(self._give_way))
             if self._lines is not None:
                 self._start(self._clock)
             self._start(torch_cuda.annotation(RANGE))
@@ -89,6 +93,8 @@ class Profiled:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         profiled = bool(self._open) and kind is None
+        if profiled and not torch_cuda.profiling():
+            self.problem = "no profile: the code has ended it"
         try:
             if profiled:
                 self._wait()
@@ -109,6 +115,12 @@ class Profiled:
     def _wait(self) -> None:
         for ordinal in torch_cuda.contexts():
             torch_cuda.synchronize(ordinal)
+
+    def _give_way(self) -> None:
+        """End the session before the code starts one of its own, which would cancel it."""
+        self.problem = "no profile: the code starts torch's profiler itself"
+        if threading.get_ident() == self._thread:
+            self._close()
 
     def _fail(self, error: Exception) -> None:
         self.problem = f"no profile: {text.reason(error)}"
@@ -150,6 +162,39 @@ class Profiled:
             self.lines_note = "the profiler's clock does not agree with the host's"
         else:
             self.by_line = by_line(events, lambda time: lines.at(host_time(time)))
+
+
+class _OtherProfilers(AbstractContextManager[None]):
+    """A scope that calls ``starting`` before another profiler of torch's starts."""
+
+    #: What torch's profilers call for it, whatever their interface.
+    _STARTS = ("_prepare_profiler", "_enable_profiler")
+
+    def __init__(self, starting: Callable[[], None]) -> None:
+        self._starting = starting
+        self._module: Any = cast(Any, torch_cuda.loaded()).autograd.profiler
+        self._replaced: list[tuple[str, Any, Any]] = []
+
+    def __enter__(self) -> None:
+        for name in self._STARTS:
+            original = getattr(self._module, name)
+            replacement = self._before(original)
+            setattr(self._module, name, replacement)
+            self._replaced.append((name, replacement, original))
+
+    def __exit__(self, *_: object) -> None:
+        for name, replacement, original in self._replaced:
+            if getattr(self._module, name) is replacement:
+                setattr(self._module, name, original)
+        self._replaced.clear()
+
+    def _before(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*arguments: Any, **named: Any) -> Any:
+            if self._replaced:
+                self._starting()
+            return original(*arguments, **named)
+
+        return start
 
 
 def _on_a_device_in_use() -> AbstractContextManager[Any]:

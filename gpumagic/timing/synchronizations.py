@@ -1,9 +1,12 @@
 """Calls in which the host waits for the GPU, and how long, found by wrapping torch's functions.
 
 Only for the duration of a cell. torch's compiler keeps tables of torch's functions and compares
-them by identity: so while it is imported nothing is wrapped, and functions of the module ``torch``
-are wrapped only where it is not loaded. Methods it knows by their names. Other
-calls that wait are counted by torch's own warnings, without a time.
+them by identity: so while it is imported nothing is wrapped, and functions of torch's modules are
+wrapped only where it is not loaded. Methods it knows by their names.
+
+torch's own warnings of synchronisations (its sync debug mode) are not used: they go through the
+filters of Python's warnings, where the cell's code finds them or makes exceptions of them, and
+from code without Python they go to the standard error stream.
 """
 
 from __future__ import annotations
@@ -14,11 +17,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType, FrameType, MethodType
+from types import CodeType, MethodType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing.sync_warnings import SynchronizationWarnings, call_at
 
 #: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
@@ -26,6 +28,7 @@ _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
 PAGEABLE = "pageable copy with non_blocking=True"
 MASK = "boolean mask"
 INDEX = "blocking copy of an index"
+ASSIGNMENT = "blocking copy by an assignment"
 _COMPILER = "torch._dynamo"
 
 #: Methods that wait for a tensor on a GPU, and how they are named.
@@ -45,8 +48,22 @@ _METHODS = {
     "unique": ".unique()",
     "equal": ".equal()",
     "allclose": ".allclose()",
+    "unique_consecutive": ".unique_consecutive()",
+    "bincount": ".bincount()",
+    "to_sparse": ".to_sparse()",
+    "inverse": ".inverse()",
 }
-_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero")
+_OF_TORCH = ("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero")
+_OF_TORCH += ("unique_consecutive", "bincount", "inverse")
+#: Those that check on the host whether the GPU found an error.
+_OF_LINALG = ("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor")
+_OF_LINALG += ("solve", "svd", "svdvals", "tensorinv", "tensorsolve")
+#: Functions of torch's modules that are wrapped, as they are written.
+FUNCTIONS = (
+    *(f"torch.{name}" for name in (*_OF_TORCH, "tensor", "as_tensor", "where")),
+    "torch.repeat_interleave",
+    *(f"torch.linalg.{name}" for name in _OF_LINALG),
+)
 
 
 @dataclass(frozen=True)
@@ -78,9 +95,10 @@ class SynchronizationWatch:
     """Records the calls that wait, in the calling thread and in the backward passes it runs."""
 
     def __init__(self) -> None:
-        #: The call, and the seconds that it took; None where only torch's warning reports it.
-        self.log: list[tuple[str, float | None]] = []
-        self._warnings = SynchronizationWarnings(self._warned)
+        #: The call, and the seconds that it took.
+        self.log: list[tuple[str, float]] = []
+        #: Whether `FUNCTIONS` were not wrapped at some time.
+        self.lacks_functions = False
         self._wrapped: list[_Wrapped] = []
         self._inside = threading.local()
         self._thread = 0
@@ -109,7 +127,6 @@ class SynchronizationWatch:
         if self._is_paused or (self._wrapped and self._has_compiler != (_COMPILER in sys.modules)):
             self._unwrap()
             self._wrap_all()
-        self._warnings.update()
 
     def stop(self) -> None:
         """Restore torch's functions."""
@@ -137,12 +154,11 @@ class SynchronizationWatch:
         for owner, name, rule in rules.methods():
             self._wrap(owner, name, rule)
         if not self._has_compiler:
-            for name, rule in rules.functions():
-                self._wrap(torch, name, rule)
-        self._warnings.start()
+            for owner, name, rule in rules.functions():
+                self._wrap(owner, name, rule)
+        self.lacks_functions |= self._has_compiler
 
     def _unwrap(self) -> None:
-        self._warnings.stop()
         wrapped, self._wrapped = self._wrapped, []
         for each in reversed(wrapped):
             if vars(each.owner).get(each.name) is not each.wrapper:
@@ -151,15 +167,6 @@ class SynchronizationWatch:
                 delattr(each.owner, each.name)
             else:
                 setattr(each.owner, each.name, each.original)
-
-    def _warned(self, frame: FrameType) -> None:
-        """Record that the host waits in this frame, in a wrapped call or in another."""
-        if not self._is_watched():
-            return
-        if getattr(self._inside, "call", False):
-            self._inside.warned = True
-        else:
-            self.log.append((call_at(frame), None))
 
     def _wrap(self, owner: Any, name: str, rule: _Rule) -> None:
         function = getattr(owner, name, None)
@@ -171,7 +178,7 @@ class SynchronizationWatch:
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
-            inside.call, inside.warned = True, False
+            inside.call = True
             begun = clock()
             try:
                 waited = None
@@ -189,8 +196,6 @@ class SynchronizationWatch:
             finally:
                 inside.call = False
             found = rule(arguments, named, result)
-            if found is None and inside.warned:
-                found = INDEX if name in ("__getitem__", "__setitem__") else f".{name}()"
             if found is not None:
                 log.append((found, passed))
             return result
@@ -252,20 +257,26 @@ class _Rules:
             yield torch.Tensor, name, rule
         yield torch.Tensor, "__getitem__", self._mask_read
         yield torch.Tensor, "__setitem__", self._mask_written
-        for name in ("to", "cuda"):
+        for name in ("to", "cuda", "type"):
             yield torch.Tensor, name, self._moved(name)
+        yield torch.Tensor, "new_tensor", self._made("blocking copy by .new_tensor()", 1)
+        yield torch.Tensor, "repeat_interleave", self._repeated(".repeat_interleave()")
         yield torch.Tensor, "copy_", self._copied
         yield torch._C, "_cuda_synchronize", _always("torch.cuda.synchronize()")
         yield torch.cuda.Stream, "synchronize", _always("Stream.synchronize()")
         yield torch.cuda.Event, "synchronize", _always("Event.synchronize()")
 
-    def functions(self) -> Iterator[tuple[str, _Rule]]:
-        """Yield the name of a function of the module ``torch`` and the rule."""
-        for name in _FUNCTIONS:
-            yield name, self._of_cuda(f"torch.{name}()")
+    def functions(self) -> Iterator[tuple[Any, str, _Rule]]:
+        """Yield the module, the name of its function and the rule: those of `FUNCTIONS`."""
+        torch = self._torch
+        for name in _OF_TORCH:
+            yield torch, name, self._of_cuda(f"torch.{name}()")
         for name in ("tensor", "as_tensor"):
-            yield name, self._made(name)
-        yield "where", self._where
+            yield torch, name, self._made(f"blocking copy by torch.{name}()", 0)
+        yield torch, "where", self._where
+        yield torch, "repeat_interleave", self._repeated("torch.repeat_interleave()")
+        for name in _OF_LINALG:
+            yield torch.linalg, name, self._of_cuda(f"torch.linalg.{name}()")
 
     def _on_cuda(self, value: Any) -> bool:
         """Return whether a value is a tensor on a GPU; False for subclasses, whose code may run."""
@@ -285,13 +296,14 @@ class _Rules:
         return "torch.where(condition)" if alone else None
 
     def _has_mask(self, index: Any) -> bool:
-        parts = index if isinstance(index, tuple) else (index,)
-        return any(self._on_cuda(part) and part.dtype in self._mask_types for part in parts)
+        return any(self._on_cuda(part) and part.dtype in self._mask_types for part in _parts(index))
 
     def _has_index_on_cpu(self, index: Any) -> bool:
         """Return whether an index is copied to the GPU; one number on the CPU is read there."""
-        parts = index if isinstance(index, tuple) else (index,)
-        return any(self._on_cpu(part) and part.dim() for part in parts)
+        return any((self._on_cpu(part) and part.dim()) or _is_list(part) for part in _parts(index))
+
+    def _has_number_on_gpu(self, index: Any) -> bool:
+        return any(self._on_cuda(part) and not part.dim() for part in _parts(index))
 
     def _mask_read(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
@@ -301,22 +313,27 @@ class _Rules:
             return None
         if self._has_mask(index):
             return MASK
-        return INDEX if self._has_index_on_cpu(index) else None
+        if self._has_index_on_cpu(index):
+            return INDEX
+        return _METHODS["__index__"] if self._has_number_on_gpu(index) else None
 
     def _mask_written(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
     ) -> str | None:
         tensor, index, value = arguments
+        if self._on_cpu(tensor):
+            return ASSIGNMENT if self._on_cuda(value) else None
         if not self._on_cuda(tensor):
             return None
         if self._has_index_on_cpu(index):
             return INDEX
-        if type(value) not in self._tensors:
-            return None
-        if self._on_cpu(value) and value.dim():
-            return "blocking copy by an assignment"
+        if self._on_cpu(value) and (value.dim() or not any(map(self._on_cuda, _parts(index)))):
+            return ASSIGNMENT
         # One value is filled in without counting the mask.
-        return MASK if value.numel() != 1 and self._has_mask(index) else None
+        if self._on_cuda(value) and value.numel() != 1 and self._has_mask(index):
+            return MASK
+        number = not self._has_mask(index) and self._has_number_on_gpu(index)
+        return _METHODS["__index__"] if number else None
 
     def _moved(self, name: str) -> _Rule:
         def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
@@ -345,14 +362,36 @@ class _Rules:
             return "blocking copy by .copy_()"
         return None if host.is_pinned() else PAGEABLE
 
-    def _made(self, name: str) -> _Rule:
+    def _made(self, call: str, place: int) -> _Rule:
+        """Return the rule of a function that makes a tensor of the argument at a place."""
+
         def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
-            data = arguments[0] if arguments else named.get("data")
-            if not self._on_cuda(result) or self._on_cuda(data):
-                return None
-            return f"blocking copy by torch.{name}()"
+            data = arguments[place] if len(arguments) > place else named.get("data")
+            return call if self._on_cuda(result) and not self._on_cuda(data) else None
 
         return rule
+
+    def _repeated(self, call: str) -> _Rule:
+        """Return the rule of ``repeat_interleave``: its result's size is read, unless given."""
+
+        def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+            last = arguments[min(1, len(arguments) - 1)] if arguments else None
+            is_on_gpu = self._on_cuda(named.get("repeats", last))
+            return call if is_on_gpu and named.get("output_size") is None else None
+
+        return rule
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_list(part: Any) -> bool:
+    """Return whether a part of an index is a list of numbers, of which torch makes a tensor."""
+    if type(part) is list:
+        return bool(part) and type(part[0]) in (int, bool, list)
+    numpy = sys.modules.get("numpy")
+    return type(part) is range or (numpy is not None and type(part) is numpy.ndarray)
 
 
 def _always(call: str) -> _Rule:

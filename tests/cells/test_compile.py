@@ -108,3 +108,25 @@ def test_a_cell_that_awaits(run_cell: Callable[..., Ran]) -> None:
     call = f"get_ipython().run_cell_magic('cudatime', '', {source!r})"
     failed = run_cell(f"def call():\n    return {call}\ncall()", raising=False)
     assert "%%cudatime cannot await here; give it a cell of its own" in str(failed.error)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "get_ipython().run_cell_magic('cudatime', '-q', body)",
+        "get_ipython().run_cell_magic('cudatime', '-q', f'{body}')",
+        "get_ipython().run_cell_magic('cudatime', '-q', cell=body)",
+        "get_ipython().run_cell_magic('cudatime', *('-q', body + ';'), *['1;'][1:])",
+        "get_ipython().run_cell_magic('cudatime', line, body[:-1] + '')\nafter = 1",
+        "[get_ipython().run_cell_magic('cudatime', '-q', body), ';'][0]",
+    ],
+)
+def test_a_call_that_the_user_has_written(ip: Any, run_cell: Callable[..., Ran], call: str) -> None:
+    ip.user_ns.update(body="found = 7\n", line="-q")
+    ran = run_cell(call)
+    assert (ran.error, ip.user_ns["found"], ran.stderr) == (None, 7, "")
+
+
+def test_a_call_that_is_no_code(run_cell: Callable[..., Ran]) -> None:
+    ran = run_cell("get_ipython().run_cell_magic('cudatime', '-q', body", raising=False)
+    assert isinstance(ran.error, SyntaxError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -131,3 +132,45 @@ def test_cancelled_cells_have_no_result(bare: Any) -> None:
     bare.run_cell("1")
     assert calls == ["before 1 in None", "after 1"]
     hooks.clear()
+
+
+def _interrupting(calls: list[str]) -> CellHook[Any]:
+    """A hook during which Ctrl-C is pressed."""
+
+    def before(info: Any, outer: None) -> None:
+        signal.raise_signal(signal.SIGINT)
+        calls.append("before")
+
+    return _noting(calls, before=before)
+
+
+@pytest.mark.parametrize("cell", ["ran = 1", "from __future__ import annotations\nran = 1", "%pwd"])
+def test_an_interrupt_in_a_hook_is_raised_in_the_cell(bare: Any, cell: str, capsys: Any) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    transformers = [*bare.ast_transformers]
+    hooks.add(_interrupting(calls))
+    result = bare.run_cell(cell)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert "ran" not in bare.user_ns
+    assert "Error in callback" not in capsys.readouterr().out
+    assert calls == ["before", "after None"], "the hook is not cut off"
+    hooks.clear()
+    assert bare.run_cell("2").result == 2
+    assert bare.ast_transformers == transformers
+
+
+def test_the_users_handler_gets_the_interrupt_in_the_cell(bare: Any) -> None:
+    places: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    hooks = CellHooks(bare)
+    hooks.add(_interrupting([]))
+    signal.signal(signal.SIGINT, lambda number, frame: places.append(frame.f_code.co_name))
+    try:
+        assert bare.run_cell("3").result == 3
+        assert bare.run_cell("").error_in_exec is None
+        assert isinstance(bare.run_cell("1 +").error_before_exec, SyntaxError)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        hooks.clear()
+    assert places == ["<module>"], "no other cell is interrupted"
+    assert signal.getsignal(signal.SIGINT) is before

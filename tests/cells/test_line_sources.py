@@ -91,7 +91,7 @@ def test_the_lines_above_a_body_and_decorators() -> None:
         "for i in x: f(\n  i)"
     )
     found = cell_source([], text, 1, ast.parse(text))
-    assert found.statements == {2: 1, 3: 1, 4: 1, 5: 1, 7: 6, 9: 8, 10: 9, 13: 12}
+    assert found.statements == {2: 1, 3: 1, 4: 1, 5: 1, 7: 6, 9: 8, 10: 8, 13: 12}
     assert not found.loops  # its body is in the same line
 
 
@@ -131,3 +131,10 @@ def test_a_name_that_is_no_function_is_one_line(ip: Any, name: str, message: str
     with pytest.raises(SpecError) as caught:
         selected_sources(compile_cell(ip, "pass"), [name])
     assert str(caught.value) == message
+
+
+def test_a_body_that_begins_on_the_last_line_of_the_head() -> None:
+    text = "if (a\n   .b) > 1: c(\n    d)\nwith a, (\n    b): pass\ndef f(\n    a=1\n): return a"
+    tree = ast.parse(text)
+    found = cell_source([compile(tree, "<cell>", "exec")], text, 1, tree)
+    assert found.statements == {2: 1, 3: 1, 5: 4, 7: 6}

@@ -57,8 +57,16 @@ ITEM = ((".item()", 312, 0.62), (".cpu()", 1, 0.01))
         (
             [line(3, 0.5, 0.6, at_most=True, input_wait=0.6), line(4, 0.4)],
             1.0,
-            "the GPU waits for input: line 3, 60 % of the wall time",
+            "the GPU waits for input: line 3, 50 % of the wall time",
         ),
+        (  # the GPU is at work for half of the wait
+            [line(5, 0.41, 0.94, at_most=True, input_wait=0.94), line(6, 0.5)],
+            1.0,
+            "the GPU waits for input: line 5, 41 % of the wall time",
+        ),
+        # the GPU is at work meanwhile
+        ([line(5, 0.1, 0.9, at_most=True, input_wait=0.9), line(6, 0.85)], 1.0, None),
+        ([line(5, 0.8, 0.9, input_wait=0.9)], 1.0, None),
         (
             [line(3, 0.2), line(4, 0.75, waits=ITEM)],
             1.0,

@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 
-from gpumagic.timing.sync_warnings import UNKNOWN
-from gpumagic.timing.synchronizations import INDEX, MASK, PAGEABLE, SynchronizationWatch
+from gpumagic.timing.synchronizations import (
+    ASSIGNMENT,
+    FUNCTIONS,
+    INDEX,
+    MASK,
+    PAGEABLE,
+    SynchronizationWatch,
+)
 
 
 @pytest.fixture
@@ -276,77 +282,93 @@ def test_torchs_functions_are_restored(gpu_work: Any) -> None:
 
 
 @watching
-def test_those_inside_torchs_own_code_are_counted(
+def test_functions_whose_results_size_is_on_the_gpu(
     watch: SynchronizationWatch, gpu_work: Any
 ) -> None:
-    """By torch's own warnings, of which the user sees none; how long they take is not known."""
     torch = gpu_work.torch
+    _without_compiler(watch)
     x = torch.zeros(4, device="cuda")
-    torch.cuda.synchronize()
-    watch.log.clear()
-    with warnings.catch_warnings(record=True) as shown:
-        torch.repeat_interleave(x.long())
-        found = [*watch.log]
+    places = x.long()
+    for call, use in (
+        ("torch.repeat_interleave()", lambda: torch.repeat_interleave(places)),
+        (".repeat_interleave()", lambda: x.repeat_interleave(places)),
+        (".bincount()", places.bincount),
+        (".unique_consecutive()", x.unique_consecutive),
+        (".to_sparse()", x.to_sparse),
+        ("blocking copy by .new_tensor()", lambda: x.new_tensor([1.0])),
+        (".type() of the CPU", lambda: x.type(torch.FloatTensor)),
+        ("tensor as an index", lambda: x[places[0]]),
+        ("tensor as an index", lambda: x.__setitem__(places[0], 1.0)),
+        (ASSIGNMENT, lambda: x.__setitem__(0, torch.tensor(1.0))),
+        (ASSIGNMENT, lambda: torch.zeros(4).__setitem__(slice(None), x)),
+    ):
         watch.log.clear()
-        x[0].item()  # in a wrapped call it is counted once
-    assert not shown
-    name = "torch.repeat_interleave()" if sys.version_info >= (3, 11) else UNKNOWN
-    assert found
-    assert set(found) == {(name, None)}
-    assert [call for call, _ in watch.log] == [".item()"]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no positions")
-@watching
-def test_methods_are_named_without_their_variable(
-    watch: SynchronizationWatch, gpu_work: Any
-) -> None:
-    x = gpu_work.torch.zeros(4, device="cuda")
+        use()
+        assert [found for found, _ in watch.log] == [call]
     watch.log.clear()
-    x.new_tensor([1.0])
-    assert [call for call, _ in watch.log] == [".new_tensor()"]
+    torch.repeat_interleave(x, 2)
+    x.repeat_interleave(places, output_size=4)
+    x[places] = torch.tensor(1.0, device="cuda")
+    watch.log[:] = [each for each in watch.log if "torch.tensor" not in each[0]]
+    assert watch.log == []
 
 
-def test_functions_are_counted_where_the_compiler_is_loaded(
+STRICT = """\
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    x.sum().item(), x[x > 0], torch.nonzero(x), x.repeat_interleave(places)
+warnings.filters.insert(0, ("error", None, Warning, None, 0))
+x.sum().item(), torch.repeat_interleave(places)
+with warnings.catch_warnings(record=True) as shown:
+    warnings.simplefilter("always")
+    x.sum().item(), torch.repeat_interleave(places)
+mode, filters = torch.cuda.get_sync_debug_mode(), [*warnings.filters]
+"""
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_the_cell_gets_no_warning(
+    gpu_work: Any, has_compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its filters of warnings are; these and torch's debug mode are as without us."""
+    torch = gpu_work.torch
+    if has_compiler:
+        monkeypatch.setitem(sys.modules, "torch._dynamo", sys.modules.get("torch._dynamo", sys))
+    else:
+        monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    x = torch.zeros(4, device="cuda")
+    names = {"x": x, "places": x.long(), "torch": torch, "warnings": warnings}
+    before = [*warnings.filters]
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        exec(STRICT, names)
+    finally:
+        watch.stop()
+        del warnings.filters[0]  # type: ignore[attr-defined]
+    assert names["shown"] == []
+    assert names["mode"] == 0
+    assert names["filters"][1:] == before == [*warnings.filters]
+    calls = [call for call, _ in watch.log]
+    assert calls.count(".item()") == 3
+    assert watch.lacks_functions == has_compiler
+    assert ("torch.nonzero()" in calls) != has_compiler
+
+
+def test_the_list_of_functions_is_what_is_wrapped(
     gpu_work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = gpu_work.torch
-    monkeypatch.setitem(sys.modules, "torch._dynamo", sys.modules.get("torch._dynamo", sys))
-    x, watch = torch.zeros(4, device="cuda"), SynchronizationWatch()
-    watch.start()
-    try:
-        torch.nonzero(x)
-        torch.tensor([1.0], device="cuda")
-    finally:
-        watch.stop()
-    if sys.version_info >= (3, 11):
-        assert watch.log == [("torch.nonzero()", None), ("torch.tensor()", None)]
-    else:
-        assert watch.log == [(UNKNOWN, None)] * 2
-
-
-def test_the_users_own_mode_stays(gpu_work: Any) -> None:
-    torch = gpu_work.torch
-    x = torch.zeros(4, device="cuda")
-    filters = [*warnings.filters]
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     watch = SynchronizationWatch()
     watch.start()
-    watch.stop()
-    assert (torch.cuda.get_sync_debug_mode(), warnings.filters) == (0, filters)
     try:
-        torch._C._cuda_set_sync_debug_mode(1)
-        watch.start()
-        with pytest.warns(UserWarning, match="synchronizing"):
-            x.sum().item()
-        watch.stop()
-        assert torch.cuda.get_sync_debug_mode() == 1
-        torch._C._cuda_set_sync_debug_mode(0)
-        watch.start()
-        torch.cuda.set_sync_debug_mode("warn")  # in the cell
-        with pytest.warns(UserWarning, match="synchronizing"):
-            x.sum().item()
-        watch.stop()
-        assert torch.cuda.get_sync_debug_mode() == 1
-        assert warnings.filters == filters
+        found = {
+            f"{owner.__name__}.{name}"
+            for owner in (torch, torch.linalg)
+            for name, value in vars(owner).items()
+            if getattr(value, "__code__", None) in watch._codes
+        }
     finally:
-        torch._C._cuda_set_sync_debug_mode(0)
+        watch.stop()
+    assert found == {*FUNCTIONS}

@@ -29,8 +29,8 @@ threads: from the start of the code until the device has finished its last work.
 an upper bound: the GPU finished no later than the code, so it may have been idle in between.
 Wall time ends when everything, GPU work included, has finished; host time when the code returns.
 The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one. A
-statement over several lines counts to its first line, with what it awaits. Waits inside torch's C++
-code are counted by torch's own warnings, without a time; those of other libraries are not known.
+statement over several lines counts to its first line, with what it awaits. Calls of torch's that
+wait for the GPU are known by name; those inside other code, as an extension's, are not seen.
 
 A single run assigns the code's variables and returns its value. With an option of "repeated runs"
 the code becomes the body of a function, assigns nothing in the namespace, the garbage collector is

@@ -330,3 +330,12 @@ def test_a_compiled_function_is_compiled_as_without(kernel: Any) -> None:
     assert one.value("(torch.Tensor.item, torch.where) == unwrapped") is True
     tables = "torch._dynamo.variables.tensor.all_tensor_attrs['item'] is torch.Tensor.item"
     assert one.value(tables) is True
+
+
+def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: Any) -> None:
+    """It is compiled by itself, and belongs to the same run of the line."""
+    cell = "y = 2\nif (abs(y)\n        .real) > 1: y = 3\nx = 0; x = x + 1; x"
+    assert run_cell(f"%%cudatime --lines -v t\n{cell}").value == 1
+    assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1), (5, 1)]
+    run_cell("%%cudatime --lines -v t\nfor x in range(3): x\nx")
+    assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1)]

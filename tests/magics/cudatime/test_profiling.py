@@ -76,6 +76,20 @@ def test_lines_are_delivered_whatever_the_second_run_does(
     assert ip.user_ns["runs"].count(3) == 1
 
 
+def test_a_cell_that_uses_the_profiler_itself(ip: Any, gpu_work: Any, run_cell: Any) -> None:
+    ip.user_ns.update(torch=gpu_work.torch)
+    ran = run_cell(
+        "%%cudatime --lines --kernels -v t\n"
+        "with torch.profiler.profile() as profile:\n    torch.ones(3) + 1\n"
+        "sum(event.key == 'aten::add' for event in profile.key_averages())"
+    )
+    assert ran.value == 1
+    problem = "no profile: the code starts torch's profiler itself"
+    assert ran.text.count(problem) == 1
+    assert ip.user_ns["t"].kernels is None
+    assert ran.stderr == ""
+
+
 def test_a_trace_for_perfetto(gpu_work: Any, run_cell: Any, tmp_path: Path) -> None:
     ran = run_cell(f"%%cudatime --trace {tmp_path}/t.json\nimport torch\ntorch.ones(3) + 1;")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
