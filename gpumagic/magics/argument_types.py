@@ -14,6 +14,8 @@ from collections.abc import Callable
 _MOST = 10**18 - 1
 _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
 _SIZE = re.compile(_NUMBER + r"([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+#: What IPython leaves of ``{name}`` or ``$name`` where there is no such variable.
+_UNEXPANDED = re.compile(r"\{.*\}|\$\w.*")
 _SHARE = re.compile(_NUMBER + r"(%?)\s*")
 _DURATION = re.compile(_NUMBER + r"(us|µs|ms|s|min|m|h|)\s*")
 _SECONDS = {
@@ -94,6 +96,8 @@ def size(text: str) -> int:
     ``KB`` is 1000 bytes, ``K`` and ``KiB`` are 1024.
     """
     match = _SIZE.fullmatch(text)
+    if match is None and _UNEXPANDED.fullmatch(text):
+        raise ArgumentTypeError(f"{text} has no value here; define the variable first")
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a size; write 20GiB or 500MiB")
     number, prefix, binary = match.groups()

@@ -53,7 +53,7 @@ VERBS: Mapping[str, Mapping[str, Verb]] = {
 #: What follows a name only in a statement: ``log = 3``, ``log [0]``, ``log - 1``,
 #: ``log if x else y``. Not ``-o``, an option, nor ``/tmp/file``, a path. ``-1`` may be an argument.
 _OPERATOR = re.compile(
-    r"[=(\[{,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
+    r"[=(\[,:+*%@<>|&^!;]|[-/.](\s|$)|[-/]=|//|->|-\d"
     r"|(if|else|and|or|in|is|not\s+in|for)(\s|$)"
 )
 

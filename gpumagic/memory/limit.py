@@ -2,11 +2,14 @@
 
 ``torch.cuda.set_per_process_memory_fraction`` bounds the caching allocator alone, not the context
 or libraries, which count here too: so the allocator's share of a limit is what this process does
-not hold outside of it. Where the limit is reached, torch raises its own out-of-memory error.
+not hold outside of it. A context's size is known only once there is one: a device that is not in
+use yet is bounded as if its context were as large as one of this process, or a usual one. Where the
+limit is reached, torch raises its own out-of-memory error.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +22,9 @@ from gpumagic.render.units import bytes_
 from gpumagic.results.limit import LimitState
 from gpumagic.system import text
 
-#: The bytes outside the allocator that are assumed where they are not known.
-_UNKNOWN = 0
+#: The bytes outside the allocator that are assumed where they are not known: contexts of torch take
+#: 300 to 500 MiB, by the device and what is loaded.
+USUAL_CONTEXT = 512 << 20
 #: A fraction from here on is none.
 _WHOLE = 0.999
 
@@ -74,9 +78,15 @@ class MemoryLimit:
             raise DeviceError(
                 f"{bytes_(size)} are no limit: no GPU here has more than {bytes_(largest)}"
             )
-        for ordinal, memory in devices.items():
-            outside = memory.outside or _UNKNOWN
-            if memory.context and outside >= size:
+        in_use = [ordinal for ordinal, memory in devices.items() if memory.context]
+        if not in_use and size <= USUAL_CONTEXT:
+            raise DeviceError(
+                f"{bytes_(size)} are not enough for a CUDA context, which counts; write a limit "
+                f"above {bytes_(USUAL_CONTEXT)}, or use the GPU first, and its size is known"
+            )
+        for ordinal in in_use:
+            outside = devices[ordinal].outside or 0
+            if outside >= size:
                 raise DeviceError(
                     f"{bytes_(size)} are less than this process holds outside torch's allocator on "
                     f"cuda:{ordinal} (CUDA context, libraries: {bytes_(outside)}); "
@@ -92,7 +102,7 @@ class MemoryLimit:
             # The current device is used next.
             current = cast(Any, torch_cuda.loaded())._C._cuda_getDevice()
             for ordinal in {*memory_fraction.boundable(), current}:
-                self._bound(ordinal, _UNKNOWN)
+                self._bound(ordinal, USUAL_CONTEXT)
         except Exception as error:  # torch would raise it in the user's cell
             self.size = None
             print(f"%gpumem limit: no limit was set ({text.named(error)})", file=sys.stderr)
@@ -105,14 +115,15 @@ class MemoryLimit:
         """
         if self.size is None or not torch_cuda.initialized():
             return
-        outside = outside_allocator()
+        outside = {i: size for i, size in outside_allocator().items() if size is not None}
+        assumed = min(outside.values(), default=USUAL_CONTEXT)
         for ordinal in memory_fraction.boundable():
-            self._bound(ordinal, outside.get(ordinal) or _UNKNOWN)
+            self._bound(ordinal, outside.get(ordinal, assumed))
 
     def _bound(self, ordinal: int, outside: int) -> None:
-        wanted = (cast(int, self.size) - outside) / _total(ordinal)
+        wanted = _fraction(max(cast(int, self.size) - outside, 0), _total(ordinal))
         own = self._own_fraction(ordinal)
-        memory_fraction.set_memory_fraction(ordinal, min(max(wanted, 0.0), own))
+        memory_fraction.set_memory_fraction(ordinal, min(wanted, own))
         self._bounds[ordinal] = _Bound(own, memory_fraction.memory_fraction(ordinal))
 
     def _own_fraction(self, ordinal: int) -> float:
@@ -153,7 +164,7 @@ class MemoryLimit:
                 _, reserved = torch_cuda.memory_held(ordinal)
             except RuntimeError:  # a pluggable allocator without counters
                 continue
-            held = reserved + (outside or _UNKNOWN)
+            held = reserved + (outside or 0)  # at least, where that is not known
             if held > cast(int, self.size):
                 yield (
                     f"cuda:{ordinal}: this process holds {bytes_(held)} already, more than the "
@@ -177,6 +188,12 @@ class MemoryLimit:
             if memory_fraction.memory_fraction(ordinal) == bound.set:
                 memory_fraction.set_memory_fraction(ordinal, bound.own)
         self._bounds.clear()
+
+
+def _fraction(size: int, total: int) -> float:
+    """Return the fraction of which torch, which rounds down, makes this size."""
+    found = size / total
+    return found if int(found * total) >= size else math.nextafter(found, 1.0)
 
 
 def _total(ordinal: int) -> int:

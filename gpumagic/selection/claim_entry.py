@@ -25,6 +25,10 @@ class ClaimError(GpuMagicError):
     """No claim can be made here; the reason in one line. The choice of GPUs does not need one."""
 
 
+class TooManyFilesError(ClaimError):
+    """Not all claims can be found among the files of the registry."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """The content of a file of the registry; times are seconds since the machine's start."""

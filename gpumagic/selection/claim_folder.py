@@ -23,6 +23,7 @@ from gpumagic.selection.claim_entry import (
     ClaimError,
     Entry,
     Identity,
+    TooManyFilesError,
     encode,
     identity,
     parse,
@@ -39,8 +40,8 @@ _NAME = re.compile(r"gpumagic-(\d{1,10})-(\d{1,10})-(\d{1,20})\.json")
 _UNFINISHED = re.compile(_NAME.pattern + r"\.new")
 #: Seconds after which an unfinished file is an orphan.
 _WRITING = 600
-#: The most bytes of a file, files of a user, files in all, and seconds of CPU time to read them.
-_LARGEST, PER_USER, _FILES, _SECONDS = 4096, 16, 1024, 0.05
+#: The most bytes of a file, files of a user, and seconds of CPU time to find those of all users.
+_LARGEST, PER_USER, _SECONDS = 4096, 16, 0.25
 #: File systems on which `flock` is not reliable.
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "afs", "fuse.sshfs"}
 #: For the jitter of waiting; does not change the state of the user's `random`.
@@ -103,29 +104,42 @@ class Folder:
     # --- reading ---
 
     def read(self) -> list[Found]:
-        """Return the valid claims of running processes, this one's too, as far as limits allow."""
-        self.__dict__.pop("_lock_owners", None)
-        found: list[Found] = []
-        files: dict[int, int] = {}
-        limit = time.thread_time() + _SECONDS
-        for name in self._names():
-            uid = _uid_of(name, self.descriptor)
-            files[uid] = files.get(uid, 0) + 1
-            if sum(files.values()) > _FILES or time.thread_time() > limit:
-                break
-            if files[uid] > PER_USER:
-                continue
-            claim = self._read(name)
-            if claim is not None:
-                found.append(claim)
-        return found
+        """Return the valid claims of running processes, this one's too.
 
-    def _names(self) -> Iterator[str]:
-        """Yield the names of the registry's files."""
+        Raises:
+            TooManyFilesError: there are too many files to find all claims.
+        """
+        self.__dict__.pop("_lock_owners", None)
+        claims = (self._read(name) for name, _ in self._files(PER_USER))
+        return [claim for claim in claims if claim is not None]
+
+    def _files(self, most: int | None = None, uid: int | None = None) -> Iterator[tuple[str, int]]:
+        """Yield the names of the registry's files and their owners: ``most`` of each user.
+
+        Only of the user ``uid``, if that is given. A file belongs to the user in its name, or it is
+        no claim: one user's files, whatever their names, leave room for all claims of the others.
+
+        Raises:
+            TooManyFilesError: there are too many files to look at all.
+        """
+        limit = time.thread_time() + _SECONDS
+        wrong: dict[int, int] = {}
+        number: dict[str, int] = {}
         with os.scandir(self.descriptor) as entries:
             for entry in entries:
-                if _NAME.fullmatch(entry.name):
-                    yield entry.name
+                match = _NAME.fullmatch(entry.name)
+                if match is None or (uid is not None and match[1] != str(uid)):
+                    continue
+                if time.thread_time() > limit:
+                    raise _too_many(self.path, wrong)
+                if most is not None and number.get(match[1], 0) >= most:
+                    continue
+                owner = _uid_of(entry.name, self.descriptor)
+                if str(owner) == match[1]:
+                    number[match[1]] = number.get(match[1], 0) + 1
+                    yield entry.name, owner
+                else:
+                    wrong[owner] = wrong.get(owner, 0) + 1
 
     def _read(self, name: str) -> Found | None:
         """Return the claim in a file; None if it is not valid, or its process has ended."""
@@ -214,7 +228,7 @@ class Folder:
         """Remove the files of this user's processes that have ended.
 
         Raises:
-            ClaimError: the user has as many claims as are read.
+            ClaimError: the user has as many claims as are read, or there are too many files.
         """
         left = 0
         with os.scandir(self.descriptor) as entries:
@@ -224,12 +238,12 @@ class Folder:
                 status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
                 if status.st_uid == self.me.uid and time.time() - status.st_ctime > _WRITING:
                     os.unlink(name, dir_fd=self.descriptor)
-        for name in self._names():
-            if _NAME.fullmatch(name)[1] != str(self.me.uid) or name == self.me.name:  # type: ignore[index]
+        for name, _ in self._files(uid=self.me.uid):
+            if name == self.me.name:
                 continue
             if self._read(name) is not None:
                 left += 1
-            elif _uid_of(name, self.descriptor) == self.me.uid and not self._is_held(name):
+            elif not self._is_held(name):
                 with suppress(OSError):
                     os.unlink(name, dir_fd=self.descriptor)
         if left >= PER_USER:
@@ -343,6 +357,13 @@ def _check(path: str, status: os.stat_result, uid: int) -> None:
 
 def _not_written(path: str, error: OSError) -> ClaimError:
     return ClaimError(f"nothing can be written to {path} ({error.strerror})")
+
+
+def _too_many(path: str, wrong: dict[int, int]) -> TooManyFilesError:
+    """Return the error for a folder with more files than can be looked at."""
+    most = max(wrong, key=wrong.__getitem__, default=None)
+    who = "" if most is None else f"; uid {most} owns {wrong[most]} that are no claims"
+    return TooManyFilesError(f"{path} has too many files of claims to read{who}")
 
 
 def _uid_of(name: str, folder: int) -> int:

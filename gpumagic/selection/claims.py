@@ -18,7 +18,7 @@ from dataclasses import replace
 from gpumagic.cuda import devices
 from gpumagic.cuda.process_state import STATE
 from gpumagic.results import Claim, Device
-from gpumagic.selection.claim_entry import NOTEBOOK, ClaimError, Entry
+from gpumagic.selection.claim_entry import NOTEBOOK, ClaimError, Entry, TooManyFilesError
 from gpumagic.selection.claim_folder import Folder, Found, open_folder, own_descriptors
 
 #: Seconds to wait for the common lock, and how often a choice without it is repeated.
@@ -143,7 +143,11 @@ def claim(uuids: tuple[str, ...]) -> Claims:
         return {}
     with open_folder() as folder:
         registration().publish(folder, uuids)
-        return _by_uuid(_others(folder)) if uuids else {}
+        try:
+            return _by_uuid(_others(folder)) if uuids else {}
+        except TooManyFilesError:
+            registration().withdraw(folder)
+            raise
 
 
 def choose(
@@ -168,6 +172,8 @@ def choose(
                 registration().publish(folder, chosen)
             return _chosen_again(folder, pick, chosen, others)
     except ClaimError as error:
+        if isinstance(error, TooManyFilesError):
+            registration().withdraw()
         return pick(others) if chosen is None else chosen, others, error
 
 

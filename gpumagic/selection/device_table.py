@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 from gpumagic.cuda import devices as cuda_devices
 from gpumagic.results import Claim, DeviceTable
 from gpumagic.selection import claims, notebooks
-from gpumagic.selection.claim_entry import ClaimError
+from gpumagic.selection.claim_entry import ClaimError, TooManyFilesError
 
 
 def devices(
@@ -28,7 +27,11 @@ def devices(
     if not table:
         return table
     found: list[Claim] = []
-    with contextlib.suppress(ClaimError):  # the registry cannot be read: no claims are shown
+    try:
         found = claims.all_claims()
+    except TooManyFilesError as error:
+        table = replace(table, notes=(*table.notes, f"claims are not shown: {error}"))
+    except ClaimError:  # there is no registry here
+        pass
     table, found = notebooks.with_notebooks(table, found, connection_file)
     return replace(table, devices=claims.with_claims(table, found))

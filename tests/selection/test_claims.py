@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from gpumagic.cuda.process_state import STATE, Choice
-from gpumagic.results import Device
-from gpumagic.selection import claim_entry, claim_folder, claims
+from gpumagic.results import Device, DeviceTable
+from gpumagic.selection import claim_entry, claim_folder, claims, device_table
 from gpumagic.selection.claim_entry import ClaimError
 from gpumagic.selection.claim_folder import VARIABLE, open_folder
 from gpumagic.selection.spec import Wants, pick
@@ -569,17 +569,51 @@ def test_a_second_user_sees_the_claim_and_whose_it_is(folder: Path) -> None:
         assert not theirs.mine
 
 
-def test_the_number_of_files_read_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"gpumagic-{number}-7-7.json" for number in range(1100)]
-    for name in names:
-        (folder / name).write_bytes(b"x")
+@needs_root
+def test_another_users_files_hide_no_claim(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands under their own name and under this user's, all listed before the claim."""
+    for number in range(1, 3001):
+        for uid in (0, UID):
+            path = folder / f"gpumagic-{uid}-{number}-123.json"
+            path.write_bytes(b"x")
+            os.chown(path, UID, -1)
+    scandir = os.scandir
+    by_name = lambda found: sorted(found, key=lambda entry: len(entry.name))  # noqa: E731
+    monkeypatch.setattr(claim_folder.os, "scandir", lambda fd: nullcontext(by_name(scandir(fd))))
+    monkeypatch.setattr(claim_folder, "_SECONDS", 100)  # however slow this machine is
+    with chooser("print(claims.choose(auto)[0][0], flush=True)\ninput()", "GPU-0"):
+        assert listed() == [("GPU-0",)]
+        assert claims.choose(auto)[::2] == (("GPU-1",), None)
+
+
+def test_more_files_than_can_be_looked_at_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 101):
+        (folder / f"gpumagic-12345-{number}-123.json").write_bytes(b"x")
+    seconds = iter(range(1000))
+    monkeypatch.setattr(claim_folder.time, "thread_time", lambda: next(seconds))
+    monkeypatch.setattr(claim_folder, "_SECONDS", 50.5)
+    refused = f"{folder} has too many files of claims to read"
+    assert _refused().startswith(refused)
+    assert f"uid {os.geteuid()} owns 50 that are no claims" in _refused()
+    monkeypatch.setattr(device_table.cuda_devices, "devices", lambda **_: DeviceTable(DEVICES))
+    (note,) = device_table.devices(processes=False).notes
+    assert note.startswith(f"claims are not shown: {refused}")
+
+
+def test_of_a_user_no_more_files_are_read_than_may_claim(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 101):
+        (folder / f"gpumagic-{os.geteuid()}-{number}-123.json").write_bytes(b"x")
     read: list[str] = []
     with monkeypatch.context() as patch, open_folder() as opened:
-        patch.setattr(claim_folder, "PER_USER", len(names))  # all are this user's
         patch.setattr(claim_folder.Folder, "_read", lambda _, name: read.append(name))
         assert opened.read() == []
-    assert 0 < len(read) <= 1024
-    assert claims.choose(auto)[0] == ("GPU-0",)
+    assert len(read) == claim_folder.PER_USER
+    assert claims.choose(auto)[0] == ("GPU-0",), "orphans of this user are removed"
+    assert len([*folder.glob("gpumagic-*.json")]) == 1
 
 
 @pytest.mark.parametrize("plant", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("away")])
