@@ -51,6 +51,14 @@ _USE_SIGNS: Mapping[Use, str] = {
     "others": "░",
     "unknown": "?",
 }
+#: For an output encoding that does not have these; as wide as they are but for three.
+_ASCII = {
+    **dict.fromkeys(_EIGHTHS[1:4], "."),
+    **dict.fromkeys(_EIGHTHS[4:], "#"),
+    **dict(zip("▓▒░■●├└┃─⋯", "%+:#*|`|-.", strict=True)),
+    **dict(zip("…·×→✓✗µ°–\N{MINUS SIGN}", "~-x>vxu --", strict=True)),  # noqa: RUF001
+    **{"≤": "<=", "≥": ">=", "±": "+-"},
+}
 #: The width of text that is not printed to a terminal.
 _COLUMNS = 80
 _GAP = "  "
@@ -114,6 +122,24 @@ def _wrapped(line: Text, width: int, console: Console | None) -> Text:
     indent = len(line.plain) - len(line.plain.lstrip()) + 2
     lines = line.wrap(console, max(width - indent, 20), overflow="fold")
     return Text("\n" + " " * indent).join(lines)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return the text with signs of ASCII for the characters that ``encoding`` does not have."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(char if _has(encoding, char) else _ASCII.get(char, "?") for char in text)
+    return text
+
+
+def _has(encoding: str, char: str) -> bool:
+    try:
+        char.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def columns() -> int:
