@@ -105,7 +105,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _print(result: Result, *, as_json: bool) -> None:
-    """Print a result in the characters that standard output has; in a terminal no word is broken."""
+    """Print a result in the characters that standard output has, folded between words."""
     if as_json:
         print(result.to_json(indent=2))
         return

@@ -29,7 +29,7 @@ def is_colored(shell: Any) -> bool:
 
 
 def moves_cursor() -> bool:
-    """Return whether standard output is a terminal that moves its cursor when told to."""
+    """Return whether standard output is a terminal that moves its cursor on request."""
     return sys.stdout.isatty() and not _is_dumb()
 
 
