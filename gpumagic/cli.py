@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpumagic.errors import GpuMagicError
+
+if TYPE_CHECKING:
+    from gpumagic.results import Result
 
 _EXAMPLES = """\
 examples:
@@ -92,12 +96,23 @@ def _show(options: argparse.Namespace) -> None:
     as_json = options.command is not None and options.json
     if options.command != "doctor":
         table = devices.devices(arguments=options.command == "table" and options.arguments)
-        print(table.to_json(indent=2) if as_json else table)
+        _print(table, as_json=as_json)
     if options.command is None:
         print()
     if options.command != "table":
         diagnosis = doctor.diagnose()
-        print(diagnosis.to_json(indent=2) if as_json else diagnosis)
+        _print(diagnosis, as_json=as_json)
+
+
+def _print(result: Result, *, as_json: bool) -> None:
+    """Print a result in the characters that standard output has, folded between words."""
+    if as_json:
+        print(result.to_json(indent=2))
+        return
+    from gpumagic.render import text
+
+    shown = text.render(result._blocks(), wrap=sys.stdout.isatty())
+    print(text.encodable(shown, sys.stdout.encoding))
 
 
 def _install(options: argparse.Namespace) -> None:

@@ -53,3 +53,19 @@ def test_the_command_line(
     refused = run("kernel", "install", "--user", "--gpu", "7")
     assert refused.returncode == 1
     assert refused.stderr == ("gpumagic: there is no GPU 7; this machine has GPUs 0 and 1\n")
+
+
+def test_an_encoding_without_our_characters(
+    child_environment: Callable[..., dict[str, str]],
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpumagic", "table"],
+        env={**child_environment(Scenario(devices=2)), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "40  C" in done.stdout
+    assert "cuda:1" in done.stdout

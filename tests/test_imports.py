@@ -29,7 +29,7 @@ LAYOUT: dict[str, set[str]] = {
     "restart": {"_version", "errors", "system", "results", "cells", "cuda"},
     "doctor": {"errors", "system", "results", "cells", "cuda", "selection"},
     "kernelspec": {"errors", "cuda", "selection"},
-    "cli": {"_version", "errors", "system", "cuda", "doctor", "kernelspec"},
+    "cli": {"_version", "errors", "system", "render", "results", "cuda", "doctor", "kernelspec"},
 }
 LAYOUT["cluster"] = {*LAYOUT} - {"cli", "kernelspec", "doctor"}
 LAYOUT["magics"] = {*LAYOUT} - {"cli", "kernelspec"}

@@ -108,7 +108,9 @@ class Extension:
         """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""
         if self.was_displayed(result):
             return {"text/plain": repr(result)}
-        return result._repr_mimebundle_()
+        from gpumagic.magics.terminal import mime_bundle
+
+        return mime_bundle(self.shell, result)
 
     # --- loading ---------------------------------------------------------------------------------
 

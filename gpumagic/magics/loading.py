@@ -13,6 +13,7 @@ from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope,
 
 from gpumagic.cells.cancellation import end_abandoned
 from gpumagic.cells.hooks import CellHook
+from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
 from gpumagic.magics.matcher import matcher
@@ -22,7 +23,8 @@ from gpumagic.magics.parsers import options_module
 def _documented(name: str) -> Callable[[Any], Any]:
     """Give a magic its help, generated from its parser when it is asked for (``%gpu?``).
 
-    An interrupt shows no frame of ours behind those of the notebook.
+    An interrupt, and a warning that the user has made an error, show no frame of ours behind those
+    of the notebook.
     """
 
     def decorate(function: Any) -> Any:
@@ -31,10 +33,10 @@ def _documented(name: str) -> Callable[[Any], Any]:
             __tracebackhide__ = True
             try:
                 return function(self, *arguments, **named)
-            except KeyboardInterrupt as interrupt:
+            except (KeyboardInterrupt, GpuMagicWarning) as error:
                 from gpumagic.cells.tracebacks import cut_own_end
 
-                cut_own_end(interrupt, self._is_users)
+                cut_own_end(error, self._is_users)
                 raise
 
         # IPython's inspector asks an object's own getdoc() first.

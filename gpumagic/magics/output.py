@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpumagic.errors import GpuMagicWarning, SpecError
+from gpumagic.magics import terminal
 from gpumagic.magics.extension import find
 from gpumagic.results import Result
 
@@ -26,14 +25,13 @@ def show(shell: Any, result: Result, metadata: dict[str, Any] | None = None) -> 
 
     ``metadata`` is the output's, for readers of the notebook file.
     """
-    if _is_colored_terminal(shell):
-        from gpumagic.render import text
-
-        print(text.render(result._blocks(), color=True, wrap=True))
+    if terminal.is_terminal(shell):
+        color = terminal.is_colored(shell)
+        terminal.write(terminal.drawn(shell, result._blocks(), color=color))
     else:
         from IPython.display import display
 
-        cast(Any, display)(result._repr_mimebundle_(), raw=True, metadata=metadata)
+        cast(Any, display)(terminal.mime_bundle(shell, result), raw=True, metadata=metadata)
     extension = find(shell)
     if extension is not None:
         # With -o the same object is Out[n], too: the formatter then shows one line of it.
@@ -49,23 +47,19 @@ def show_below(shell: Any, line: Result, metadata: dict[str, Any] | None = None)
 
 def say(shell: Any, line: str) -> None:
     """Show a line of text: what is printed in a notebook is broken within words."""
+    from gpumagic.render.blocks import Line
+
+    blocks = [Line.of(line)]
+    shown = terminal.drawn(shell, blocks)
     if not hasattr(shell, "kernel"):
-        print(line)
+        terminal.write(shown)
         return
     from IPython.display import display
 
     from gpumagic.render import html
-    from gpumagic.render.blocks import Line
 
-    bundle = {"text/plain": line, "text/html": html.render([Line.of(line)])}
+    bundle = {"text/plain": shown, "text/html": html.render(blocks)}
     cast(Any, display)(bundle, raw=True)
-
-
-def _is_colored_terminal(shell: Any) -> bool:
-    """Return whether what is printed is seen in a terminal with colours (https://no-color.org)."""
-    if hasattr(shell, "kernel") or not sys.stdout.isatty() or shell.colors.lower() == "nocolor":
-        return False
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def hand_over(
@@ -94,8 +88,11 @@ def show_picture(shell: Any, picture: Any, title: str, path: Path | None, comman
         return
     from IPython.display import display
 
+    from gpumagic.render.blocks import Line
+
     hint = "" if hasattr(shell, "kernel") else f"; '{command} FILE' writes it to a file"
-    bundle, size = picture.bundle(f"{title}{hint}")
+    text = terminal.printable(terminal.drawn(shell, [Line.of(f"{title}{hint}")]))
+    bundle, size = picture.bundle(text)
     cast(Any, display)(bundle, raw=True, metadata=size)
 
 
@@ -126,7 +123,7 @@ class LiveDisplay:
         self._notebook = hasattr(shell, "kernel") and not console
         self._console = console
         self._handle: Any = None
-        self._color = _is_colored_terminal(shell)
+        self._color = terminal.is_colored(shell)
         #: The rows of the terminal that are printed, and the whole text if they are its beginning.
         self._rows = 0
         self._whole: str | None = None
@@ -150,7 +147,7 @@ class LiveDisplay:
         if self._notebook:
             self._update({"text/plain": text.render(blocks), "text/html": html.render(blocks)})
         else:
-            drawn = text.render(blocks, color=self._color, wrap=self._color)
+            drawn = text.render(blocks, color=self._color, wrap=True)
             self._update({"text/plain": drawn})
 
     def close(self) -> None:
@@ -158,7 +155,7 @@ class LiveDisplay:
         if self._remains:
             if self._whole is not None:
                 self._erase()
-                print(self._whole, flush=True)
+                terminal.write(self._whole)
             return
         self._erase()
         if self._handle is not None:
@@ -192,11 +189,11 @@ class LiveDisplay:
         self._whole = None
         if self._replaces() and len(rows) >= most:
             rows, self._whole = rows[: max(most - 1, 1)], text
-        print("\n".join(rows), flush=True)
+        terminal.write("\n".join(rows))
         self._rows = len(rows)
 
     def _replaces(self) -> bool:
-        return self._console or sys.stdout.isatty()
+        return self._console or terminal.moves_cursor()
 
     def _erase(self) -> None:
         if self._rows and self._replaces():

@@ -42,7 +42,7 @@ class Progress:
         if self._in_kernel:
             self._live.blocks(blocks)
             return
-        line = text.render(blocks)
+        line = text.encodable(text.render(blocks), sys.stderr.encoding)
         sys.stderr.write(f"\r{line:<{self._drawn}}")
         sys.stderr.flush()
         self._drawn = len(line)

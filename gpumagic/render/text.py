@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import zip_longest
+from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
@@ -19,7 +20,6 @@ from gpumagic.render.blocks import (
     Block,
     Callout,
     Cell,
-    Column,
     Fold,
     Grid,
     Legend,
@@ -43,13 +43,23 @@ _STYLES = {
     "command": "bold",
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_BAR_WIDTH, _STACK_WIDTH = 8, 16
+_BAR_WIDTH, _STACK_WIDTH, _SHORTEST_BAR = 8, 16, 3
+#: The width to which a text is shortened before a figure is.
+_SHORTEST = 6
 _USE_SIGNS: Mapping[Use, str] = {
     "allocated": "█",
     "cached": "▓",
     "outside": "▒",
     "others": "░",
     "unknown": "?",
+}
+#: For an output encoding that does not have these; as wide as they are but for three.
+_ASCII = {
+    **dict.fromkeys(_EIGHTHS[1:4], "."),
+    **dict.fromkeys(_EIGHTHS[4:], "#"),
+    **dict(zip("▓▒░■●├└┃─⋯", "%+:#*|`|-.", strict=True)),
+    **dict(zip("…·×→✓✗µ°–\N{MINUS SIGN}", "~-x>vxu --", strict=True)),
+    **{"≤": "<=", "≥": ">=", "±": "+-"},
 }
 #: The width of text that is not printed to a terminal.
 _COLUMNS = 80
@@ -101,7 +111,8 @@ def _drawn(
             table, hidden = _table(block, width, color)
             yield table
             if hidden:
-                text = f"hidden (too narrow): {', '.join(hidden)}"
+                comma = "; " if any("," in header for header in hidden) else ", "
+                text = f"hidden (too narrow): {comma.join(hidden)}"
                 yield _wrapped(Text(text, "dim"), width, console)
         else:
             yield _wrapped(_line(block), width, console)
@@ -114,6 +125,24 @@ def _wrapped(line: Text, width: int, console: Console | None) -> Text:
     indent = len(line.plain) - len(line.plain.lstrip()) + 2
     lines = line.wrap(console, max(width - indent, 20), overflow="fold")
     return Text("\n" + " " * indent).join(lines)
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return the text with signs of ASCII for the characters that ``encoding`` does not have."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(char if _has(encoding, char) else _ASCII.get(char, "?") for char in text)
+    return text
+
+
+def _has(encoding: str, char: str) -> bool:
+    try:
+        char.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def columns() -> int:
@@ -189,12 +218,11 @@ def _bar(cell: Cell, width: int) -> Text:
     return Text(bar.ljust(width), _STYLES[cell.style])
 
 
-def _bars(cells: Sequence[Cell]) -> list[Text] | None:
-    """Return the bars of a column's cells, all of one width; None if it has none."""
+def _bar_width(cells: Sequence[Cell]) -> int:
+    """Return the width of the bars of a column's cells; 0 if it has none."""
     if not any(cell.has_bar for cell in cells):
-        return None
-    width = _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
-    return [_bar(cell, width) for cell in cells]
+        return 0
+    return _STACK_WIDTH if any(cell.stack is not None for cell in cells) else _BAR_WIDTH
 
 
 def _stack(stack: Mapping[Use, float], width: int) -> Text:
@@ -210,15 +238,20 @@ def _table(grid: Grid, width: int, color: bool) -> tuple[Text, list[str]]:
     devices.
     """
     headers = [harmless(column.header) if grid.header else "" for column in grid.columns]
-    columns = [_column(grid, i, Text(header, "bold"), color) for i, header in enumerate(headers)]
-    widths = _widths(grid.columns, [max(map(_length, column)) for column in columns], width)
+    figures = [[_cell(row[i], color) for row in grid.rows] for i in range(len(headers))]
+    bars = _bar_widths(grid, headers, figures, width)
+    columns = [
+        [Text(header, "bold"), *_with_bars(grid, i, figures[i], bars[i])]
+        for i, header in enumerate(headers)
+    ]
+    widths = _widths(_sizes(grid, columns), width)
     shown = [*widths]
     lines: list[Text] = []
+    heading = 1
     for row in range(0 if grid.header else 1, len(grid.rows) + 1):
-        cells = [
-            [*_fitted(columns[i][row], widths[i], wrap=grid.columns[i].wrap and row > 0)]
-            for i in shown
-        ]
+        cells = [[*_fitted(columns[i][row], widths[i], wrap=grid.columns[i].wrap)] for i in shown]
+        if row == 1:
+            heading = len(lines)
         for parts in zip_longest(*cells, fillvalue=None):
             texts = [Text() if part is None else part for part in parts]
             for i, text in zip(shown, texts, strict=True):
@@ -226,49 +259,101 @@ def _table(grid: Grid, width: int, color: bool) -> tuple[Text, list[str]]:
             lines.append(Text(_GAP).join(texts))
     if not grid.header:
         return Text("\n").join(lines), []
-    lines.insert(1, Text("─" * lines[0].cell_len))
+    lines.insert(heading, Text("─" * lines[0].cell_len))
     dropped = [header for i, header in enumerate(headers) if i not in shown and header]
     return Text("\n").join(lines), dropped
 
 
-def _column(grid: Grid, i: int, header: Text, color: bool) -> list[Text]:
-    """Return the cells of a column, the header first; bars are before the figures."""
-    cells = [_cell(row[i], color) for row in grid.rows]
-    bars = _bars([row[i] for row in grid.rows])
-    if bars is not None:
-        width = max(map(_length, cells))
-        for cell in cells:
-            cell.align(grid.columns[i].align, width)
-        cells = [bar + Text(" ") + cell for cell, bar in zip(cells, bars, strict=True)]
-    return [header, *cells]
+def _with_bars(grid: Grid, i: int, figures: Sequence[Text], width: int) -> Sequence[Text]:
+    """Return the cells of a column with their bars before the figures, if these have a width."""
+    if not width:
+        return figures
+    widest = max(map(_length, figures))
+    for figure in figures:
+        figure.align(grid.columns[i].align, widest)
+    return [
+        _bar(row[i], width) + Text(" ") + figure
+        for row, figure in zip(grid.rows, figures, strict=True)
+    ]
 
 
 def _length(cell: Text) -> int:
     return cell.cell_len
 
 
-def _widths(columns: Sequence[Column], full: Sequence[int], width: int) -> dict[int, int]:
+class _Size(NamedTuple):
+    """The widths that a column may have."""
+
+    full: int
+    #: The width to which it is shortened before other columns are dropped.
+    least: int
+    #: The width of its figures, that of text being of no matter, where nothing else fits.
+    figures: int
+    rank: int
+    is_text: bool
+
+
+def _sizes(grid: Grid, columns: Sequence[Sequence[Text]]) -> list[_Size]:
+    sizes = []
+    for i, (column, (header, *cells)) in enumerate(zip(grid.columns, columns, strict=True)):
+        full = max(map(_length, (header, *cells)))
+        # Headers stay whole, or are broken between words.
+        words = header.plain.split() if column.wrap else [header.plain]
+        named = max(map(cell_len, words), default=0) if column.least else 0
+        is_text = column.align == "left" and not any(row[i].has_bar for row in grid.rows)
+        figures = min(full, _SHORTEST) if is_text else max(map(_length, cells), default=0)
+        least = min(full, max(column.least or full, named))
+        sizes.append(_Size(full, least, min(figures, least), column.rank, is_text))
+    return sizes
+
+
+def _bar_widths(
+    grid: Grid, headers: Sequence[str], figures: Sequence[Sequence[Text]], width: int
+) -> list[int]:
+    """Return the width of each column's bars: they give way before a figure is shortened."""
+    bars = [_bar_width([row[i] for row in grid.rows]) for i in range(len(headers))]
+    if not any(bars):
+        return bars
+    columns = [
+        [Text(header), *(Text(" " * (bar + 1 if bar else 0) + cell.plain) for cell in cells)]
+        for header, cells, bar in zip(headers, figures, bars, strict=True)
+    ]
+    sizes = _sizes(grid, columns)
+    stay = [i for i, size in enumerate(sizes) if not size.rank]
+    excess = sum(sizes[i].least for i in stay) + len(_GAP) * (len(stay) - 1) - width
+    for i in stay:
+        if excess > 0 and bars[i]:
+            narrower = max(bars[i] - excess, 0)
+            # A bar of one or two characters shows nothing.
+            excess -= bars[i] - narrower
+            bars[i] = narrower if narrower >= _SHORTEST_BAR else 0
+    return bars
+
+
+def _widths(sizes: Sequence[_Size], width: int) -> dict[int, int]:
     """Return, by index, the widths of the columns that fit into ``width``; others are dropped.
 
     Columns are shortened to their least width before any is dropped; those of the highest rank are
-    dropped first.
+    dropped first. Figures are shortened last.
     """
-    # Headers stay whole.
-    headers = [cell_len(harmless(column.header)) if column.least else 0 for column in columns]
-    least = [
-        min(size, max(column.least or size, header))
-        for size, column, header in zip(full, columns, headers, strict=True)
-    ]
+    least = [size.least for size in sizes]
     shown: list[int] = []
-    for highest_rank in sorted({column.rank for column in columns}, reverse=True):
-        shown = [i for i, column in enumerate(columns) if column.rank <= highest_rank]
-        gaps = len(_GAP) * (len(shown) - 1)
-        if sum(least[i] for i in shown) + gaps <= width:
+
+    def is_too_wide() -> bool:
+        return sum(least[i] for i in shown) + len(_GAP) * (len(shown) - 1) > width
+
+    for highest_rank in sorted({size.rank for size in sizes}, reverse=True):
+        shown = [i for i, size in enumerate(sizes) if size.rank <= highest_rank]
+        if not is_too_wide():
             break
-    else:  # not even those of rank 0 fit: shorten the widest
-        least[max(shown, key=lambda i: full[i])] = 1
-    widths = {i: full[i] for i in shown}
-    for i in sorted(shown, key=lambda i: full[i], reverse=True):
-        excess = sum(widths.values()) + gaps - width
+    else:  # not even those of rank 0 fit: shorten headers and texts, then the widest
+        for i in shown:
+            least[i] = sizes[i].figures
+        if is_too_wide():
+            texts = [i for i in shown if sizes[i].is_text] or shown
+            least[max(texts, key=lambda i: sizes[i].full)] = 1
+    widths = {i: sizes[i].full for i in shown}
+    for i in sorted(shown, key=lambda i: sizes[i].full, reverse=True):
+        excess = sum(widths.values()) + len(_GAP) * (len(shown) - 1) - width
         widths[i] -= min(max(excess, 0), widths[i] - least[i])
     return widths

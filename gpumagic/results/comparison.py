@@ -82,9 +82,9 @@ class Comparison(Result):
     def _blocks(self) -> list[Block]:
         slowest = max(self.sample(entry).median for entry in self)
         columns = (
-            Column("Name"),
+            Column("Name", least=8),
             Column("GPU", "right"),
-            Column(f"Compared with {self.baseline}"),
+            Column(f"Compared with {self.baseline}", least=12, wrap=True),
             Column("Wall", "right", rank=1),
             Column("IQR", "right", rank=2),
         )

@@ -6,7 +6,8 @@ import argparse
 import re
 import sys
 from contextlib import redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from IPython.utils.capture import capture_output
 
 from gpumagic.magics import failures
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import LiveDisplay, hand_over, say, show
+from gpumagic.magics.output import LiveDisplay, hand_over, say, show, show_picture
 from gpumagic.results import Explanation, OutOfMemory, Selection
+from tests.results.examples import EXAMPLES
 
 RESULT = Explanation("the text")
 
@@ -124,6 +126,104 @@ class Screen(Terminal):
         return [row for row in self.rows if row]
 
 
+class Encoded(TextIOWrapper):
+    """Standard output in an encoding, of a terminal or not."""
+
+    def __init__(self, encoding: str, terminal: bool) -> None:
+        super().__init__(BytesIO(), encoding=encoding)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    @property
+    def shown(self) -> str:
+        self.flush()
+        buffer = self.buffer
+        assert isinstance(buffer, BytesIO)
+        return buffer.getvalue().decode(self.encoding)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_encoding_without_our_characters(
+    ip: Any, monkeypatch: pytest.MonkeyPatch, encoding: str, terminal: bool
+) -> None:
+    """Nothing fails; where a sign of ASCII must do for a character, columns stay columns."""
+    table, line = EXAMPLES["DeviceTable"], Explanation("5 µs ± 2 µs … ≤ 3 × 名 ✗")
+    screen = Encoded(encoding, terminal)
+    monkeypatch.setattr(sys, "stdout", screen)
+    show(ip, table)
+    say(ip, "5 µs → 2 µs")
+    show(ip, line)
+    with LiveDisplay(ip) as live:
+        live.text("a bar: ████▌")
+        live.keep()
+    assert of(ip).format_result(Explanation("→ ✗"))["text/plain"].encode(encoding)
+    bars = {"ascii": "####", "latin-1": "####"}.get(encoding, "████")
+    assert f"a bar: {bars}" in screen.shown
+    micro = "u" if encoding == "ascii" else "µ"
+    assert f"5 {micro}s" in screen.shown
+    assert ("5 us +- 2 us ~ <= 3 x ? x" in screen.shown) == (encoding == "ascii")
+
+
+def test_in_a_dumb_terminal_the_cursor_stays(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with redirect_stdout(Terminal()) as screen, LiveDisplay(ip) as live:
+        live.text("one\ntwo")
+        live.text("three")
+    assert screen.getvalue() == "one\ntwo\nthree\n"
+
+
+SENTENCE = "a sentence that does not fit into forty columns, and is broken between its words"
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm"}])
+def test_no_terminal_breaks_words(
+    ip: Any, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with redirect_stdout(Terminal()) as screen:
+        show(ip, Explanation(SENTENCE))
+        say(ip, SENTENCE)
+        show_picture(ip, Picture(), SENTENCE, None, "%gpu plot")
+        show_picture(ip, Picture(), SENTENCE, Path("picture.svg"), "%gpu plot")
+        with LiveDisplay(ip) as live:
+            live.result(Explanation(SENTENCE))
+            live.keep()
+        print(of(ip).format_result(Explanation(SENTENCE))["text/plain"])
+    lines = screen.getvalue().splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert " ".join(screen.getvalue().split()).count(SENTENCE) == 6
+
+
+class Picture:
+    """What `show_picture` needs of a picture."""
+
+    def bundle(self, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"text/plain": text}, {}
+
+
+def test_a_console_breaks_no_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``jupyter console`` prints text/plain as it arrives."""
+
+    class Kernel:
+        def get_parent(self, channel: str) -> dict[str, Any]:
+            return {"header": {"msg_id": "8ae1-77_4242_3"}, "content": {"allow_stdin": True}}
+
+    monkeypatch.setattr(ip, "kernel", Kernel(), raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    with capture_output() as captured:
+        show(ip, Explanation(SENTENCE))
+        say(ip, SENTENCE)
+    assert len(captured.outputs) == 2
+    for shown in captured.outputs:
+        assert [len(line) <= 40 for line in shown.data["text/plain"].splitlines()] == [True] * 3
+        assert SENTENCE in shown.data["text/html"]
+
+
 LONG = "a line of many words that is wider than the terminal, " * 3
 
 
@@ -212,13 +312,13 @@ def test_colours_on_a_terminal(
     theme: str,
     colored: bool,
 ) -> None:
-    """Long lines are broken there, too; text/plain, which may be saved, is plain and whole."""
+    """Long lines are broken in any terminal; text/plain, which may be saved, is plain and whole."""
     output = screen_of(ip, monkeypatch, environment, terminal, theme)
     result = Selection("0", {"CUDA_VISIBLE_DEVICES": "0"}, "applied")
     show(ip, result)
     shown = output.getvalue()
     assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
-    assert len(shown.strip().splitlines()) == (2 if colored else 1)
+    assert len(shown.strip().splitlines()) == (2 if terminal else 1)
     assert "\x1b" not in result._repr_mimebundle_()["text/plain"]
 
 
@@ -241,7 +341,7 @@ def test_what_is_updated_has_the_same_colours(
     shown = output.getvalue()
     assert ("\x1b[32mapplied\x1b[0m" in shown) == colored
     rows = shown[: len(shown) // 2].count("\n")
-    assert ("\x1b[2F\x1b[J" in shown) == terminal
+    assert ("\x1b[2F\x1b[J" in shown) == (terminal and environment["TERM"] != "dumb")
     assert rows == 2
 
 

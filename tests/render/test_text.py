@@ -132,6 +132,50 @@ def test_a_stacked_bar(stack: dict[Use, float], bar: str) -> None:
     assert lines[2] == f"{bar:<16} x"
 
 
+MEMORY = Grid(
+    (Column("GPU"), Column("Memory used"), Column("Peak above start", "right"), Column("Code")),
+    (
+        (Cell("cuda:0"), Cell("30.0 GiB", bar=0.5), Cell("1.00 GiB"), Cell("y = model(x)")),
+        (Cell("cuda:1"), Cell("0 B", bar=0.0), Cell("+512 MiB"), Cell("y = 1")),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("width", "first"),
+    [
+        (59, "cuda:0  ████     30.0 GiB          1.00 GiB  y = model(x)"),
+        (56, "cuda:0  ██▌   30.0 GiB          1.00 GiB  y = model(x)"),
+        (53, "cuda:0  30.0 GiB             1.00 GiB  y = model(x)"),
+        (44, "cuda:0  30.0 GiB     1.00 GiB  y = model(x)"),
+        (40, "cuda:0  30.0 GiB  1.00 GiB  y = model(x)"),
+        (34, "cuda:0  30.0 GiB  1.00 GiB  y = m…"),
+        (30, "cuda:0  30.0 GiB  1.00 GiB  y…"),
+    ],
+)
+def test_figures_outrank_bars_headers_and_texts(width: int, first: str) -> None:
+    lines = render([MEMORY], width=width).splitlines()
+    assert lines[2] == first
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_header_of_words_is_broken_where_its_cells_are() -> None:
+    column = Column("Compared with the slow one", least=10, wrap=True)
+    lines = render([Grid((Column("A"), column), [(Cell("x"), Cell("2.00× faster"))])], width=16)
+    assert lines.splitlines() == [
+        "A  Compared with",
+        "   the slow one",
+        "────────────────",
+        "x  2.00× faster",
+    ]
+
+
+def test_headers_with_commas_are_told_apart() -> None:
+    columns = (Column("A"), Column("Power, highest", rank=1), Column("Temp", rank=1))
+    shown = render([Grid(columns, [[Cell("x" * 9)] * 3])], width=12)
+    assert "hidden (too narrow): Power, highest; Temp" in shown
+
+
 def test_callouts_folds_and_legends() -> None:
     callout = Callout([Line.of("a"), Grid((Column("A"), Column("B")), [(Cell("x"), Cell("y"))])])
     fold = Fold("2 more", [Line.of("inner")])

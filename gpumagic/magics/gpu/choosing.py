@@ -68,7 +68,6 @@ def choose_for_kernel(
             if isinstance(failure, KeyboardInterrupt):
                 raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
-    warn(chosen, shown=not (options.quiet or silent))
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 
@@ -145,11 +144,14 @@ def is_claimed(shell: Any, options: argparse.Namespace) -> bool:
 
 
 def warn(chosen: Selection, *, shown: bool) -> None:
-    """Warn in a line if the choice is too late; a result that is ``shown`` says why, once."""
+    """Warn in a line if the choice is too late, below the result that says why, if it was shown.
+
+    Where the user has made warnings errors this raises: the caller has shown and stored the result.
+    """
     if chosen.status != "too-late":
         return
     if not shown:
         output.warn(str(chosen.problem or chosen.message))
         return
     known = "in effect in this process" if chosen.cuda_initialized else "verified"
-    output.warn(f"the choice '{chosen.requested}' is not {known}: see below")
+    output.warn(f"the choice '{chosen.requested}' is not {known}: see above")

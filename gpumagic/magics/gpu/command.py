@@ -19,7 +19,7 @@ from gpumagic.magics.gpu import options as gpu_options
 from gpumagic.magics.gpu.options import parser
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import split, take_semicolon
-from gpumagic.results import Result
+from gpumagic.results import Result, Selection
 from gpumagic.selection.spec import parse
 
 
@@ -56,7 +56,10 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         if cell is not None:
             return single_cell.run(magics.shell, spec, wants, options, cell, header)
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
-    return hand_over(magics.shell, result, options, silent=silent)
+    returned = hand_over(magics.shell, result, options, silent=silent)
+    if isinstance(result, Selection):
+        choosing.warn(result, shown=not (options.quiet or silent))
+    return returned
 
 
 def _diagnosis(shell: Any, options: argparse.Namespace) -> Result:

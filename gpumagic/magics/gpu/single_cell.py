@@ -56,9 +56,9 @@ def _choice(
     try:
         chosen = cpu_threads.with_threads(chosen, spec, options.threads)
         chosen_as(chosen)
-        choosing.warn(chosen, shown=not options.quiet)
         if not options.quiet:
             show(shell, chosen)
+        choosing.warn(chosen, shown=not options.quiet)
         yield
     finally:
         seconds = time.monotonic() - started

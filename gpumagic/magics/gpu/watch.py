@@ -13,9 +13,10 @@ from gpumagic.magics.extension import find
 from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import check_expanded
 from gpumagic.magics.gpu import device_table
-from gpumagic.magics.gpu.watch_output import CellOutput, is_console
+from gpumagic.magics.gpu.watch_output import CellOutput
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
+from gpumagic.magics.terminal import is_console
 from gpumagic.results import DeviceTable, Result
 from gpumagic.results.watch import WatchHistory
 from gpumagic.system.paths import output_path

@@ -1,16 +1,12 @@
-"""One output of a notebook's cell that any thread can update; whether the client is a console."""
+"""One output of a notebook's cell that any thread can update."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
 from gpumagic.errors import SpecError
-
-#: The ids of requests from `jupyter_client`: of its session, its process, and a number.
-_PYTHON_CLIENT = re.compile(r".+_\d+_\d+")
 
 
 class CellOutput:
@@ -41,21 +37,3 @@ class CellOutput:
         content = {"data": dict(bundle), "metadata": {}, "transient": self._transient}
         message = self._session.msg("update_display_data", content, parent=self._parent)
         self._session.send(self._publisher.pub_socket, message, ident=self._publisher.topic)
-
-
-def is_console(shell: Any) -> bool:
-    """Return whether the current cell comes from a client in a terminal, as ``jupyter console``.
-
-    Such clients ignore updates of an output, and print text as it arrives. They do not identify
-    themselves: their requests are those of `jupyter_client`, allow questions on standard input, and
-    name no cell as those of notebooks do.
-    """
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None:
-        return False
-    request = kernel.get_parent("shell")
-    return (
-        _PYTHON_CLIENT.fullmatch(str(request.get("header", {}).get("msg_id", ""))) is not None
-        and bool(request.get("content", {}).get("allow_stdin"))
-        and "cellId" not in request.get("metadata", {})
-    )

@@ -76,7 +76,7 @@ def too_late(kernel: Kernel, because: str) -> dict[str, Any]:
     assert f"✗ Too late for 'off': {because}" in result["shown"]
     for way in ("%gpu off --restart", "%gpu off --soft"):
         assert f"┃ {way}  " in result["shown"]
-    warning = "the choice 'off' is not in effect in this process: see below"
+    warning = "the choice 'off' is not in effect in this process: see above"
     assert result["stderr"] == f"%gpu:1: GpuMagicWarning: {warning}\n"
     assert result["shown"].lower().replace("-", " ").count("too late") == 1
     assert result["shown"].count("CUDA_VISIBLE_DEVICES") == 1

@@ -58,6 +58,25 @@ def test_a_spec_is_parsed_once(
     assert parsed == ["1"]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("line", ["%gpu off", "%gpu off -q -v chosen", "%%gpu off\nran = True"])
+def test_a_warning_that_is_an_error_comes_below_the_result(
+    run_cell: Callable[..., Any], line: str
+) -> None:
+    """Without a frame of ours, and without the rest of the cell."""
+    run_cell("import torch; torch.empty(1, device='cuda');")  # every choice is too late
+    ran = run_cell(line, raising=False)
+    assert isinstance(ran.error, GpuMagicWarning)
+    quiet = "-q" in line
+    assert ("✗ Too late for 'off'" in ran.text) != quiet
+    assert ("Too late" if quiet else "see above") in str(ran.error)
+    assert "GpuMagicWarning" in ran.stdout
+    assert "gpumagic/magics" not in ran.stdout
+    assert run_cell("'ran' in globals()").value is False
+    if quiet:
+        assert run_cell("chosen.status").value == "too-late"
+
+
 @pytest.mark.parametrize("verb", [*command._VERBS])
 def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str) -> None:
     ran = run_cell(f"%%gpu {verb}\nran = True", raising=False)

@@ -13,7 +13,8 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic.errors import DeviceError
-from gpumagic.magics.gpu import watch, watch_output, watch_thread
+from gpumagic.magics import terminal
+from gpumagic.magics.gpu import watch, watch_thread
 from gpumagic.magics.gpu.watch_thread import Watch
 from gpumagic.results import WatchHistory
 from tests.support.kernels import PATIENCE, Kernel
@@ -314,8 +315,8 @@ def test_which_clients_show_text_only(
     class Shell:
         kernel = Client()
 
-    assert watch_output.is_console(Shell()) is console
-    assert not watch_output.is_console(object())
+    assert terminal.is_console(Shell()) is console
+    assert not terminal.is_console(object())
 
 
 def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
