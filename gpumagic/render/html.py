@@ -52,6 +52,7 @@ _NAMED_GROUND = "var(--jp-layout-color0, var(--vscode-notebook-outputContainerBa
 _STRIPE = f"var(--jp-rendermime-table-row-background, {_GROUND})"
 # In a narrow notebook bars give way to figures.
 _WIDTH, _STACK_WIDTH = "width:5em;max-width:6vw", "width:12em;max-width:15vw"
+_CURVE = "display:flex;align-items:center;justify-content:space-between"
 #: The parts of a stacked bar: a smaller one would not be visible.
 _SLOTS = 100
 _STICKY = "position:sticky;left:0;background:inherit"
@@ -176,8 +177,8 @@ def _placed(column: Column) -> list[str]:
 def _table_cell(cell: Cell, column: Column, *, first: bool, slot: bool) -> str:
     rules = _placed(column)
     content = _part(cell)
-    if cell.spark is not None:
-        content = sparkline.svg(cell.spark) + content
+    if cell.spark is not None:  # the curves are aligned with one another, as the figures are
+        content = f'<span style="{_CURVE}">{sparkline.svg(cell.spark)}{content}</span>'
     if slot:  # in every row, so that the bars are aligned
         end = "space-between" if column.align == "right" else "flex-start"
         flex = f"display:flex;align-items:center;gap:.5em;justify-content:{end}"
