@@ -174,7 +174,7 @@ class Extension:
 
     def _end_modes(self) -> None:
         if self.watch is not None:
-            self.watch.end("gpumagic was unloaded")
+            self.watch.end("gpumagic was unloaded", samples_lost=True)
         if self.memory_history is not None:
             self.memory_history.release()
         for mode in (self.cell_memory, self.cell_timing):

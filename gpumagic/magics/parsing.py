@@ -17,6 +17,9 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import PERCENTAGES, variable_name
 from gpumagic.magics.help import formatted
 
+#: What other programs show their help for.
+_HELP = frozenset({"--help", "-h"})
+
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises `SpecError`, and neither exits nor prints."""
@@ -58,6 +61,9 @@ class Parser(argparse.ArgumentParser):
         Raises:
             SpecError: the words do not fit.
         """
+        options = [*words[: words.index("--")]] if "--" in words else words
+        if not _HELP.isdisjoint(options):
+            raise SpecError(help_hint(self.prog))
         # Intermixed: options may come between a verb and its arguments, too.
         known, rest = self.parse_known_intermixed_args(self._with_values(words))
         if rest:
@@ -93,6 +99,12 @@ class Parser(argparse.ArgumentParser):
             else:
                 found.append(word)
         return found
+
+
+def help_hint(magic: str) -> str:
+    """Return what to type for the help of a magic, or of a magic and its verb."""
+    name = magic.split()[0]
+    return f"{magic}: the help is shown by {name}?"
 
 
 def add_result_options(parser: argparse.ArgumentParser) -> None:

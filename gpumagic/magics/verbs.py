@@ -8,13 +8,13 @@ import builtins
 import difflib
 import keyword
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.parsers import options_module
-from gpumagic.magics.parsing import MagicLine, Parser, split
+from gpumagic.magics.parsing import MagicLine, Parser, help_hint, split
 
 
 class Verb(NamedTuple):
@@ -92,16 +92,31 @@ def _is_python(statement: str) -> bool:
     return True
 
 
-def check_name(magic: str, statement: str, *known: Mapping[str, Any]) -> None:
-    """Refuse a statement that is a misspelt verb and the name of no variable.
+def check_name(
+    magic: str, statement: str, *known: Mapping[str, Any], given: Iterable[str] = ()
+) -> None:
+    """Refuse a statement that is the name of no variable, and a verb or nearly one, or ``help``.
+
+    ``given`` are the line's options; those that a verb does not have made a statement of it.
 
     Raises:
-        SpecError: with the nearest verb.
+        SpecError: with what to type.
     """
     if not statement.isidentifier() or keyword.iskeyword(statement):
         return
-    if any(statement in names for names in (*known, vars(builtins))):
+    if any(statement in names for names in known):
         return
+    if statement == "help":
+        raise SpecError(help_hint(f"%{magic}"))
+    if hasattr(builtins, statement):
+        return
+    if statement in VERBS[magic]:
+        options = verb_parser(magic, statement).option_strings()
+        refused = ", ".join(name for name in given if name not in options)
+        raise SpecError(
+            f"{refused} does not go with %{magic} {statement}, and there is no variable "
+            f"{statement}; write %{magic} {statement}"
+        )
     near = difflib.get_close_matches(statement, VERBS[magic], n=1)
     if near:
         raise SpecError(f"%{magic} {statement}: there is no such name; did you mean {near[0]}?")

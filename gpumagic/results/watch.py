@@ -118,7 +118,7 @@ class WatchHistory(Result):
     stride: int = 1
     #: How many older cells are not in ``cells``.
     forgotten: int = 0
-    #: Whether devices are still being watched.
+    #: Whether devices were still being watched when this history was read; it does not change.
     running: bool = False
 
     def of_device(self, index: int) -> list[DeviceSample | None]:
@@ -162,6 +162,8 @@ class WatchHistory(Result):
         if self.stride > 1:
             parts.append(f"one of {self.stride} kept")
         parts.append(plural(len(self.cells) + self.forgotten, "cell"))
+        if self.running:
+            parts.append("still watched then: '%gpu plot -o' returns what there is now")
         return " · ".join(parts)
 
     def __repr__(self) -> str:

@@ -45,6 +45,8 @@ class WatchPanel(Result):
     ended: str | None = None
     #: A remark for the first panel of a session.
     hint: str = ""
+    #: Whether what has ended the panel has ended its samples too.
+    samples_lost: bool = False
 
     def _blocks(self) -> list[Block]:
         blocks: list[Block] = []
@@ -67,13 +69,15 @@ class WatchPanel(Result):
             at = time.localtime(self.samples[-1].time)
             last = f"last sample {time.strftime('%H:%M:%S', at)}"
         if self.ended is not None:
-            text = f" · {last} · '%gpu plot' draws the samples"
+            plot = "its samples are gone" if self.samples_lost else "'%gpu plot' draws the samples"
+            text = f" · {last} · {plot}"
             return Line([Cell(f"■ ended: {self.ended}", "strong"), Cell(text, "dim")])
         pace = f"every {self.every:g} s"
         if self.asleep:
             pace = f"no change for a minute: samples {pace}, and when a cell runs"
         text = f" · {last} · {pace} · '%gpu watch off' ends it"
-        return Line([Cell("● running", "good"), Cell(text, "dim")])
+        # The notebook may be saved as it is, and read when the kernel has gone.
+        return Line([Cell("● live while the kernel runs", "good"), Cell(text, "dim")])
 
     def _row(self, device: WatchedDevice) -> list[Cell]:
         style: Style = "dim" if device.visible is False else ""

@@ -63,6 +63,8 @@ def test_a_misspelt_verb_is_refused() -> None:
 @pytest.mark.parametrize(
     ("statement", "known"),
     [
+        ("help", {"help": 1}),
+        ("free", {"free": 1}),
         ("snapsht", {"snapsht": 1}),  # a variable
         ("vars", {}),  # a function of Python's
         ("snapsht()", {}),  # no name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.results import CellSpan, Device, DeviceSample, UtilizationSample, WatchHistory
@@ -49,6 +51,8 @@ def test_the_figures_of_the_whole_time() -> None:
     check_drawing(HISTORY, TEXT)
     assert repr(HISTORY) == "<WatchHistory: 4 samples of 3 devices>"
     check_drawing(WatchHistory(), "Nothing was watched.")
+    said = " · still watched then: '%gpu plot -o' returns what there is now"
+    check_drawing(replace(HISTORY, running=True), TEXT + said)
 
 
 @pytest.mark.parametrize(

@@ -40,19 +40,28 @@ GPU  Device  Util      Mine    Others  Power   Temp
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, "● running · last sample 03:04:05 · every 1 s · '%gpu watch off' ends it"),
+        (
+            {},
+            "● live while the kernel runs · last sample 03:04:05 · every 1 s · "
+            "'%gpu watch off' ends it",
+        ),
         (
             {"asleep": True, "every": 10.0},
-            "● running · last sample 03:04:05 · no change for a minute: samples every 10 s, and "
-            "when a cell runs · '%gpu watch off' ends it",
+            "● live while the kernel runs · last sample 03:04:05 · no change for a minute: samples "
+            "every 10 s, and when a cell runs · '%gpu watch off' ends it",
         ),
         (
             {"ended": "5 s are over"},
             "■ ended: 5 s are over · last sample 03:04:05 · '%gpu plot' draws the samples",
         ),
         (
+            {"ended": "the kernel was restarted", "samples_lost": True},
+            "■ ended: the kernel was restarted · last sample 03:04:05 · its samples are gone",
+        ),
+        (
             {"hint": "Dock it."},
-            "● running · last sample 03:04:05 · every 1 s · '%gpu watch off' ends it\nDock it.",
+            "● live while the kernel runs · last sample 03:04:05 · every 1 s · "
+            "'%gpu watch off' ends it\nDock it.",
         ),
     ],
 )
@@ -78,6 +87,8 @@ def test_each_figure_has_a_curve_of_the_last_minute() -> None:
     # 10 % from half a minute ago on, 90 % from a quarter, 40 % at the right edge.
     assert ' d="M30,34V26H45V4H60V18H64V34Z"' in html
     assert "<script" not in html
+    # Figures and curves are aligned, each in its column.
+    assert html.count("justify-content:space-between") == len(labels)
 
 
 def test_what_is_not_known() -> None:
@@ -100,4 +111,6 @@ def test_a_long_error_leaves_the_other_figures_their_width() -> None:
 
 
 def test_no_device() -> None:
-    assert as_text(WatchPanel((), (), 1.0), 200).startswith("● running · no sample yet")
+    assert as_text(WatchPanel((), (), 1.0), 200).startswith(
+        "● live while the kernel runs · no sample yet"
+    )

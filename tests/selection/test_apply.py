@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gpumagic.cuda.driver import DriverState
 from gpumagic.cuda.process_state import STATE
 from gpumagic.cuda.visible_devices import MASK, ORDER, View
-from gpumagic.errors import DeviceError
+from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Device, DeviceTable, MigInstance
 from gpumagic.selection import apply
 
@@ -17,6 +20,51 @@ DIVIDED = (
     Device(0, uuid="GPU-a0", mig=(MigInstance("MIG-1a"), MigInstance("MIG-2b"))),
     Device(1, uuid="GPU-a1"),
 )
+
+
+@pytest.mark.parametrize(
+    ("written", "spec"),
+    [
+        ("0,2", "0,2"),
+        (7, "7"),
+        (0, "0"),
+        ([0, 2], "0,2"),
+        ((1,), "1"),
+        (["GPU-a1", "GPU-a2"], "GPU-a1,GPU-a2"),
+    ],
+)
+def test_a_script_may_write_indexes_as_numbers(
+    monkeypatch: pytest.MonkeyPatch, written: Any, spec: str
+) -> None:
+    asked = []
+
+    def choose(spec: Any, *_: object, **__: object) -> Any:
+        asked.append(spec.text)
+        return SimpleNamespace(status="applied")
+
+    monkeypatch.setattr(apply, "choose", choose)
+    apply.select(written)
+    assert asked == [spec]
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (None, "not of type NoneType; write, for example, select('0,2')"),
+        (True, "not of type bool"),
+        (0.5, "not of type float"),
+        ({0: 1}, "not of type dict"),
+        ([0, None], "not of type list"),
+        ([], "an empty list names no GPU; to hide all GPUs write: select('off')"),
+        (-1, "-1 is no GPU; to hide all GPUs write: off"),
+        ([0, 0], "GPU 0 is named twice in '0,0'; name it once"),
+    ],
+)
+def test_other_types_are_refused_in_one_line(written: Any, says: str) -> None:
+    with pytest.raises(SpecError) as error:
+        apply.select(written)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

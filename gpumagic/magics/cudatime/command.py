@@ -98,7 +98,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
         from gpumagic.magics import engines
 
         return engines.run(magics, "cudatime", parsed, cell, source)
-    check_name("cudatime", request.word, magics.shell.user_ns, local_ns or {})
+    check_name("cudatime", request.word, magics.shell.user_ns, local_ns or {}, given=parsed.given)
     _wait_for_other_ranks(options)
     try:
         code = _compile(magics.shell, request, local_ns)

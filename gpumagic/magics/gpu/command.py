@@ -18,7 +18,7 @@ from gpumagic.magics.gpu import (
 from gpumagic.magics.gpu import options as gpu_options
 from gpumagic.magics.gpu.options import parser
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import split, take_semicolon
+from gpumagic.magics.parsing import help_hint, split, take_semicolon
 from gpumagic.results import Result, Selection
 from gpumagic.selection.spec import parse
 
@@ -37,6 +37,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     given = parser().given(options)
     options.quiet = options.quiet or magics.quiet
     text = " ".join(options.spec)
+    if text == "help":
+        raise SpecError(help_hint("%gpu"))
     if options.cluster or (options.spec and options.spec[0] in cluster_options.VERBS):
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")

@@ -14,7 +14,7 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import check_expanded
 from gpumagic.magics.gpu import device_table
 from gpumagic.magics.gpu.watch_output import CellOutput
-from gpumagic.magics.gpu.watch_thread import Watch
+from gpumagic.magics.gpu.watch_thread import MOVED, Watch
 from gpumagic.magics.output import LiveDisplay, show_picture, write_picture
 from gpumagic.magics.terminal import is_console
 from gpumagic.results import DeviceTable, Result
@@ -98,7 +98,7 @@ def ended_for_restart(shell: Any) -> Iterator[None]:
     if current is None or not current.running:
         yield
         return
-    current.end("the kernel was restarted")
+    current.end("the kernel was restarted", samples_lost=True)
     try:
         yield
     except BaseException:
@@ -132,7 +132,7 @@ def _foreground(shell: Any, options: argparse.Namespace) -> Result:
     """Show the table repeatedly in one place until interrupted; return the last one."""
     ends = None if options.duration is None else time.monotonic() + options.duration
     current = of(shell)
-    current.end("moved to a later cell")
+    current.end(MOVED)
     current.forget()
 
     def sample() -> DeviceTable:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpumagic.cells.hooks import CellHook, CellHooks
@@ -31,6 +31,8 @@ _SLOW, _SLOWEST = 3.0, 10.0
 _JOIN_TIMEOUT = 2.0
 #: A cell that another one runs.
 _INNER = "inner"
+#: Why a panel has ended where ``%gpu watch`` was called again while it was running.
+MOVED = "moved to where '%gpu watch' was called again"
 
 #: Shows a MIME bundle in place of the one before.
 Show = Callable[[Mapping[str, str]], None]
@@ -52,6 +54,8 @@ class Watch:
         """Begin a new history."""
         self.log = SampleLog()
         self._cells: CellRecords[CellSpan] = CellRecords(_CELLS)
+        #: The cell that was running at the last `end`, which may go on under another panel.
+        self._last: _RunningCell | None = None
 
     @property
     def running(self) -> bool:
@@ -68,7 +72,7 @@ class Watch:
         """
         sampler = Sampler()
         if self.running:
-            self.end("moved to a later cell")
+            self.end(MOVED)
         else:
             self.forget()
         self._start(_SamplingThread(self.log, sampler, show, every, duration, hint))
@@ -86,15 +90,19 @@ class Watch:
         atexit.register(self._at_exit)
         thread.start()
 
-    def end(self, reason: str) -> None:
-        """End the thread, with the reason in its panel. Nothing if there is none."""
+    def end(self, reason: str, *, samples_lost: bool = False) -> None:
+        """End the thread, with the reason in its panel. Nothing if there is none.
+
+        ``samples_lost``: what ends it ends this shell's history, too.
+        """
         thread, self._thread = self._thread, None
         self._hooks.remove(self._hook)
         atexit.unregister(self._at_exit)
         if thread is not None and thread.pid == os.getpid():
             if thread.cell is not None:
-                self._cells.add(replace(thread.cell, end=time.time()))
-            thread.end(reason)
+                span = replace(self._span(thread.cell), end=time.time())
+                self._last = _RunningCell(thread.cell.info, span)
+            thread.end(reason, samples_lost=samples_lost)
             self._ended = thread
 
     def resume(self) -> None:
@@ -108,16 +116,18 @@ class Watch:
     def history(self) -> WatchHistory:
         """Return the samples and cells until now."""
         cells = tuple(self._cells)
+        if self._last is not None:
+            cells = (*cells, self._last.span)
         current = None if self._thread is None else self._thread.cell
         if current is not None:
-            cells = (*cells, current)
+            cells = (*cells, self._span(current))
         log = self.log
         return WatchHistory(
             log.devices, log.samples, cells, log.stride, self._cells.dropped, self.running
         )
 
     def _at_exit(self) -> None:
-        self.end("the kernel has shut down")
+        self.end("the kernel has shut down", samples_lost=True)
 
     # --- around cells ----------------------------------------------------------------------------
 
@@ -127,29 +137,56 @@ class Watch:
             self._leave()
             return None
         if outer is not None:
+            if thread.cell is not None:  # IPython forgets its number when the inner cell ends
+                thread.cell.span = self._span(thread.cell)
             return _INNER
-        number = self._shell.execution_count if info.store_history else None
-        span = CellSpan(number, first_line(info.raw_cell), time.time())
-        thread.begin_cell(span)
-        return span
+        last, self._last = self._last, None
+        if last is None or last.info is not info:
+            if last is not None:
+                self._cells.add(last.span)
+            last = _RunningCell(info, CellSpan(None, first_line(info.raw_cell), time.time()))
+        last.span = replace(last.span, end=None)
+        thread.begin_cell(last)
+        return last
 
     def _after(self, begun: Any, result: Any) -> None:
         thread = self._thread
         if thread is None or begun is _INNER:
             return
+        if begun is None and thread.cell is not None:
+            return  # an empty cell, which the running one has run
         if begun is not None:
-            number = begun.number if result.execution_count is None else result.execution_count
+            # IPython 9 numbers also cells outside the history.
+            number = result.execution_count if result.info.store_history else None
             end, failed = time.time(), not result.success
-            self._cells.add(replace(begun, number=number, end=end, failed=failed))
+            self._cells.add(replace(begun.span, number=number, end=end, failed=failed))
         thread.end_cell(driver.state())
         if thread.over:
             self._leave()
+
+    def _span(self, cell: _RunningCell) -> CellSpan:
+        """Return the span of a running cell, with its number where IPython has it.
+
+        When a cell begins, IPython's counter is its number or, in later versions, the next one.
+        """
+        result = getattr(self._shell.displayhook, "exec_result", None)
+        if result is None or result.info is not cell.info or not cell.info.store_history:
+            return cell.span
+        return replace(cell.span, number=result.execution_count)
 
     def _leave(self) -> None:
         """Remove the hooks of a thread that has ended by itself."""
         self._hooks.remove(self._hook)
         atexit.unregister(self._at_exit)
         self._thread = None
+
+
+@dataclass
+class _RunningCell:
+    """A cell that is running, with IPython's `ExecutionInfo`, which identifies it."""
+
+    info: Any
+    span: CellSpan
 
 
 class _SamplingThread(threading.Thread):
@@ -184,7 +221,7 @@ class _SamplingThread(threading.Thread):
         #: The state of CUDA's driver in this process, at the end of the last cell.
         self.state = driver.DriverState(loaded=False, initialized=False)
         #: The cell that is running, and how many have begun.
-        self.cell: CellSpan | None = None
+        self.cell: _RunningCell | None = None
         self._begun = 0
         self._asleep = False
         #: The sample that later ones are compared with.
@@ -199,7 +236,7 @@ class _SamplingThread(threading.Thread):
 
     # --- in the main thread ----------------------------------------------------------------------
 
-    def begin_cell(self, cell: CellSpan) -> None:
+    def begin_cell(self, cell: _RunningCell) -> None:
         """Sample soon: a cell may change something."""
         self._begun += 1
         self.cell = cell
@@ -211,13 +248,13 @@ class _SamplingThread(threading.Thread):
         self.state = state
         self.cell = None
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, samples_lost: bool) -> None:
         """Stop the thread, and show the reason in the panel."""
         self._stop_now.set()
         self._wake.set()
         self.join(_JOIN_TIMEOUT)
         if not self.over:
-            self._say_ended(reason)
+            self._say_ended(reason, samples_lost=samples_lost)
 
     def close(self) -> None:
         """Close the NVML session of a thread that was not started."""
@@ -256,9 +293,9 @@ class _SamplingThread(threading.Thread):
         flat = latest_sample.time - self._reference.time > RECENT
         shown, self._asleep = self._asleep, flat
         if not (flat and shown) and not self._stop_now.is_set():
-            self._show_panel(None)
+            self._show_panel()
 
-    def _show_panel(self, ended: str | None) -> None:
+    def _show_panel(self, ended: str | None = None, *, samples_lost: bool = False) -> None:
         if self._show is not None:
             panel = WatchPanel(
                 self._log.devices,
@@ -267,12 +304,13 @@ class _SamplingThread(threading.Thread):
                 self._asleep,
                 ended,
                 self._hint if ended is None else "",
+                samples_lost,
             )
             self._show(panel._repr_mimebundle_())
 
-    def _say_ended(self, reason: str) -> None:
+    def _say_ended(self, reason: str, *, samples_lost: bool = False) -> None:
         try:
-            self._show_panel(reason)
+            self._show_panel(reason, samples_lost=samples_lost)
         except Exception:  # the cause of the end may be that nothing can be shown
             self._show = None
 

@@ -72,7 +72,7 @@ def test_the_panel_follows_the_devices(begin: Callable[..., Any], virtual_gpu: A
     panel.until("63 %")
     assert "250 W" in panel.text
     assert "<svg" in panel.shown[-1]["text/html"]
-    assert "● running" in panel.text
+    assert "● live while the kernel runs" in panel.text
     current.end("enough")
     assert "■ ended: enough" in panel.text
     assert "63 %" in panel.text
@@ -111,6 +111,41 @@ def test_cells_are_recorded_as_spans(
     run_cell("x = 1")
     assert len(current.history().cells) == 3
     assert not current.history().running
+
+
+def test_each_cell_is_recorded_once_with_its_number(
+    begin: Callable[..., Any], run_cell: Callable[..., Any], ip: Any
+) -> None:
+    """Also cells in which a panel begins, moves and ends, and the one that is running."""
+    first = ip.execution_count
+    ip.user_ns.update(begin=begin, watch=watch, ip=ip)
+    run_cell("begin()")
+    run_cell("begin(); begin()")
+    refused = "with watch.ended_for_restart(ip):\n    raise ValueError"
+    run_cell(refused, raising=False)
+    ip.run_cell("outside = 'of the history'")
+    run_cell("a = 1")
+    found = run_cell("watch.of(ip).history().cells").value
+    expected = [
+        (first, "begin()"),
+        (first + 1, "begin(); begin()"),
+        (first + 2, "with watch.ended_for_restart(ip):"),
+        (None, "outside = 'of the history'"),
+        (first + 3, "a = 1"),
+        (first + 4, "watch.of(ip).history().cells"),
+    ]
+    assert [(cell.number, cell.source) for cell in found] == expected
+    assert [cell.failed for cell in found] == [False, False, True, False, False, False]
+    assert [cell.end is None for cell in found] == [False] * 5 + [True]
+    # IPython forgets which cell is running when one that it has run ends.
+    run_cell("ip.run_cell('', store_history=True)\ncells = watch.of(ip).history().cells")
+    assert ip.user_ns["cells"][-1].number == first + 5
+    run_cell("ip.run_cell('1', store_history=True)\ncells = watch.of(ip).history().cells")
+    assert ip.user_ns["cells"][-1].number == first + 6
+    run_cell("watch.of(ip).end('enough')\ncells = watch.of(ip).history().cells")
+    last = ip.user_ns["cells"][-1]
+    assert (last.number, last.end is None) == (first + 8, False)
+    assert len(watch.of(ip).history().cells) == 9
 
 
 def test_it_sleeps_while_nothing_changes_and_wakes_with_a_cell(
@@ -162,7 +197,7 @@ def test_a_lost_gpu_is_named_and_the_others_go_on(
     panel.until("the GPU is lost")
     virtual_gpu.set_gpu(0, utilization=55)
     panel.until("55 %")
-    assert "● running" in panel.text
+    assert "● live while the kernel runs" in panel.text
 
 
 def test_a_front_end_that_has_gone_ends_it(begin: Callable[..., Any], ip: Any) -> None:
@@ -220,17 +255,19 @@ def test_a_second_panel_takes_over(begin: Callable[..., Any]) -> None:
     until(lambda: len(current.log.samples) > 3)
     samples = current.log.samples
     _, second = begin()
-    assert "■ ended: moved to a later cell" in first.text
+    assert "■ ended: moved to where '%gpu watch' was called again" in first.text
     assert len(threads()) == 1
     assert current.history().samples[:3] == samples[:3]
     current.end("enough")
-    assert "enough" in second.text
+    assert "■ ended: enough" in second.text
+    assert second.text.endswith("'%gpu plot' draws the samples")
 
 
 def test_unloading_ends_it(begin: Callable[..., Any], ip: Any) -> None:
     _, panel = begin()
     ip.extension_manager.unload_extension("gpumagic")
     assert "■ ended: gpumagic was unloaded" in panel.text
+    assert panel.text.endswith("its samples are gone")  # '%gpu plot' would find none
     assert not threads()
     ip.extension_manager.load_extension("gpumagic")
 
@@ -241,6 +278,7 @@ def test_a_refused_restart_goes_on(begin: Callable[..., Any], ip: Any, virtual_g
     def refused() -> None:
         with watch.ended_for_restart(ip):
             assert "■ ended: the kernel was restarted" in panel.text
+            assert panel.text.endswith("its samples are gone")
             assert not threads()
             raise ZeroDivisionError
 
@@ -324,7 +362,7 @@ def test_in_a_kernel(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     k = kernel()
     begun = k.submit("%gpu watch --every 0.1")
     reply = k.wait(begun)
-    assert "● running" in reply.text
+    assert "● live while the kernel runs" in reply.text
     assert "Create New View for Output" in reply.text
     busy = k.submit("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)")
     updates: list[dict[str, Any]] = []
