@@ -213,6 +213,7 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.cells.compile",
         "gpumagic.cells.coroutines",
         "gpumagic.cells.hooks",
+        "gpumagic.cells.interrupts",
         "gpumagic.cells.timeit_loop",
         "gpumagic.cuda",
         "gpumagic.cuda.import_trace",

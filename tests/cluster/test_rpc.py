@@ -64,7 +64,7 @@ def test_what_is_sent_arrives() -> None:
     table = gpumagic.devices()
     assert answered("device_table", (HERE, table, ("GPU-1",), ())) == (HERE, table, ("GPU-1",), ())
     chosen = Selection("0", {"CUDA_VISIBLE_DEVICES": None}, "applied", tuple(table)[:2])
-    assert answered("choose", (HERE, chosen)) == (HERE, chosen)
+    assert answered("choose", (HERE, chosen, False)) == (HERE, chosen, False)
     assert answered("prepare", HERE) == HERE
     for result in (TIMING, DELTA, MemoryDelta(), None):
         assert answered("partial_result", result) == result
@@ -128,7 +128,7 @@ def test_an_answer_of_another_kind() -> None:
         ("device_table", (HERE, DeviceTable(), ())),
         ("device_table", (HERE, DELTA, (), ())),
         ("partial_result", HERE),
-        ("choose", (HERE, Selection("0", {}, "no such status"))),  # type: ignore[arg-type]
+        ("choose", (HERE, Selection("0", {}, "no such status"), False)),  # type: ignore[arg-type]
         ("partial_result", {**plain(TIMING), "per_device": {"x": plain(Sample((1.0,)))}}),
         ("partial_result", {**plain(TIMING), "wall": {"all": []}}),
         ("partial_result", {**plain(TIMING), "bound": "moon"}),
