@@ -193,6 +193,7 @@ def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int
     del kept
 
 
+@pytest.mark.own_process  # where no other test has used GPU 2
 def test_unsupported_fields(torch: ModuleType, virtual_gpu: World) -> None:
     virtual_gpu.set_gpu(0, unsupported=frozenset({"memory", "processes"}))
     row = memory_report().devices[0]
