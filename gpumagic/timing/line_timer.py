@@ -336,7 +336,8 @@ class LineTimer:
         """Divide the time since the last mark among the boundaries, the last one at the mark."""
         before, last = self._last_read, boundaries[-1]
         last.gpu, last.devices = max(devices), devices
-        if before.gpu is not None:
+        # Where a device has come into use in between, its first work is not known.
+        if before.gpu is not None and len(before.devices) == len(devices):
             passed = last.gpu - before.gpu
             # Also while this process was held up between two marks the GPU had nothing to do.
             idle_for = min(passed, last.left - before.entered) if idle else 0.0

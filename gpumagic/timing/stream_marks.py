@@ -124,6 +124,12 @@ class _DeviceMarks:
         return self.seconds
 
 
+def _is_idle(ordinal: int) -> bool:
+    """Return whether no stream of torch's on a device has work."""
+    is_idle = torch_cuda.c_functions()._CudaStreamBase.query
+    return all(map(is_idle, torch_cuda.streams(ordinal)))
+
+
 class StreamMarks:
     """Records marks on all devices in use, and reads them in the order of recording."""
 
@@ -170,20 +176,25 @@ class StreamMarks:
         set_stream.__wrapped__ = original  # type: ignore[attr-defined]
         self._set_stream = torch_c._cuda_setStream = set_stream
 
-    def _add_devices(self, began: float) -> None:
-        """Add the devices that have come into use."""
+    def _add_devices(self, began: float) -> bool:
+        """Add the devices that have come into use, each once it is idle.
+
+        Return whether all are added. When the work ends that a device began with is not known.
+        """
         if self._has_context is not None and not any(map(self._has_context, self._absent)):
-            return
+            return True
         in_use = torch_cuda.contexts()
         if not in_use or graph_capture.under_way(in_use):
-            return
+            return not in_use
         if self._set_stream is None:
             self._watch_set_stream()
-        known = self.ordinals
-        self._devices += [_DeviceMarks(i, began) for i in in_use if i not in known]
+        new = [i for i in in_use if i not in self.ordinals]
+        ready = [i for i in new if not began or _is_idle(i)]
+        self._devices += [_DeviceMarks(i, began) for i in ready]
         torch_c = torch_cuda.c_functions()
         self._has_context = torch_c._cuda_hasPrimaryContext
-        self._absent = [i for i in range(torch_c._cuda_getDeviceCount()) if i not in in_use]
+        self._absent = [i for i in range(torch_c._cuda_getDeviceCount()) if i not in self.ordinals]
+        return len(ready) == len(new)
 
     @property
     def ordinals(self) -> tuple[int, ...]:
@@ -193,15 +204,15 @@ class StreamMarks:
     def record(self) -> tuple[Mark, bool] | None:
         """Record a mark, and return whether the last one had been reached before.
 
-        None where there is no device in use, or a graph is being captured.
+        None where there is no device in use, a device that has come into use is still busy, or a
+        graph is being captured.
 
         Raises:
             RuntimeError: a device fails.
         """
         with self._relaxed:
             now = perf_counter()
-            self._add_devices(now - self._began)
-            if not self._devices:
+            if not self._add_devices(now - self._began) or not self._devices:
                 return None
             for device in self._devices:
                 if not device.prepare():
