@@ -42,7 +42,9 @@ def work_lines(
     bounds.
     """
     lines = []
-    if flops is not None:
+    if flops == 0:
+        lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
+    elif flops is not None:
         line = f"{_scaled(flops, 'FLOP')} per loop"
         if seconds:
             bound = "≥ " if at_most else ""
