@@ -26,8 +26,9 @@ class Guard(NamedTuple):
     kind: type[CudaTiming] | type[MemoryDelta]
     #: ``compare(result, stored)`` returns what is shown.
     compare: Callable[[Any, Any], Comparison | MemoryComparison]
-    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed.
-    check: Callable[[Any, float], None]
+    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed, and
+    #: returns why that is not known, if so.
+    check: Callable[[Any, float], str | None]
 
 
 #: Timings, and changes of GPU memory.
@@ -101,7 +102,9 @@ class Baseline:
             return
         if compared is not None and options.fail_above is not None:
             try:
-                self._guard.check(compared, options.fail_above)
+                unknown = self._guard.check(compared, options.fail_above)
+                if unknown is not None:  # also with -q: the cell passes unchecked
+                    show(shell, MemoryComparison(notes=(unknown,)))
             except (RegressionError, SpecError) as error:
                 if not others:
                     raise

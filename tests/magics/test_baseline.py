@@ -84,6 +84,13 @@ def test_a_regression_is_shown_before_it_fails(
     assert compared.notes == ()
 
 
+def test_a_comparison_without_a_verdict_is_said(finish: Any, shown: list[Any]) -> None:
+    vague = Sample((0.7, 0.8, 0.9, 1.0, 1.3, 1.6, 1.9))
+    now, before = (CudaTiming(vague, vague, vague, conditions=HERE) for _ in range(2))
+    _, said = finish(now, before, baseline.TIMES)
+    assert str(said).startswith("--fail-above: no verdict, since the stored median is known to ±")
+
+
 @KINDS
 def test_strict_fails_under_other_conditions(
     finish: Any, shown: list[Any], make: Make, guard: Any
