@@ -65,7 +65,7 @@ class Baseline:
         Raises:
             RegressionError: it is worse than allowed; or ``--strict``, and it was measured under
                 other conditions (device, driver, torch, CUDA).
-            SpecError: it cannot be compared.
+            SpecError: it cannot be compared, or has no figures to save.
         """
         __tracebackhide__ = True
         if result is None or result.partial:
@@ -74,6 +74,8 @@ class Baseline:
             self._finish_comparison(shell, result, self.before)
         # Last: what is worse than allowed must not take the place of what it is compared with.
         if self._target is not None:
+            if isinstance(result, MemoryDelta) and result.error is not None:
+                raise SpecError(f"--save: {result.error}: there are no figures to write to a file")
             result.save(self._target)
 
     def _finish_comparison(
