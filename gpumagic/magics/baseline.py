@@ -26,8 +26,9 @@ class Guard(NamedTuple):
     kind: type[CudaTiming] | type[MemoryDelta]
     #: ``compare(result, stored)`` returns what is shown.
     compare: Callable[[Any, Any], Comparison | MemoryComparison]
-    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed.
-    check: Callable[[Any, float], None]
+    #: ``check(compared, fail_above)`` raises a `RegressionError` if it is worse than allowed, and
+    #: returns why that is not known, if so.
+    check: Callable[[Any, float], str | None]
 
 
 #: Timings, and changes of GPU memory.
@@ -64,7 +65,7 @@ class Baseline:
         Raises:
             RegressionError: it is worse than allowed; or ``--strict``, and it was measured under
                 other conditions (device, driver, torch, CUDA).
-            SpecError: it cannot be compared.
+            SpecError: it cannot be compared, or has no figures to save.
         """
         __tracebackhide__ = True
         if result is None or result.partial:
@@ -73,6 +74,8 @@ class Baseline:
             self._finish_comparison(shell, result, self.before)
         # Last: what is worse than allowed must not take the place of what it is compared with.
         if self._target is not None:
+            if isinstance(result, MemoryDelta) and result.error is not None:
+                raise SpecError(f"--save: {result.error}: there are no figures to write to a file")
             result.save(self._target)
 
     def _finish_comparison(
@@ -101,7 +104,9 @@ class Baseline:
             return
         if compared is not None and options.fail_above is not None:
             try:
-                self._guard.check(compared, options.fail_above)
+                unknown = self._guard.check(compared, options.fail_above)
+                if unknown is not None:  # also with -q: the cell passes unchecked
+                    show(shell, MemoryComparison(notes=(unknown,)))
             except (RegressionError, SpecError) as error:
                 if not others:
                     raise

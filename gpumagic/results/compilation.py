@@ -21,6 +21,9 @@ class Compilation:
     failed_line: int | None = None
     #: Whether it is that of a backward pass, for which torch records no function.
     backward: bool = False
+    #: The line of code that ``reason`` is about.
+    reason_file: str | None = None
+    reason_line: int | None = None
 
 
 @dataclass(frozen=True)

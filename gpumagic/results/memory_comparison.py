@@ -28,4 +28,5 @@ class MemoryComparison(Result):
             )
             for ordinal, (now, stored) in self.peaks.items()
         ]
-        return [Grid(columns, rows), *dim_lines(self.notes)]
+        grid = [Grid(columns, rows)] if rows or not self.notes else []
+        return [*grid, *dim_lines(self.notes)]

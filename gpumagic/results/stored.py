@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,14 @@ from gpumagic.system.text import harmless
 #: The most bytes of a file: a million repeats fit.
 LARGEST = 64 * 2**20
 _KINDS: dict[str, Any] = {"CudaTiming": CudaTiming, "MemoryDelta": MemoryDelta}
+#: The fields that count what there is at least one of, and those that no result has below zero.
+_COUNTS = frozenset({"loops", "repeat", "count", "interval"})
+_NOT_NEGATIVE = frozenset(
+    {
+        *("all", "warmup", "hits", "syncs", "peak", "ooms", "retries", "precision", "outliers"),
+        *("compile_time", "compilations", "flops", "peak_share", "energy", "power"),
+    }
+)
 
 
 def load(path: str | Path) -> CudaTiming | MemoryDelta:
@@ -47,6 +57,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
         result: CudaTiming | MemoryDelta = from_plain(
             _KINDS[content["kind"]], content["result"], tolerant=True
         )
+        _check_ranges(result)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, SpecError):
             raise
@@ -54,6 +65,24 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
             f"{_shown(path)} holds no result of gpumagic; --save FILE, or .save(path), writes one"
         ) from None
     return result
+
+
+def _check_ranges(value: Any, name: str = "") -> None:
+    """Check that the numbers of a result are such as a measurement gives.
+
+    Raises:
+        ValueError: one of them is not.
+    """
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            _check_ranges(getattr(value, field.name), field.name)
+    elif isinstance(value, (tuple, Mapping)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            _check_ranges(each, name)
+    elif isinstance(value, (int, float)):
+        least = 1 if name in _COUNTS else 0 if name in _NOT_NEGATIVE else value
+        if value < least:
+            raise ValueError(f"{name} is {value}")
 
 
 def _shown(path: str | Path) -> str:

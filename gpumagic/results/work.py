@@ -42,7 +42,9 @@ def work_lines(
     bounds.
     """
     lines = []
-    if flops is not None:
+    if flops == 0:
+        lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
+    elif flops is not None:
         line = f"{_scaled(flops, 'FLOP')} per loop"
         if seconds:
             bound = "≥ " if at_most else ""
@@ -83,9 +85,11 @@ def compilation_lines(
     for each in compiled:
         what = _where(each)
         if each.reason:
-            lines.append(f"recompiled {what}: {each.reason}")
+            at = _at(each, each.reason_file, each.reason_line)
+            lines.append(f"recompiled {what}{at}: {each.reason}")
         if each.failure:
-            lines.append(f"not compiled: {what}{_failed_at(each)}: {each.failure}")
+            at = _at(each, each.failed_file, each.failed_line)
+            lines.append(f"not compiled: {what}{at}: {each.failure}")
     for broken in graph_breaks[:_MOST_BREAKS]:
         place = "" if broken.file is None else f" in {_where(broken)}"
         lines.append(f"{plural(broken.count, 'graph break')}{place}: {broken.reason}")
@@ -99,10 +103,8 @@ def _where(each: Compilation | GraphBreak) -> str:
     return f"{each.function or '?'} ({each.file or '?'}:{each.line or '?'})"
 
 
-def _failed_at(each: Compilation) -> str:
-    """Return the line that could not be compiled, if it is not the function's first one."""
-    if each.failed_line is None or (each.failed_file, each.failed_line) == (each.file, each.line):
+def _at(each: Compilation, file: str | None, line: int | None) -> str:
+    """Return the line that torch's reason names, if it is not the function's first one."""
+    if line is None or (file, line) == (each.file, each.line):
         return ""
-    if each.failed_file == each.file:
-        return f", line {each.failed_line}"
-    return f", at {each.failed_file or '?'}:{each.failed_line}"
+    return f", line {line}" if file == each.file else f", at {file or '?'}:{line}"

@@ -14,6 +14,8 @@ CLEARLY_LATER = 0.5
 #: The GPU time with launch overhead hidden, as a part of that as run: host-bound below the first,
 #: GPU-bound from the second on, and neither clearly in between.
 _HOST_BOUND, _GPU_BOUND = 0.8, 0.9
+#: A run in which the GPU took so much less than it needs was not measured right.
+_IMPOSSIBLE = 1.1
 #: Host-bound up to this, where the queued time is only an upper bound.
 _SURELY_HOST_BOUND = 0.5
 
@@ -49,9 +51,12 @@ def judge(
     if sampling.samples:
         if sampling.no_gpu_work:
             return None, None
-        share = statistics.median(sampling.samples) / as_run
+        queued, which = statistics.median(sampling.samples), "best"
+        share = queued / as_run
+        if share > _IMPOSSIBLE:
+            share, which = queued * loops / statistics.median(gpu), "median"
         part = f"{share * 100:.0f} %"
-        evidence = f"with launch cost hidden, the GPU takes {part} of its best time as run"
+        evidence = f"with launch cost hidden, the GPU takes {part} of its {which} time as run"
         if share < _HOST_BOUND:
             return "host", evidence
         return "gpu" if share >= _GPU_BOUND else None, evidence

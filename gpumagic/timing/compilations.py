@@ -22,6 +22,12 @@ _LIMIT = 64
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 #: torch's reason where only its log says what a jump means.
 _JUMP = "generic_jump "
+#: Before the calls that led to a guard, which torch appends to a reason of some versions.
+_STACK = "\nUser stack trace:"
+#: A line of that stack.
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
+#: The line of code behind a guard, with the end of its file's name: torch cuts the beginning off.
+_GUARDED = re.compile(r"\s+# (?:[^\n]*?  # )?(\S+):(\d+) in [\w<>.]+")
 #: Characters of a reason, at most: torch quotes guards and stacks.
 _LONG = 1000
 
@@ -121,17 +127,42 @@ def _read(entry: Any) -> Compilation:
     seconds, micros = _number(entry, "entire_frame_compile_time_s"), _number(entry, "duration_us")
     if seconds is None and micros is not None:  # so for backward passes
         seconds = micros / 1e6
+    file = _text(entry, "co_filename")
+    guarded_file, guarded_line = _guarded_line(reason or "", file)
     return Compilation(
         function=_function(_text(entry, "co_name")),
-        file=_file(_text(entry, "co_filename")),
+        file=_file(file),
         line=_number(entry, "co_firstlineno"),
         seconds=seconds,
         backward=getattr(entry, "is_forward", None) is False,
-        reason=None if reason is None else harmless(" ".join(reason.split()), _LONG),
+        reason=None if reason is None else _guard(reason),
+        reason_file=_file(guarded_file),
+        reason_line=guarded_line,
         failure=None if failure is None else _shortened(failure),
         failed_file=_file(_text(entry, "fail_user_frame_filename")),
         failed_line=_number(entry, "fail_user_frame_lineno"),
     )
+
+
+def _guard(reason: str) -> str:
+    """Return a reason to compile again in one line, without the code and the calls around it."""
+    guard = _GUARDED.sub("", reason.partition(_STACK)[0])
+    return harmless(" ".join(guard.split()), _LONG)
+
+
+def _guarded_line(reason: str, file: str | None) -> tuple[str | None, int | None]:
+    """Return the file and the line that a reason to compile again is about, if torch names them.
+
+    ``file`` is that of the compiled function.
+    """
+    guard, _, stack = reason.partition(_STACK)
+    for name, line in reversed(_FRAME.findall(stack)):
+        if _is_users(name):
+            return name, int(line)
+    for name, line in _GUARDED.findall(guard):
+        if file is not None and file.endswith(name):
+            return file, int(line)
+    return None, None
 
 
 def _read_break(entry: Any) -> GraphBreak:

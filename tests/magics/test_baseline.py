@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.errors import RegressionError
+from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.baseline import Baseline
 from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
@@ -84,6 +84,13 @@ def test_a_regression_is_shown_before_it_fails(
     assert compared.notes == ()
 
 
+def test_a_comparison_without_a_verdict_is_said(finish: Any, shown: list[Any]) -> None:
+    vague = Sample((0.7, 0.8, 0.9, 1.0, 1.3, 1.6, 1.9))
+    now, before = (CudaTiming(vague, vague, vague, conditions=HERE) for _ in range(2))
+    _, said = finish(now, before, baseline.TIMES)
+    assert str(said).startswith("--fail-above: no verdict, since the stored median is known to ±")
+
+
 @KINDS
 def test_strict_fails_under_other_conditions(
     finish: Any, shown: list[Any], make: Make, guard: Any
@@ -102,6 +109,17 @@ def test_strict_fails_under_other_conditions(
 WITHOUT = Conditions(torch="2.9.0", cuda="12.8")
 NO_FIGURES = MemoryDelta(error="torch has not used a GPU in this process", conditions=WITHOUT)
 ON_HOST = replace(timing(9000, WITHOUT), gpu=None)
+
+
+def test_a_result_without_figures_is_not_saved(tmp_path: Path) -> None:
+    file = tmp_path / "peak.json"
+    options = Namespace(save=str(file), against=None, fail_above=None, strict=False, quiet=True)
+    shell = SimpleNamespace(var_expand=lambda text, depth: text, user_ns={})
+    with pytest.raises(SpecError, match=r"^--save: torch has not used a GPU in this process: "):
+        Baseline(shell, options, baseline.MEMORY).finish(shell, NO_FIGURES)
+    assert not file.exists()
+    Baseline(shell, options, baseline.MEMORY).finish(shell, memory(1000, HERE))
+    assert file.exists()
 
 
 @pytest.mark.parametrize("reverse", [False, True])

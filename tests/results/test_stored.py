@@ -26,10 +26,12 @@ TIMING = CudaTiming(
     per_device={0: Sample((0.25, 0.5))},
     loops=3,
     repeat=2,
-    quality=Quality(0.01, "precision", throttled={0: ("power limit",)}),
+    quality=Quality(0.01, "precision", drift=-0.03, throttled={0: ("power limit",)}),
     conditions=CONDITIONS,
 )
-MEMORY = MemoryDelta({0: DeviceMemoryDelta(1, 2, 3)}, conditions=CONDITIONS)
+#: A cell may end with less memory than it began with.
+MEMORY = MemoryDelta({0: DeviceMemoryDelta(-1, -2, 3)}, conditions=CONDITIONS)
+KERNEL = ("name", "count", "total", "shortest", "longest")
 
 
 @pytest.mark.parametrize("result", [TIMING, MEMORY], ids=lambda each: type(each).__name__)
@@ -86,6 +88,31 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     path.write_text(text)
     with pytest.raises(SpecError, match=r"holds no result of gpumagic|another version"):
+        gpumagic.load(path)
+
+
+@pytest.mark.parametrize(
+    ("result", "field", "value"),
+    [
+        (TIMING, "loops", 0),
+        (TIMING, "repeat", -1),
+        (TIMING, "warmup", -1),
+        (TIMING, "wall", {"all": [0.5, -1e-9]}),
+        (TIMING, "per_device", {"0": {"all": [-1.0]}}),
+        (TIMING, "energy", -1.0),
+        (TIMING, "quality", {"precision": -0.5}),
+        (TIMING, "kernels", {"kernels": [dict(zip(KERNEL, ("k", 0, 1.0, 1.0, 1.0), strict=True))]}),
+        (MEMORY, "devices", {"0": {"allocated": 1, "reserved": 1, "peak": -1}}),
+    ],
+)
+def test_numbers_that_no_measurement_gives_are_refused(
+    result: Any, field: str, value: Any, tmp_path: Path
+) -> None:
+    path = result.save(tmp_path / "step.json")
+    content = json.loads(path.read_text())
+    content["result"][field] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(SpecError, match="holds no result of gpumagic"):
         gpumagic.load(path)
 
 

@@ -17,7 +17,10 @@ from gpumagic.results.work import compilation_lines, work_lines
             (2 * 10**12, 0.004, 0.505, None, None),
             ["2 TFLOP per loop · 500 TFLOP/s · 50.5 % of the card's dense peak"],
         ),
-        ((0, 0.5, None, None, None), ["0 FLOP per loop · 0 FLOP/s"]),
+        (
+            (0, 0.5, None, None, None),
+            ["0 FLOP by torch's counter, which does not count element-wise operations"],
+        ),
         ((None, None, None, 0.0321, 310.5), ["32.1 mJ per loop · 310.5 W"]),
         ((None, None, None, None, 310.5), ["310.5 W"]),
     ],

@@ -34,6 +34,16 @@ def test_the_verdict_is_of_one_loop() -> None:
     assert judge([1.0] * 5, [1.0] * 5, 10, sampling)[0] == "host"
 
 
+def test_a_run_shorter_than_the_gpu_needs_does_not_decide() -> None:
+    """The verdict agrees with the medians that are shown."""
+    sampling = QueuedSampling(0, 16e-6, 15e-6, 100)
+    sampling.samples = [8.4e-6] * 5
+    gpu, host = [4e-3, 15e-3, 16e-3, 17e-3, 38e-3], [3e-3, 14e-3, 15e-3, 16e-3, 37e-3]
+    bound, evidence = judge(gpu, host, 1000, sampling)
+    assert bound == "host"
+    assert evidence == "with launch cost hidden, the GPU takes 52 % of its median time as run"
+
+
 def test_the_number_of_known_cells() -> None:
     assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
 

@@ -43,6 +43,38 @@ def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch)
     assert before.since() == ()
 
 
+def test_a_guard_is_named_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the code and the calls that torch appends, whose file name it may have cut."""
+    record: list[Any] = []
+    utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    before = CompilationRecord()
+    guard = f"{'3/0: n == 0.0':<60}  # return a*n  # mp/ipykernel_7/40.py:4 in g3"
+    stack = (
+        '\nUser stack trace:\n  File "/tmp/ipykernel_7/39.py", line 9, in step\n    f()\n'
+        '  File "/env/site-packages/torch/nn/module.py", line 1, in forward\n    return a*n\n'
+    )
+    hint = f"{guard} (HINT: torch.compile considers it static); x > 2  # a.py:5 in <module>"
+    away = "3/0: b  # return b  # lib/b.py:8 in g"
+    for reason in (guard, guard + stack, hint, away):
+        record.append(
+            SimpleNamespace(
+                co_name="g3",
+                co_filename="/tmp/ipykernel_7/40.py",
+                co_firstlineno=2,
+                recompile_reason=reason,
+            )
+        )
+    _, *lines = [line.parts[0].text for line in compilation_lines(before.since())]
+    cell = "recompiled g3 (/tmp/ipykernel_7/40.py:2)"
+    assert lines == [
+        f"{cell}, line 4: 3/0: n == 0.0",
+        f"{cell}, at /tmp/ipykernel_7/39.py:9: 3/0: n == 0.0",
+        f"{cell}, line 4: 3/0: n == 0.0 (HINT: torch.compile considers it static); x > 2",
+        f"{cell}: 3/0: b",
+    ]
+
+
 def test_backward_passes_and_first_runs_are_no_compiled_functions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -64,6 +64,35 @@ def test_the_bound_is_seen_to_be_beyond_what_is_allowed(
     assert says in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("factor", "fails"),
+    [
+        (4.0, True),  # even the least that the median may be is beyond what is allowed
+        (1.3, False),
+        (0.2, None),  # even the most is not
+    ],
+)
+def test_a_median_that_is_hardly_known_gives_no_verdict(factor: float, fails: bool | None) -> None:
+    """On a busy machine unchanged code takes longer, and how much is not known."""
+    spread = (0.7, 0.8, 0.9, 1.0, 1.1, 1.3, 1.6, 1.9, 2.2)
+    times = Sample(tuple(factor * value for value in spread))
+    now, before = CudaTiming(times, times, times), timing(1.0)
+    compared = against(now, before)
+    if fails:
+        with pytest.raises(RegressionError):
+            check(compared, 0.1)
+    elif fails is None:
+        assert check(compared, 0.1) is None
+    else:
+        says = check(compared, 0.1)
+        assert says is not None
+        assert says.startswith("--fail-above: no verdict, since the median is known to ±")
+        # A slower entry by the ratio's interval alone does not fail.
+        first, entry = compared
+        slower = replace(entry, ratio=1.3, interval=(1.2, 1.6), verdict="slower")
+        assert check(replace(compared, entries=(first, slower)), 0.1) == says
+
+
 def test_too_few_repeats_cannot_tell() -> None:
     compared = against(timing(9.0, repeats=1), timing(1.0))
     assert compared["now"].verdict is None

@@ -63,8 +63,12 @@ class Delivery:
 
     def _compiled_in_cell(self, each: Compilation) -> Compilation:
         """Return a compilation with ``In[5]`` for the files of cells."""
-        failed = self._named_file(each.failed_file)
-        return replace(each, file=self._named_file(each.file), failed_file=failed)
+        return replace(
+            each,
+            file=self._named_file(each.file),
+            failed_file=self._named_file(each.failed_file),
+            reason_file=self._named_file(each.reason_file),
+        )
 
     def _broken_in_cell(self, each: GraphBreak) -> GraphBreak:
         """Return a graph break with ``In[5]`` for the file of a cell."""

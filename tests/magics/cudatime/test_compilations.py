@@ -22,6 +22,14 @@ def test_a_recompilation_names_its_reason_and_cell(kernel: Callable[..., Kernel]
     assert "size mismatch" in again
     assert k.value("timing.compiled[0].function") == "double"
     assert "compiled" not in k.run("%%cudatime\ndouble(large)").shown
+    scaled = k.run(
+        "@torch.compile(backend='eager')\ndef scale(x, n):\n    y = x + 1\n    return y * n\n"
+        "_ = scale(small, 0.0)"
+    )
+    shown = k.run("%%cudatime\nscale(small, 1.0)").shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("recompiled")]
+    assert f"recompiled scale (In[{scaled.execution_count}]:1), line 4: " in line
+    assert line.endswith("n == 0.0")
 
 
 def test_a_backward_pass_is_counted_by_itself(kernel: Callable[..., Kernel]) -> None:

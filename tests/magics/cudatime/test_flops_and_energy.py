@@ -31,7 +31,10 @@ def test_operations_in_a_run_of_its_own(ip: Any, run_cell: Run, gpu_work: Any) -
 
 
 def test_a_cell_without_operations(run_cell: Run, gpu_work: Any, ip: Any) -> None:
-    run_cell("%%cudatime --flops -q -v none\nx = 1")
+    ip.user_ns["a"] = gpu_work.torch.empty(64, device="cuda:0")
+    ran = run_cell("%%cudatime --flops -v none\nb = a + 1")
+    assert "torch's counter, which does not count element-wise operations" in ran.text
+    assert "FLOP/s" not in ran.text
     assert ip.user_ns["none"].flops == 0
     assert ip.user_ns["none"].peak_share is None
 
