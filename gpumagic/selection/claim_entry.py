@@ -41,10 +41,11 @@ class Entry:
     #: The machine's boot id.
     boot: str
     uuids: tuple[str, ...]
-    #: This and the next two only if the user publishes them.
+    #: This and the next only if the user publishes them.
     notebook: str | None = None
     #: When the last cell ended; 0 while one runs.
     last_cell: float | None = None
+    #: Whether the GPU memory is parked; None before it has been.
     parked: bool | None = None
 
 

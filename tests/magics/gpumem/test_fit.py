@@ -225,8 +225,8 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
     assert not k.value("torch.cuda.is_initialized()")
     # In each device's first cell, too, a context counts. Its size, 500 MiB, is not known before.
     first = (
-        "parts = []\ntry:\n    while True:\n        parts.append(torch.empty(2**26, dtype=torch.int8"
-        ", device='cuda:{}'))\nexcept torch.cuda.OutOfMemoryError:\n"
+        "parts = []\ntry:\n    while True:\n        parts.append(torch.empty(2**26, "
+        "dtype=torch.int8, device='cuda:{}'))\nexcept torch.cuda.OutOfMemoryError:\n"
         "    print(len(parts) * 64, torch.cuda.memory_reserved({}) >> 20, 'MiB')\ndel parts[:]\n"
         "torch.cuda.empty_cache()"
     )
