@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,14 @@ class ClaimError(GpuMagicError):
 
 
 class TooManyFilesError(ClaimError):
-    """Not all claims can be found among the files of the registry."""
+    """Not all claims can be found among the files of the registry.
+
+    ``wrong`` has the number of files that are no claims, by owner.
+    """
+
+    def __init__(self, path: str, wrong: Counter[int]) -> None:
+        who = "".join(f"; uid {uid} owns {n} that are no claims" for uid, n in wrong.most_common(1))
+        super().__init__(f"{path} has too many files of claims to read{who}")
 
 
 @dataclass(frozen=True)
