@@ -1,4 +1,4 @@
-"""File names on a magic's line, with the notebook's variables as IPython expands them.
+"""File names and values on a magic's line, with the notebook's variables as IPython expands them.
 
 IPython expands no line of ``%%cudatime`` and ``%%gpumem``, because code may follow the options.
 """
@@ -34,6 +34,11 @@ def expanded(shell: Any, text: str) -> str:
         hint = f"write {{{name}}}" if dollar else "this expression fails"
     literally = f"${left[0]}" if dollar else f"{{{left[0]}}}"
     raise SpecError(f"{_refusal(text, left)}; {hint}, or write {literally} for the characters")
+
+
+def expanded_values(shell: Any, words: list[str]) -> list[str]:
+    """Return words with ``$name`` and ``{name}`` replaced; what cannot be replaced stays."""
+    return [shell.var_expand(word, depth=_NO_FRAME) for word in words]
 
 
 def check_expanded(text: str) -> None:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from gpumagic.errors import SpecError
+from gpumagic.magics.file_names import expanded_values
 from gpumagic.magics.parsers import options_module
 from gpumagic.magics.parsing import MagicLine, Parser, help_hint, split
 
@@ -140,7 +141,10 @@ def run_verb(magics: Any, magic: str, verb: str, words: str, *, silent: bool) ->
         SpecError: an option or argument does not fit.
     """
     __tracebackhide__ = True
-    options = verb_parser(magic, verb).parse_words(split(words))
+    given = split(words)
+    if verb == "limit":
+        given = expanded_values(magics.shell, given)
+    options = verb_parser(magic, verb).parse_words(given)
     if magics.quiet:
         options.quiet = True
     return verb_module(magic, verb).run(verb, magics, options, silent)

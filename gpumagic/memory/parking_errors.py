@@ -61,9 +61,12 @@ def not_enough_memory(needed: dict[int, int], error: BaseException) -> DeviceErr
             for p in holders[:3]
         )
         lines.append(f"cuda:{ordinal} needs {bytes_(size)} and has {bytes_(free)} free{who}")
+    number, gpus = ("", "a free GPU")
+    if len(needed) > 1:
+        number, gpus = (f" {len(needed)}", f"{len(needed)} free GPUs")
     shown = " and ".join(lines) or text.reason(error)
     return NoRoomError(
         f"parked memory cannot come back: {shown}; everything stays parked, and %gpumem unpark "
         "--wait brings it back as soon as there is enough memory; del NAME needs less of it, and "
-        "%gpu auto --restart --keep all takes everything to a free GPU"
+        f"%gpu auto{number} --restart --keep all takes everything to {gpus}"
     )

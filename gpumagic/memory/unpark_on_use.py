@@ -9,8 +9,12 @@ modes do not handle (another thread, a storage's own methods) each storage has a
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 from gpumagic.cells import tracebacks
@@ -95,6 +99,7 @@ def _before_operation(arguments: Iterable[Any]) -> None:
     Raises:
         StillParkedError: there is no memory for it.
     """
+    __tracebackhide__ = True
     if not PARKING.active:
         return
     with plain_functions():
@@ -118,8 +123,13 @@ def _dispatch_mode() -> Any:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            __tracebackhide__ = True
             _before_operation((args, kwargs or {}))
-            return func(*args, **(kwargs or {}))
+            try:
+                return func(*args, **(kwargs or {}))
+            except BaseException as error:
+                _cut_first_frame(error)
+                raise
 
     return ParkedOperations()
 
@@ -129,17 +139,57 @@ def _function_mode() -> Any:
     accessing = {getattr(torch.Tensor, name) for name in _METHODS if hasattr(torch.Tensor, name)}
     accessing |= {getattr(torch.Tensor, name).__get__ for name in _PROPERTIES}
 
+    warning = {torch.Tensor.storage}
+
     class ParkedMethods(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Brings memory back before a parked tensor is printed or its memory is accessed."""
 
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            __tracebackhide__ = True
             if func in accessing:
                 _before_operation((args, kwargs or {}))
-            return func(*args, **(kwargs or {}))
+            try:
+                with _warnings_at_caller() if func in warning else nullcontext():
+                    return func(*args, **(kwargs or {}))
+            except BaseException as error:
+                _cut_first_frame(error)
+                raise
 
     return ParkedMethods()
+
+
+def _cut_first_frame(error: BaseException) -> None:
+    """Take the frame that called torch out of the traceback of torch's error.
+
+    Since Python 3.11 the ``raise`` that follows does not add it again.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+@contextmanager
+def _warnings_at_caller() -> Iterator[None]:
+    """Have torch's warnings name the line that calls torch, not the one that calls it here."""
+    __tracebackhide__ = True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    if not caught:
+        return
+    caller = next(frame for frame in tracebacks.stack(sys._getframe()) if not _is_between(frame))
+    where = (caller.f_code.co_filename, caller.f_lineno, caller.f_globals.get("__name__"))
+    registry = caller.f_globals.setdefault("__warningregistry__", {})
+    for each in caught:
+        warnings.warn_explicit(each.message, each.category, *where, registry)
+
+
+def _is_between(frame: FrameType) -> bool:
+    """Return whether a frame is of torch, of this module, or of the context manager here."""
+    name = frame.f_globals.get("__name__")
+    outermost = frame.f_back is None
+    return not outermost and str(name).partition(".")[0] in ("torch", "gpumagic", "contextlib")
 
 
 #: The modes of this process.

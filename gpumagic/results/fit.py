@@ -73,6 +73,9 @@ class Fit(Result):
         if self.largest is None:
             return f"{self.name} = {self.runs[0].value:,} does not fit: memory ran out."
         value = f"{self.name} = {self.largest:,}"
+        failed = min((run.value for run in self.runs if not run.fits), default=None)
+        if not self.exact and failed is not None:
+            return f"{value} fits, {failed:,} does not; a value between them may."
         if not self.exact:
             return f"{value} is the largest value that ran; a larger one may fit."
         if all(run.fits for run in self.runs):

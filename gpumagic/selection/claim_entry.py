@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,14 @@ class ClaimError(GpuMagicError):
 
 
 class TooManyFilesError(ClaimError):
-    """Not all claims can be found among the files of the registry."""
+    """Not all claims can be found among the files of the registry.
+
+    ``wrong`` has the number of files that are no claims, by owner.
+    """
+
+    def __init__(self, path: str, wrong: Counter[int]) -> None:
+        who = "".join(f"; uid {uid} owns {n} that are no claims" for uid, n in wrong.most_common(1))
+        super().__init__(f"{path} has too many files of claims to read{who}")
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,11 @@ class Entry:
     #: The machine's boot id.
     boot: str
     uuids: tuple[str, ...]
-    #: This and the next two only if the user publishes them.
+    #: This and the next only if the user publishes them.
     notebook: str | None = None
     #: When the last cell ended; 0 while one runs.
     last_cell: float | None = None
+    #: Whether the GPU memory is parked; None before it has been.
     parked: bool | None = None
 
 

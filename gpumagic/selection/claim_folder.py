@@ -8,10 +8,12 @@ followed; a process is looked up in ``/proc``.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -101,8 +103,6 @@ class Folder:
         flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(name, flags, 0o644, dir_fd=self.descriptor)
 
-    # --- reading ---
-
     def read(self) -> list[Found]:
         """Return the valid claims of running processes, this one's too.
 
@@ -110,36 +110,35 @@ class Folder:
             TooManyFilesError: there are too many files to find all claims.
         """
         self.__dict__.pop("_lock_owners", None)
-        claims = (self._read(name) for name, _ in self._files(PER_USER))
+        claims = map(self._read, self._files(PER_USER))
         return [claim for claim in claims if claim is not None]
 
-    def _files(self, most: int | None = None, uid: int | None = None) -> Iterator[tuple[str, int]]:
-        """Yield the names of the registry's files and their owners: ``most`` of each user.
+    def _files(self, most: float = math.inf, uid: int | None = None) -> Iterator[str]:
+        """Yield the names of the registry's files, at most ``most`` of each user.
 
-        Only of the user ``uid``, if that is given. A file belongs to the user in its name, or it is
-        no claim: one user's files, whatever their names, leave room for all claims of the others.
+        Of all users, or of ``uid``. A file is no claim if it belongs to another user than its name
+        says: one user's files, whatever their names, leave room for the claims of the others.
 
         Raises:
             TooManyFilesError: there are too many files to look at all.
         """
         limit = time.thread_time() + _SECONDS
-        wrong: dict[int, int] = {}
-        number: dict[str, int] = {}
+        wrong, number = Counter[int](), Counter[str]()
         with os.scandir(self.descriptor) as entries:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
                 if match is None or (uid is not None and match[1] != str(uid)):
                     continue
                 if time.thread_time() > limit:
-                    raise _too_many(self.path, wrong)
-                if most is not None and number.get(match[1], 0) >= most:
+                    raise TooManyFilesError(self.path, wrong)
+                if number[match[1]] >= most:
                     continue
                 owner = _uid_of(entry.name, self.descriptor)
                 if str(owner) == match[1]:
-                    number[match[1]] = number.get(match[1], 0) + 1
-                    yield entry.name, owner
+                    number[match[1]] += 1
+                    yield entry.name
                 else:
-                    wrong[owner] = wrong.get(owner, 0) + 1
+                    wrong[owner] += 1
 
     def _read(self, name: str) -> Found | None:
         """Return the claim in a file; None if it is not valid, or its process has ended."""
@@ -238,9 +237,7 @@ class Folder:
                 status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
                 if status.st_uid == self.me.uid and time.time() - status.st_ctime > _WRITING:
                     os.unlink(name, dir_fd=self.descriptor)
-        for name, _ in self._files(uid=self.me.uid):
-            if name == self.me.name:
-                continue
+        for name in {*self._files(uid=self.me.uid)} - {self.me.name}:
             if self._read(name) is not None:
                 left += 1
             elif not self._is_held(name):
@@ -357,13 +354,6 @@ def _check(path: str, status: os.stat_result, uid: int) -> None:
 
 def _not_written(path: str, error: OSError) -> ClaimError:
     return ClaimError(f"nothing can be written to {path} ({error.strerror})")
-
-
-def _too_many(path: str, wrong: dict[int, int]) -> TooManyFilesError:
-    """Return the error for a folder with more files than can be looked at."""
-    most = max(wrong, key=wrong.__getitem__, default=None)
-    who = "" if most is None else f"; uid {most} owns {wrong[most]} that are no claims"
-    return TooManyFilesError(f"{path} has too many files of claims to read{who}")
 
 
 def _uid_of(name: str, folder: int) -> int:

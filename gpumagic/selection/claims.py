@@ -3,8 +3,9 @@
 Claims only order the GPUs that fit: a claimed GPU is never refused, and NVML's data decides which
 fit. Where no claim can be made, a `ClaimError` has the reason, and the choice is made without.
 
-Published are pid, start time, pid namespace and the GPUs' UUIDs; the notebook's name, the time of
-its last cell and whether its memory is parked only if the user has requested it.
+Published are pid, start time, pid namespace, the GPUs' UUIDs and, once it has been, whether the
+memory is parked; the notebook's name and the time of its last cell only if the user has requested
+it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Registration:
         #: Published with the UUIDs; None for each that the user has not requested.
         self.notebook: str | None = None
         self.last_cell: float | None = None
+        #: None before anything was parked.
         self.parked: bool | None = None
 
     def publish(self, folder: Folder, uuids: tuple[str, ...]) -> None:
@@ -332,10 +334,10 @@ def publish_notebook(notebook: str | None, *, busy: bool) -> None:
 
 
 def set_parked(parked: bool) -> None:
-    """Publish whether the GPU memory is parked, where the notebook is published."""
-    held = STATE.registration
-    if isinstance(held, Registration) and held.notebook is not None:
-        held.parked = parked
+    """Publish with the claim, if there is one, whether the GPU memory is parked."""
+    held = registration()
+    held.parked = parked
+    if STATE.choice.claim:
         held.refresh()
 
 

@@ -37,6 +37,7 @@ def folder(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv(VARIABLE, str(shared_folder))
     monkeypatch.setattr(STATE, "choice", Choice())
     claims.registration().may_inherit = False
+    monkeypatch.setattr(claims.registration(), "parked", None)
     yield shared_folder
     monkeypatch.setenv(VARIABLE, str(shared_folder))
     claims.undo()
@@ -288,6 +289,10 @@ def test_what_is_published_is_no_more_than_is_said(folder: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     always = {"version", "pid", "start", "namespace", "boot", "uuids"}
     assert json.loads(path.read_bytes()).keys() == always
+    claims.set_parked(True)
+    assert json.loads(path.read_bytes()).keys() == always | {"parked"}
+    assert claims.all_claims()[0].parked, "also where the notebook is not published"
+    claims.registration().parked = None
     claims.publish_notebook("/home/ann/train.ipynb".rpartition("/")[2], busy=False)
     fields = json.loads(path.read_bytes())
     assert fields.keys() == always | {"notebook", "last_cell"}

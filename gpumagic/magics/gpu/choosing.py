@@ -68,6 +68,9 @@ def choose_for_kernel(
             if isinstance(failure, KeyboardInterrupt):
                 raise RestartError("interrupted; this kernel goes on as it was") from None
             raise
+    if options.restart and chosen.status in ("unchanged", "applied"):
+        note = "not restarted: the choice is in effect in this process, which keeps all variables"
+        chosen = replace(chosen, notes=(note, *chosen.notes))
     return cpu_threads.with_threads(chosen, spec, options.threads)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import IO, Any
 
 from gpumagic.cuda import context_failure, driver, torch_cuda
@@ -76,6 +77,9 @@ def write(
         if file in chosen.files
     }
     payload["uuids"] = driver.state().uuids or ()
+    with plain_functions():
+        devices = {tensor.device for tensor in chosen.tables.tensors}
+    payload["tensors_on"] = sorted(d.index for d in devices if d.type == "cuda")
     payload["session"] = session.capture(shell)
     payload["keeping"] = time.monotonic() - began
     return files
@@ -213,7 +217,7 @@ def restore(shell: Any, resumed: Resumed) -> list[str]:
     outputs = shell.user_ns["_oh"]
     existing = {str(number): each for number, each in enumerate(_existing(shell).values())}
     with _Progress(shell, quiet=payload["quiet"]) as shown:
-        devices = _Devices(payload["uuids"], shown)
+        devices = _Devices(payload["uuids"], payload["tensors_on"], shown)
         try:
             restored = variables.restore(
                 shell.user_ns,
@@ -300,10 +304,14 @@ def _restore_outputs(shell: Any, outputs: dict[int, Any], names: Sequence[str]) 
 
 
 class _Devices:
-    """The new ordinals of the old process's GPUs, and what was moved."""
+    """The new ordinals of the old process's GPUs, and what was moved.
 
-    def __init__(self, uuids: Sequence[str], shown: _Progress) -> None:
-        self._uuids, self._shown = uuids, shown
+    Each GPU that had tensors and is hidden now has one in its place, as far as there are visible
+    ones without tensors: what was on GPU 0 is on GPU 1 after ``%gpu 1 --restart --keep all``.
+    """
+
+    def __init__(self, uuids: Sequence[str], used: Sequence[int], shown: _Progress) -> None:
+        self._uuids, self._used, self._shown = uuids, used, shown
         self._moved: set[str] = set()
         self._refused: dict[str, int] = {}
         self._size = 0
@@ -323,13 +331,14 @@ class _Devices:
                 self._refused[target] = self._refused.get(target, 0) + storage.nbytes()
                 target = "cpu"
             else:
-                self._moved.add(f"{where} → {target}")
+                other = " (another GPU)" * (int(ordinal or 0) in self._replaced)
+                self._moved.add(f"{where} → {target}{other}")
                 return moved
         self._moved.add(f"{where} → cpu")
         return storage
 
     def now(self, ordinal: int | None) -> str:
-        """Return where the old ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if it is hidden."""
+        """Return where the old ``cuda:ordinal`` is: ``cuda:N``, or ``cpu`` if nothing is."""
         torch = torch_cuda.require()
         if not torch.cuda.is_available():
             return "cpu"
@@ -339,7 +348,20 @@ class _Devices:
             return "cpu"
         torch.cuda.init()
         visible, uuid = driver.state().uuids or (), self._uuids[ordinal]
-        return f"cuda:{visible.index(uuid)}" if uuid in visible else "cpu"
+        if uuid in visible:
+            return f"cuda:{visible.index(uuid)}"
+        place = self._replaced.get(ordinal)
+        return "cpu" if place is None else f"cuda:{place}"
+
+    @cached_property
+    def _replaced(self) -> dict[int, int]:
+        """The new ordinals of other GPUs, by the old one of the hidden GPU that each replaces."""
+        visible = driver.state().uuids or ()
+        used = [n for n in self._used if n < len(self._uuids)]
+        taken = {self._uuids[n] for n in used}
+        hidden = [n for n in used if self._uuids[n] not in visible]
+        others = [n for n, uuid in enumerate(visible) if uuid not in taken]
+        return dict(zip(hidden, others, strict=False))
 
     def notes(self, named: Mapping[str, Collection[int | None]]) -> list[str]:
         """Return notes on what was moved: tensors, devices of variables, and to the CPU instead."""

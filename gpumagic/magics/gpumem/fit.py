@@ -33,16 +33,13 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
 
     Raises:
         SpecError: the value of the variable makes no difference to the cell.
-        DeviceError: this process has no GPU memory to fit into.
+        DeviceError: the cell uses no GPU memory.
     """
     __tracebackhide__ = True
     _check_name(options.fit.name, cell)
-    if not torch_cuda.contexts():
-        raise DeviceError(
-            f"--fit: {torch_cuda_state()}: put something on the GPU first, for example the model"
-        )
     fit = options.fit
-    search = FitSearch(fit.low, fit.high, _available())
+    # The first run may be what makes the first context of the process.
+    search = FitSearch(fit.low, fit.high, _available() if torch_cuda.contexts() else None)
     namespace = magics.shell.user_ns
     absent = object()
     before = namespace.get(fit.name, absent)
@@ -54,8 +51,11 @@ def run(magics: Any, options: argparse.Namespace, cell: CompiledCell) -> Any:
             while (value := search.next()) is not None:
                 namespace[fit.name] = value
                 search.add(value, await _peak(cell, fit.name, value))
+                if not torch_cuda.contexts():
+                    raise DeviceError(f"--fit: the cell uses no GPU: {torch_cuda_state()}")
                 # Less where the first run has created what stays: an optimizer's state.
-                search.available = min(search.available or 1, _available())
+                available = _available()
+                search.available = min(search.available or available, available)
                 LIMIT.update()
             found = search.largest
         finally:
@@ -110,7 +110,6 @@ def _available() -> int:
 async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
     """Run the cell with a value; return its peak, or None if memory ran out. Leaves nothing."""
     __tracebackhide__ = True
-    torch: Any = torch_cuda.loaded()
     # In a copy of the namespace, so that what a run makes ends with it.
     namespace = {**cell.globals, name: value}
     separate = cell.locals is not cell.globals
@@ -120,7 +119,9 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
     failed = False
     try:
         await once.run(measurement)
-    except torch.cuda.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
         failed = True
         _forget(error)
     finally:
@@ -132,6 +133,11 @@ async def _peak(cell: CompiledCell, name: str, value: int) -> int | None:
     if failed or any(delta.ooms for delta in measurement.result.devices.values()):
         return None
     return max((delta.peak for delta in measurement.result.devices.values()), default=0)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    torch: Any = torch_cuda.loaded()  # the run may be what has imported it
+    return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
 
 
 def _forget(error: BaseException) -> None:

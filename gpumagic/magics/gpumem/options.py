@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpumagic.magics.argument_types import count, duration, size
 from gpumagic.magics.parsing import Parser, add_functions_option, add_result_options
@@ -52,8 +52,8 @@ GPU memory: what is in use now, and its change by a statement or a cell.
   %gpumem limit SIZE      torch's allocator bounded as if each GPU had so much (16GiB, 500MiB), the
                           CUDA context and libraries included: beyond it torch runs out of memory.
                           Alone it says what the limit is; off lifts it
-  %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, found in at
-                          most 12 runs
+  %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, or which two
+                          values it is between, found in at most 12 runs
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
@@ -110,8 +110,10 @@ def parser() -> Parser:
         "--fit",
         metavar="NAME=LOW:HIGH",
         type=value_range,
+        action=_Once,
         help="the largest value of this variable with which the cell fits into memory: run it with "
-        "a few, extrapolate, confirm; at most 12 runs (batch=1:4096)",
+        "a few, extrapolate, confirm; at most 12 runs, which may leave it between two values "
+        "(batch=1:4096)",
     )
     add_baseline(made, "a device's peak is that much higher")
     add_targets(made.add_argument_group("cluster (needs ipyparallel)"))
@@ -161,6 +163,21 @@ def verb_parser(verb: str) -> Parser:
         add("--wait", action="store_true", help="wait until there is enough memory")
     add_result_options(made)
     return made
+
+
+class _Once(argparse.Action):
+    """Stores the value of an option that may be given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise argparse.ArgumentError(self, "only one variable can be searched at a time")
+        setattr(namespace, self.dest, values)
 
 
 class Range(NamedTuple):

@@ -235,7 +235,8 @@ class ShellParking:
             self._refuse(f"parked memory cannot come back: {text.named(error)}")
         else:
             MODES.leave()
-            if not of(self._shell).magics.quiet:
+            # Nothing is to be said where all of it was deleted.
+            if result.storages and not of(self._shell).magics.quiet:
                 show(self._shell, result)
 
     def _refuse(self, reason: str) -> None:
@@ -272,7 +273,7 @@ class ShellParking:
 
 
 def _publish(parked: bool) -> None:
-    """Say in this process's claim, if it publishes its notebook, whether its memory is parked."""
+    """Say in this process's claim whether its memory is parked."""
     if "gpumagic.selection.claims" not in sys.modules:
         return
     from gpumagic.selection import claims

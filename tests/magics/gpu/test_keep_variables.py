@@ -357,6 +357,7 @@ def test_what_is_parked_is_kept_without_room_on_the_device(
     world.add_process(0, 4242, free - 2**20)
     failed = k.run("%gpumem unpark", raising=False)
     assert "everything stays parked" in failed.shown
+    assert "%gpu auto 2 --restart --keep all takes everything to 2 free GPUs" in failed.shown
     failed = k.run("%gpu off --restart --keep sparse host", raising=False)
     assert len(failed.shown.strip().splitlines()) == 1
     assert "parked memory cannot come back: cuda:0 needs 256 MiB" in failed.shown
@@ -369,6 +370,14 @@ def test_what_is_parked_is_kept_without_room_on_the_device(
     assert k.value("y.data_ptr() == x.data_ptr() and model.weight.tolist() == weight")
     assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
     assert "Parked" not in k.run("%gpumem").text
+    # To other GPUs, as far as there are visible ones without tensors.
+    k.run("%gpumem park -q")
+    shown = k.run("%gpu 3,2 --restart --keep all").text
+    assert "Tensors moved: cuda:1 → cuda:0 (another GPU)." in shown
+    k.run("w = torch.ones(2, device='cuda:1')")
+    shown = k.run("%gpu 2 --restart --keep x w").text
+    assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
+    assert k.value("(str(w.device), str(x.device), x.sum().item())") == ("cuda:0", "cpu", 499500)
 
 
 @needs_parking

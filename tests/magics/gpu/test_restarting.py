@@ -66,6 +66,12 @@ def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> No
     k.run("kept = 1")
     assert k.run("%gpu off --restart").text.startswith("applied")
     assert k.run("kept").value == "1"
+    k.run("%gpu reset -q")
+    k.run("import torch; x = torch.ones(3, device='cuda')")
+    shown = k.run("%gpu reset --restart --keep x").text
+    assert shown.startswith("unchanged")
+    assert "not restarted: the choice is in effect in this process, which keeps all" in shown
+    assert k.value("(kept, x.numel())") == (1, 3)
 
 
 def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:

@@ -124,6 +124,7 @@ def test_an_optimizers_first_step_is_repeated(run_cell: Run, ip: Any, torch: Any
         ("--fit batch=8:1", "runs backwards"),
         ("--fit 3=1:2", "is not a range"),
         ("--fit n=1:2 --lines", "leave --lines out"),
+        ("--fit n=1:2 --fit m=1:2", "only one variable can be searched at a time"),
     ],
 )
 def test_bad_ranges(run_cell: Run, torch: Any, options: str, says: str) -> None:
@@ -225,8 +226,8 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
     assert not k.value("torch.cuda.is_initialized()")
     # In each device's first cell, too, a context counts. Its size, 500 MiB, is not known before.
     first = (
-        "parts = []\ntry:\n    while True:\n        parts.append(torch.empty(2**26, dtype=torch.int8"
-        ", device='cuda:{}'))\nexcept torch.cuda.OutOfMemoryError:\n"
+        "parts = []\ntry:\n    while True:\n        parts.append(torch.empty(2**26, "
+        "dtype=torch.int8, device='cuda:{}'))\nexcept torch.cuda.OutOfMemoryError:\n"
         "    print(len(parts) * 64, torch.cuda.memory_reserved({}) >> 20, 'MiB')\ndel parts[:]\n"
         "torch.cuda.empty_cache()"
     )
@@ -241,6 +242,19 @@ def test_a_limit_from_before_cuda_is_initialised(kernel: Callable[..., Kernel]) 
     assert "out of memory" in k.run("new(1.99, 1)", raising=False).shown
     k.run("%gpumem limit off")
     k.run("new(4, 0); new(4, 1)")
+
+
+def test_the_first_run_may_be_the_first_use_of_a_gpu(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    none = k.run("%%gpumem --fit n=1:8\nx = [0] * n", raising=False)
+    assert none.shown == "UsageError: --fit: the cell uses no GPU: torch is not imported\n"
+    k.run("%gpumem limit 2GiB -q")
+    shown = k.run(
+        "%%gpumem --fit n=1:64 -v found\nimport torch\n"
+        "x = torch.empty(n, 2**26, dtype=torch.int8, device='cuda:1')"
+    ).shown
+    assert "n = 24 is the largest value that fits." in shown
+    assert k.value("(n, found.runs[0].peak, found.exact)") == (24, 2**26, True)
 
 
 def test_another_device_under_a_limit(run_cell: Run, ip: Any, torch: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,6 +152,40 @@ def test_within_the_cell_that_parks(cells: Callable[..., Any]) -> None:
     assert not parked()
     cells("%gpumem park -q\nr = uses()\n%gpumem park -q")
     assert parked()
+
+
+def test_errors_and_warnings_in_the_cell_that_parks_are_the_cells_own(
+    cells: Callable[..., Any],
+) -> None:
+    for use, error in {"x.view(7)": RuntimeError, "x.numpy()": TypeError}.items():
+        ran = cells(f"%gpumem park -q\n{use}", raising=False)
+        assert isinstance(ran.error, error)
+        if sys.version_info >= (3, 11) or error is RuntimeError:
+            assert "gpumagic/" not in ran.stdout
+        assert not parked()
+    cells("torch.storage._set_always_warn_typed_storage_removal(True)")
+    ran = cells(
+        "import sys, warnings\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    get_ipython().run_line_magic('gpumem', 'park -q')\n"
+        "    x.storage()\n"
+        "    here = sys._getframe().f_code.co_filename\n"
+        "torch.storage._set_always_warn_typed_storage_removal(False)\n"
+        "[(each.filename == here, each.lineno) for each in caught if 'Typed' in str(each.message)]"
+    )
+    assert ran.value == [(True, 5)]
+    assert not parked()
+
+
+def test_nothing_is_said_where_all_that_was_parked_is_deleted(cells: Callable[..., Any]) -> None:
+    cells("x_kept, x = x.cpu(), None; gc = __import__('gc').collect; gc()")
+    cells("only = torch.ones(9, device='cuda')")
+    cells("%gpumem park -q")
+    cells("del only")
+    assert cells("torch.randn(2).shape; None").text == ""
+    assert not parked()
+    cells("x = x_kept.cuda(); del x_kept, gc")
 
 
 def test_unpark(cells: Callable[..., Any]) -> None:
