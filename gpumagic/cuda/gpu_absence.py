@@ -13,6 +13,14 @@ from gpumagic.cuda import driver, torch_cuda
 NOT_IN_USE = "CUDA is not in use in this process"
 
 
+_NO_DRIVER, _NO_GPU = "there is no NVIDIA driver", "this machine has no GPU"
+
+
+def is_certain() -> bool:
+    """Return whether this machine has no GPU for torch, whatever is chosen or initialised."""
+    return reason() in (_NO_DRIVER, _NO_GPU)
+
+
 def reason() -> str:
     """Return why this process has no GPU to measure, as a clause. Initialises nothing."""
     torch = torch_cuda.loaded()
@@ -26,11 +34,11 @@ def reason() -> str:
     if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
         return f"no GPU is visible: CUDA_VISIBLE_DEVICES={hidden.strip()}"
     if not driver.installed():
-        return "there is no NVIDIA driver"
+        return _NO_DRIVER
     if driver.state().uuids == ():
         return "there is no GPU that CUDA can use"
     if _counted_by_nvml(torch) == 0:
-        return "this machine has no GPU"
+        return _NO_GPU
     return NOT_IN_USE
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpumagic.cuda import driver
 from gpumagic.errors import DeviceError
 from gpumagic.results import MigInstance, Process
 
@@ -28,11 +29,13 @@ _CLOCK_REASONS = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
+#: NVML's library is not found.
+_NOT_INSTALLED = 12
 #: The kernel module does not respond; CUDA cannot start then.
 NOT_LOADED = "the NVIDIA driver is not loaded, or a container was started without --gpus"
 _REASONS = {
     9: NOT_LOADED,
-    12: "NVML is not installed: there is no NVIDIA driver on this machine",
+    _NOT_INSTALLED: "NVML is not installed: there is no NVIDIA driver on this machine",
     18: "the NVIDIA driver was upgraded and its parts do not match: reboot, or reload the driver",
 }
 
@@ -269,6 +272,8 @@ class Session:
 
 
 def _reason(error: Any) -> str:
+    if error.value == _NOT_INSTALLED and driver.installed():
+        return "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing"
     known = _REASONS.get(error.value)
     return known or f"NVML reports: {error} (error {error.value})"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -87,8 +88,9 @@ class Extension:
         self.publishing: CellHook[None] | None = None
         #: The cluster that ``%gpu --cluster`` has named last; None for that of ``%px``.
         self.cluster: str | None = None
-        #: The result that was displayed last, by its identity, and the cell that displayed it.
-        self._displayed: tuple[int, int] | None = None
+        #: The result that was displayed last, and the cell that displayed it. Not by its id, which
+        #: a later result may have once this one is gone.
+        self._displayed: tuple[weakref.ref[Result], int] | None = None
         self._transformer: MagicCode | None = None
         self._replaced: dict[str, dict[str, Any]] = {}
         #: The matcher of IPython's completer; None before IPython 8.6.
@@ -98,11 +100,14 @@ class Extension:
 
     def note_displayed(self, result: Result) -> None:
         """Note that ``result`` was displayed: as this cell's value it is one line then."""
-        self._displayed = (id(result), self.shell.execution_count)
+        self._displayed = (weakref.ref(result), self.shell.execution_count)
 
     def was_displayed(self, result: Result) -> bool:
         """Return whether this cell has displayed ``result``."""
-        return self._displayed == (id(result), self.shell.execution_count)
+        if self._displayed is None:
+            return False
+        displayed, cell = self._displayed
+        return displayed() is result and cell == self.shell.execution_count
 
     def format_result(self, result: Result, include: Any = None, exclude: Any = None) -> Any:
         """Return a result's MIME bundle for IPython: one line if its cell has displayed it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,6 +111,7 @@ def write_picture(picture: Any, path: Path) -> None:
 
 def warn(message: str) -> None:
     """Warn in a line that is shown every time: without a registry in the user's namespace."""
+    message = terminal.folded(message, sys.stderr, len(f"%gpu:1: {GpuMagicWarning.__name__}: "))
     warnings.warn_explicit(message, GpuMagicWarning, filename="%gpu", lineno=1, registry=None)
 
 

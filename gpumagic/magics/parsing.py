@@ -41,6 +41,13 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SpecError(message or f"{self.prog}: stopped")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is none of the ``choices``, without argparse's internal names."""
+        if action.option_strings or action.choices is None or value in action.choices:
+            super()._check_value(action, value)
+            return
+        self.error(f"write {' or '.join(map(str, action.choices))}, or nothing, not {value!r}")
+
     def format_help(self) -> str:
         return formatted(self)
 

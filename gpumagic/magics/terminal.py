@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block
@@ -72,6 +72,18 @@ def mime_bundle(shell: Any, result: Result) -> dict[str, str]:
 
     blocks = result._blocks()
     return {"text/plain": printable(drawn(shell, blocks)), "text/html": html.render(blocks)}
+
+
+def folded(text: str, stream: TextIO, begun: int) -> str:
+    """Return a text in lines that fit into the terminal of a stream, if that is one.
+
+    ``begun``: the columns that the first line has already.
+    """
+    if not stream.isatty():
+        return text
+    from gpumagic.render.text import columns, fold
+
+    return "\n".join(fold("_" * begun + text, columns()))[begun:]
 
 
 def write(text: str) -> None:

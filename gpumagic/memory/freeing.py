@@ -86,7 +86,12 @@ def _check(notebook: NotebookReferences, names: Sequence[str]) -> None:
     modules = {id(module) for module in list(sys.modules.values())}
     for name in names:
         if name not in notebook.namespace:
-            near = difflib.get_close_matches(name, list(notebook.namespace), n=1)
+            users = [
+                each
+                for each, value in notebook.namespace.items()
+                if not notebook.is_notebooks(each, value)
+            ]
+            near = difflib.get_close_matches(name, users, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise SpecError(f"%gpumem free: there is no variable {name!r}{hint}")
         value = notebook.namespace[name]

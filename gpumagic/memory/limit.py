@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gpumagic.cuda import memory_fraction, torch_cuda
+from gpumagic.cuda import gpu_absence, memory_fraction, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report, outside_allocator
 from gpumagic.render.units import bytes_
@@ -54,10 +54,12 @@ class MemoryLimit:
         Before torch 2.10 a device that is not in use is bounded by an `update` once it is.
 
         Raises:
-            DeviceError: torch cannot bound its allocator, or a limit is smaller than what this
-                process holds outside of it.
+            DeviceError: there is no GPU, torch cannot bound its allocator, or a limit is smaller
+                than what this process holds outside of it.
         """
         torch_cuda.require()
+        if gpu_absence.is_certain():
+            raise DeviceError(f"no limit was set: {gpu_absence.reason()}")
         self._check(size)
         before, self.size = self.size, size
         if torch_cuda.initialized():

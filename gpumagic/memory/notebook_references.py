@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"_\d+")
 _INPUT = re.compile(r"_i{1,3}|_i\d+")
 #: Where pdb keeps ``$_frame`` and the like, and those that it sets itself.
 _CONVENIENCE, _PDBS = "__pdb_convenience_variables", ("_frame", "_exception", "_retval")
-_OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython"}
+_OWN = {"_ih", "_oh", "_dh", "In", "Out", "exit", "quit", "get_ipython", "open"}
 
 #: The kinds of places.
 OUTPUT, LOCAL, EXCEPTION = "output", "failed function", "exception"

@@ -134,8 +134,12 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
     divided = device is not None and bool(device.mig)
     device = device and device.as_seen()
     free, total = (device.memory_free, device.memory_total) if device else (None, None)
+    used = device.memory_used if device else None
+    # NVML counts the driver's own memory in neither; the runtime's total is without it.
+    own = None if free is None or total is None or used is None else total - free - used
     if context and (divided or free is None or total is None):
         free, total = _runtime_memory(ordinal)
+        own = None
     return DeviceMemory(
         allocated=held.allocated,
         reserved=held.reserved,
@@ -150,6 +154,7 @@ def _memory(ordinal: int, device: Device | None, held: _Held | None) -> DeviceMe
         fragmented=held.fragmented,
         graph_pools=held.graph_pools,
         mem_pools=held.mem_pools,
+        driver_reserved=own,
     )
 
 

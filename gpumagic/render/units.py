@@ -9,6 +9,8 @@ from gpumagic.render.blocks import DASH
 
 #: As wide as a plus sign, and no line break is inserted after it.
 MINUS = "\N{MINUS SIGN}"
+#: What is less is rounded to 0.
+_LEAST_SECONDS = 5e-12
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -40,7 +42,7 @@ def seconds(value: float | None) -> str:
         return DASH
     if value < 0:
         return MINUS + seconds(-value)
-    if value == 0:
+    if value < _LEAST_SECONDS:
         return "0 s"
     if value >= 60:
         whole = round(value)

@@ -120,7 +120,7 @@ class Comparison(Result):
     def plot(self) -> Plot:
         """Return a picture: a row a timing, its repeats as dots, its quartiles as a bar.
 
-        Repeats far above the others are counted at the right edge, not drawn.
+        Repeats far above the others are counted below the name, not drawn.
 
         Raises:
             DependencyError: matplotlib is not installed.
@@ -132,6 +132,7 @@ class Comparison(Result):
         scale, unit = time_unit(samples)
         axes = plot.figure.subplots()
         highest = max(map(without_outliers, samples)) / scale
+        names: list[str] = []
         for row, (entry, sample) in enumerate(zip(self, samples, strict=True)):
             by_verdict = {"faster": colors.GOOD, "slower": colors.BAD}
             baseline = colors.SERIES[0]
@@ -150,11 +151,10 @@ class Comparison(Result):
             ]
             drawn = [(v, y) for v, y in zip(values, heights, strict=True) if v <= highest]
             axes.plot(*zip(*drawn, strict=True), ".", color=color, ms=4)
+            # matplotlib parses text between dollar signs as a formula.
+            names.append(harmless(entry.name).replace("$", r"\$"))
             if beyond := len(values) - len(drawn):
-                text = f"{plural(beyond, 'repeat')} above, up to {seconds(sample.worst)} →"
-                axes.text(highest * 1.05, row, text, ha="right", va="center")
-        # matplotlib parses text between dollar signs as a formula.
-        names = [harmless(entry.name).replace("$", r"\$") for entry in self]
+                names[-1] += f"\n{plural(beyond, 'repeat')} beyond,\nup to {seconds(sample.worst)}"
         axes.set_yticks(range(len(samples)), names)
         axes.invert_yaxis()
         axes.set_xlim(0, highest * 1.05 or None)

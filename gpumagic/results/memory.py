@@ -59,6 +59,8 @@ class DeviceMemory:
     #: that graphs share (`torch.cuda.graph_pool_handle`), which torch does not distinguish.
     graph_pools: int | None = None
     mem_pools: int | None = None
+    #: Reserved by the driver for itself: of ``total``, neither free nor in use.
+    driver_reserved: int | None = None
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _table(result: MemoryReport) -> list[Block]:
 def _uses(memory: DeviceMemory) -> Mapping[Use, float] | None:
     return use_of(
         memory.total,
-        memory.free,
+        None if memory.free is None else memory.free + (memory.driver_reserved or 0),
         allocated=memory.allocated,
         reserved=memory.reserved,
         outside=memory.outside,

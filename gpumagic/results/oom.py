@@ -109,7 +109,7 @@ class OutOfMemory(Result):
         if self.is_too_large:
             size = bytes_(self.total)
             text = f"No memory that is freed helps: {size} is all there is. Ask for less."
-            return [*blocks, Line.of(text, "strong"), *dim_lines(self.notes)]
+            return [*blocks, Line.of(text, "strong")]  # the notes are on the holders
         if self.holders or not self.complete:
             blocks.append(_holders(self))
         blocks += [_remedy(number, remedy) for number, remedy in enumerate(self.remedies, 1)]

@@ -155,12 +155,12 @@ class CudaTiming(StorableResult):
         beyond = plots.draw_runs(timeline, spread, series, (lowest, highest))
         margin = 0.08 * (highest - lowest) or 0.1 * highest or 1.0
         timeline.set_ylim(max(lowest - margin, 0), highest + margin)
+        title = "runs"
         if beyond:
             worst = seconds(max(sample.worst for sample in rows.values()))
-            text = f"{plural(beyond, 'repeat')} above, up to {worst}"
-            timeline.annotate(text, (1.0, 1.0), xycoords="axes fraction", ha="right", va="top")
+            title += f"; {plural(beyond, 'repeat')} above, up to {worst}"
         bound = ", at most" if self.gpu_at_most else ""
-        timeline.set(xlabel="repeat", ylabel=f"{name} time per loop{bound} ({unit})", title="runs")
+        timeline.set(xlabel="repeat", ylabel=f"{name} time per loop{bound} ({unit})", title=title)
         spread.set(xlabel="repeats", title="distribution; the line is the median")
         if len(rows) > 1:
             timeline.legend(frameon=False)

@@ -252,10 +252,12 @@ class WatchHistory(Result):
 
 
 def ordinal_cell(device: WatchedDevice) -> Cell:
-    """Return a device's CUDA ordinal, or that it is hidden."""
+    """Return a device's CUDA ordinal, or that it is hidden; ``cuda:?`` where that is to come."""
     if device.ordinal is not None:
         return Cell(f"cuda:{device.ordinal}", "good")
-    return Cell("hidden" if device.visible is False else DASH, "dim")
+    if device.visible is False:
+        return Cell("hidden", "dim")
+    return Cell("cuda:?" if device.visible else DASH, "dim")
 
 
 def _title(device: WatchedDevice) -> str:

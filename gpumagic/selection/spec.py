@@ -18,6 +18,7 @@ from gpumagic.cuda.visible_devices import MASK, ORDER
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.results import Device
 from gpumagic.results.selection import too_full_text
+from gpumagic.system.text import harmless, listed
 
 _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
     "off": "off",
@@ -29,6 +30,8 @@ _WORDS: Mapping[str, Literal["off", "on", "reset"]] = {
 }
 #: The highest index that a range is expanded to.
 _LAST_INDEX = 1023
+#: The GPUs that a message lists by UUID, and the characters of a UUID that name one.
+_LISTED, _UUID = 8, 12
 #: The most digits of a number; Python converts no more than 4300.
 _DIGITS = 18
 _NUMBER = re.compile(r"\d+")
@@ -65,7 +68,7 @@ def parse(text: str) -> Spec:
         item = raw.strip()
         for value in _item(item, text):
             if value in items:
-                raise SpecError(f"{_named(value)} is named twice in {text!r}; name it once")
+                raise SpecError(f"{_named(value)} is named twice in {_quoted(text)}; name it once")
             items[value] = None
     return Spec(text, "devices", tuple(items))
 
@@ -107,7 +110,9 @@ def _item(item: str, text: str) -> Sequence[int | str]:
     if item == "-1":
         raise SpecError("-1 is no GPU; to hide all GPUs write: off")
     if not item:
-        raise SpecError(f"an empty place between commas in {text!r}; write, for example, 0,2")
+        raise SpecError(
+            f"an empty place between commas in {_quoted(text)}; write, for example, 0,2"
+        )
     if re.fullmatch(r"-\d+|\d+-", item):
         number = item.strip("-")
         raise SpecError(
@@ -140,7 +145,7 @@ def resolve(spec: Spec, devices: Sequence[Device]) -> tuple[str, ...]:
     for item in spec.items:
         uuid = _by_index(item, devices) if isinstance(item, int) else _by_uuid(item, devices)
         if uuid in chosen:
-            raise SpecError(f"{_named(item)} is named twice in {spec.text!r}; name it once")
+            raise SpecError(f"{_named(item)} is named twice in {_quoted(spec.text)}; name it once")
         if uuid in lost:
             device = lost[uuid]
             raise DeviceError(f"GPU {device.index} cannot be chosen: {device.error}; leave it out")
@@ -173,7 +178,7 @@ def _by_uuid(prefix: str, devices: Sequence[Device]) -> str:
     if not found:
         raise SpecError(f"no UUID begins with {prefix!r}; {_existing(devices, uuids=True)}")
     if len(found) > 1 and wanted not in (uuid.lower() for uuid in found):
-        matches = ", ".join(f"{known[uuid]} ({uuid})" for uuid in found)
+        matches = listed([f"{known[uuid]} ({uuid})" for uuid in found], _LISTED)
         raise SpecError(f"{prefix!r} is ambiguous; it begins {matches}: write more of it")
     return min(found, key=len)
 
@@ -191,6 +196,10 @@ def uuid_of(device: Device) -> str:
     return device.uuid
 
 
+def _quoted(text: str) -> str:
+    return repr(harmless(text, 40))
+
+
 def _named(item: int | str) -> str:
     return f"GPU {item}" if isinstance(item, int) else str(item)
 
@@ -199,8 +208,8 @@ def _existing(devices: Sequence[Device], *, uuids: bool = False) -> str:
     if not devices:
         return "this machine has no GPU"
     if uuids:
-        listed = ", ".join(f"{d.index}: {d.uuid or 'no UUID'}" for d in devices)
-        return f"the GPUs are {listed}"
+        short = [f"{d.index}: {(d.uuid or 'no UUID')[:_UUID]}" for d in devices]
+        return f"the GPUs are {listed(short, _LISTED)}"
     indexes = sorted({device.index for device in devices})
     if len(indexes) == 1:
         return f"this machine has only GPU {indexes[0]}"

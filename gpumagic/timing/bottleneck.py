@@ -55,7 +55,7 @@ def judge(
         share = queued / as_run
         if share > _IMPOSSIBLE:
             share, which = queued * loops / statistics.median(gpu), "median"
-        part = f"{share * 100:.0f} %"
+        part = _percent(share)
         evidence = f"with launch cost hidden, the GPU takes {part} of its {which} time as run"
         if share < _HOST_BOUND:
             return "host", evidence
@@ -63,6 +63,11 @@ def judge(
     if sampling.upper_bounds:
         share = min(sampling.upper_bounds) / as_run
         if share <= _SURELY_HOST_BOUND:
-            evidence = f"the GPU needs {share * 100:.0f} % of its best time as run, or less"
+            evidence = f"the GPU needs {_percent(share)} of its best time as run, or less"
             return "host", evidence
     return None, None
+
+
+def _percent(share: float) -> str:
+    """Return a share that is not 0 as a percentage: what is rounded to 0 is ``< 1 %``."""
+    return f"{share * 100:.0f} %" if share >= 0.005 else "< 1 %"

@@ -49,3 +49,5 @@ def test_the_reason(monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any], re
     if process["mask"] is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", process["mask"])
     assert gpu_absence.reason() == reason
+    certain = {"there is no NVIDIA driver", "this machine has no GPU"}
+    assert gpu_absence.is_certain() == (reason in certain)

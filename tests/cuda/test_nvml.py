@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import nvml
+from gpumagic.cuda import driver, nvml
 from gpumagic.errors import DeviceError
 
 GIB = 2**30
@@ -73,7 +73,7 @@ def test_why_a_clock_is_reduced(virtual_gpu: Any, bits: int, reasons: tuple[str,
     ("code", "expected"),
     [
         (9, nvml.NOT_LOADED),
-        (12, "NVML is not installed: there is no NVIDIA driver on this machine"),
+        (12, "NVML is not installed, though the CUDA driver is: libnvidia-ml.so.1 is missing"),
         (15, "NVML reports: "),
         (999, "NVML reports: Unknown Error (error 999)"),
     ],
@@ -84,3 +84,12 @@ def test_why_nvml_does_not_start(virtual_gpu: Any, code: int, expected: str) -> 
         nvml.session()
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
+
+
+def test_why_nvml_does_not_start_without_a_driver(
+    virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    virtual_gpu.fault("nvmlInitWithFlags", 12)
+    monkeypatch.setattr(driver, "installed", lambda: False)
+    with pytest.raises(DeviceError, match="NVML is not installed: there is no NVIDIA driver"):
+        nvml.session()

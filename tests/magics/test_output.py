@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from IPython.utils.capture import capture_output
 
+from gpumagic.errors import GpuMagicWarning
 from gpumagic.magics import failures
 from gpumagic.magics.extension import of
-from gpumagic.magics.output import LiveDisplay, hand_over, say, show, show_picture
+from gpumagic.magics.output import LiveDisplay, hand_over, say, show, show_picture, warn
 from gpumagic.results import Explanation, OutOfMemory, Selection
 from tests.results.examples import EXAMPLES
 
@@ -60,6 +61,13 @@ def test_what_its_cell_has_shown_is_one_line(ip: Any) -> None:
     assert displayed(other) == other._repr_mimebundle_()
     ip.execution_count += 1  # in a later cell
     assert displayed(RESULT) == RESULT._repr_mimebundle_()
+
+
+def test_a_result_that_is_gone_was_not_another_one(ip: Any) -> None:
+    """Which may have its id."""
+    with capture_output():
+        show(ip, Explanation("gone at once"))
+    assert not any(of(ip).was_displayed(Explanation("another")) for _ in range(1000))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +203,7 @@ def test_no_terminal_breaks_words(
             live.keep()
         print(of(ip).format_result(Explanation(SENTENCE))["text/plain"])
     lines = screen.getvalue().splitlines()
-    assert all(len(line) <= 40 for line in lines)
+    assert [line for line in lines if len(line) > 40] == []
     assert " ".join(screen.getvalue().split()).count(SENTENCE) == 6
 
 
@@ -266,6 +274,16 @@ def test_in_a_terminal_the_last_content_can_stay(ip: Any) -> None:
         live.text("one")
         live.keep()
     assert screen.getvalue() == "one\n"
+
+
+def test_a_warning_in_a_terminal_breaks_no_words(ip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.warns(GpuMagicWarning) as caught:
+        warn(SENTENCE)
+    shown = f"%gpu:1: GpuMagicWarning: {caught[0].message}".splitlines()
+    assert [len(line) <= 60 for line in shown] == [True, True]
+    assert " ".join(str(caught[0].message).split()) == SENTENCE
 
 
 def test_quiet(ip: Any) -> None:

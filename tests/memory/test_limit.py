@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import LIMIT
 
@@ -34,6 +34,13 @@ def fits(torch: Any, size: int, device: int = 0) -> bool:
     finally:
         torch.cuda.empty_cache()
     return True
+
+
+def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_absence, "reason", lambda: "there is no NVIDIA driver")
+    with pytest.raises(DeviceError, match="no limit was set: there is no NVIDIA driver"):
+        LIMIT.set(GIB)
+    assert LIMIT.size is None
 
 
 def test_context_and_libraries_count(torch: Any) -> None:

@@ -103,6 +103,12 @@ def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gp
     del kept
 
 
+def test_the_drivers_own_memory(virtual_gpu: Any) -> None:
+    report = memory_report()
+    assert report.devices[0].driver_reserved == GPU().reserved
+    assert "not known by what" not in str(report)
+
+
 def test_a_remainder_below_zero_is_unknown() -> None:
     """NVML is read before the allocator, and may not include the last segment."""
     assert report._outside(3 * MIB, 2 * MIB, True) == MIB

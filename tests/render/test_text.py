@@ -145,12 +145,13 @@ MEMORY = Grid(
     ("width", "first"),
     [
         (59, "cuda:0  ████     30.0 GiB          1.00 GiB  y = model(x)"),
-        (56, "cuda:0  ██▌   30.0 GiB          1.00 GiB  y = model(x)"),
-        (53, "cuda:0  30.0 GiB             1.00 GiB  y = model(x)"),
-        (44, "cuda:0  30.0 GiB     1.00 GiB  y = model(x)"),
-        (40, "cuda:0  30.0 GiB  1.00 GiB  y = model(x)"),
+        (56, "cuda:0  ███▌    30.0 GiB          1.00 GiB  y = model(x)"),
+        (53, "cuda:0  ██   30.0 GiB          1.00 GiB  y = model(x)"),
+        (50, "cuda:0  30.0 GiB            1.00 GiB  y = model(x)"),
+        (44, "cuda:0  30.0 GiB      1.00 GiB  y = model(x)"),
+        (40, "cuda:0  30.0 GiB     1.00 GiB  y = mode…"),
         (34, "cuda:0  30.0 GiB  1.00 GiB  y = m…"),
-        (30, "cuda:0  30.0 GiB  1.00 GiB  y…"),
+        (30, "cuda:0  30.0 GiB   1.00 GiB  …"),
     ],
 )
 def test_figures_outrank_bars_headers_and_texts(width: int, first: str) -> None:

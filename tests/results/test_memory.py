@@ -106,6 +106,14 @@ def test_little_free_memory_is_coloured() -> None:
     assert "currentColor" not in html(50 * GIB)
 
 
+def test_what_the_driver_reserves_is_not_in_use() -> None:
+    row = DeviceMemory(free=15 * GIB, total=16 * GIB)
+    assert "?" in as_text(MemoryReport({0: row}))
+    shown = as_text(MemoryReport({0: replace(row, driver_reserved=GIB)}))
+    assert "?" not in shown
+    assert "15.0 GiB / 16.0 GiB" in shown
+
+
 def test_no_report() -> None:
     shown = as_text(MemoryReport(error="this machine has no GPU"))
     assert shown == "No GPU memory to show: this machine has no GPU"

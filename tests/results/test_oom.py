@@ -107,7 +107,8 @@ def test_what_is_missing_is_stated() -> None:
 
 
 def test_for_what_is_larger_than_the_device_that_alone_is_the_advice() -> None:
-    large = replace(OOM, requested=100 * GIB, fragmented=None, notes=())
+    notes = ("there was no time to visit all objects",)
+    large = replace(OOM, requested=100 * GIB, fragmented=None, notes=notes)
     lines = str(large).splitlines()
     assert lines[-1] == "No memory that is freed helps: 80.0 GiB is all there is. Ask for less."
     assert not any("gpumem free" in line or "Held by" in line for line in lines)

@@ -188,6 +188,14 @@ def test_the_unit_of_a_picture() -> None:
     assert time_unit([Sample((0.0,))]) == (1e-9, "ns")
 
 
+def test_outliers_are_counted_in_the_title_of_a_picture() -> None:
+    pytest.importorskip("matplotlib")
+    far = replace(REPEATED, gpu=Sample((*[0.005] * 18, 0.9, 0.8)))
+    timeline, _ = far.plot().figure.axes
+    assert timeline.get_title() == "runs; 2 repeats above, up to 900 ms"
+    assert not timeline.texts
+
+
 def test_the_picture() -> None:
     pytest.importorskip("matplotlib")
     timeline, spread = REPEATED.plot().figure.axes

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from gpumagic.results import DeviceSample, UtilizationSample, WatchPanel
+from gpumagic.render.blocks import DASH
+from gpumagic.results import Device, DeviceSample, DeviceTable, UtilizationSample, WatchPanel
 from gpumagic.results.base import as_html, as_text
-from gpumagic.results.watch import WatchedDevice
+from gpumagic.results.watch import WatchedDevice, ordinal_cell
 
 GIB = 2**30
 NOW = time.mktime((2026, 1, 2, 3, 4, 5, 0, 0, -1))
@@ -114,3 +115,15 @@ def test_no_device() -> None:
     assert as_text(WatchPanel((), (), 1.0), 200).startswith(
         "● live while the kernel runs · no sample yet"
     )
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown"), [(True, "cuda:?"), (False, "hidden"), (None, DASH)], ids=str
+)
+def test_an_ordinal_that_is_not_known_is_shown_as_in_the_table(
+    visible: bool | None, shown: str
+) -> None:
+    device = Device(0, visible=visible)
+    watched = WatchedDevice.of(device)
+    assert ordinal_cell(watched).text == shown
+    assert shown in str(DeviceTable((device,)))

@@ -60,6 +60,7 @@ def test_devices(text: str, uuids: list[str]) -> None:
         ("0,9", "there is no GPU 9"),
         ("2-4", "there is no GPU 4"),
         ("0,0", "GPU 0 is named twice"),
+        ("0," * 300 + "0", "GPU 0 is named twice in '0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0…'"),
         ("0-2,1", "GPU 1 is named twice"),
         ("0,GPU-aa11", "GPU-aa11 is named twice"),
         ("1-", "'1-' is not a range; write, for example, 1-2"),
@@ -208,3 +209,15 @@ def test_too_little_free_memory_everywhere_is_one_statement() -> None:
         DeviceError, match=r"^no GPU has 200 GiB free; the most is 79.0 GiB on GPU 1$"
     ):
         pick(found, 1, Wants(min_free=200 * gib))
+
+
+def test_many_gpus_are_not_all_listed() -> None:
+    many = [Device(index, uuid=f"GPU-{index:08x}-{'0' * 27}") for index in range(16)]
+    with pytest.raises(SpecError) as caught:
+        resolve(parse("GPU-zz"), many)
+    assert str(caught.value).startswith(
+        "no UUID begins with 'GPU-zz'; the GPUs are 0: GPU-00000000"
+    )
+    assert str(caught.value).endswith("7: GPU-00000007 and 8 more")
+    with pytest.raises(SpecError, match="and 8 more: write more of it"):
+        resolve(parse("GPU-0"), many)

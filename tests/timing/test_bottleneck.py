@@ -44,6 +44,16 @@ def test_a_run_shorter_than_the_gpu_needs_does_not_decide() -> None:
     assert evidence == "with launch cost hidden, the GPU takes 52 % of its median time as run"
 
 
+@pytest.mark.parametrize(
+    ("sample", "part"), [(0.5, "50 %"), (0.006, "1 %"), (0.0049, "< 1 %"), (0.0151, "2 %")]
+)
+def test_a_small_share_is_not_nothing(sample: float, part: str) -> None:
+    sampling = QueuedSampling(0, 0.1, 0.1, 1)
+    sampling.samples = [sample] * 5
+    _, evidence = judge([1.0] * 5, [1.0] * 5, 1, sampling)
+    assert evidence == f"with launch cost hidden, the GPU takes {part} of its best time as run"
+
+
 def test_the_number_of_known_cells() -> None:
     assert len(cells.HOST_BOUND) == len(cells.GPU_BOUND) == 10
 

@@ -47,6 +47,9 @@ def run(
         raise SpecError(f"%gpu cluster: one profile or connection file, not {len(words)}")
     if verb == "pin" and words:
         raise SpecError(f"%gpu pin gives each engine GPUs by its rank; it takes no {words[0]!r}")
+    if verb == "dist" and words not in ([], ["init"], ["down"]):
+        shown = harmless(" ".join(words), 60)
+        raise SpecError(f"%gpu dist {shown}: write %gpu dist init, or %gpu dist down")
     check(verb.lower(), options, given)
     cluster = current(magics, words[0] if verb == "cluster" and words else None)
     engines = cluster.targets(options.targets)
@@ -114,8 +117,6 @@ def _repeated(given: Mapping[str, Any]) -> Iterator[str]:
 def _dist(
     cluster: Cluster, engines: Sequence[int], words: Sequence[str], backend: str, **limit: float
 ) -> ProcessGroup:
-    if len(words) > 1 or (words and words[0] not in ("init", "down")):
-        raise SpecError(f"%gpu dist {' '.join(words)}: write %gpu dist init, or %gpu dist down")
     if not words:
         return process_group.group(cluster, engines, **limit)
     if words[0] == "init":

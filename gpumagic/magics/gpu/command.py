@@ -45,6 +45,7 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         wants = choosing.wants(options, magics, text)
         return cluster.run(magics, options, given, wants, silent=silent)
     cluster_options.check_unused(given)
+    gpu_options.check_verb(options.spec)
     verb = _verb(options.spec)
     if cell is not None and verb is not None:
         raise SpecError("%%gpu needs a choice of GPUs for the cell; for example: %%gpu off")

@@ -14,6 +14,7 @@ from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import count, duration_or_zero, percentage, size
 from gpumagic.magics.gpu import cluster_options
 from gpumagic.magics.parsing import Parser, add_result_options
+from gpumagic.system.text import harmless
 
 #: The lines that are no choice of GPUs; and the verbs that words of any kind may follow.
 VERBS = frozenset({"", "ps", "watch", "watch off", "doctor"})
@@ -93,6 +94,20 @@ def parser() -> Parser:
 def is_verb(words: Sequence[str]) -> bool:
     """Return whether the words are a verb, and no choice of GPUs."""
     return " ".join(words) in VERBS or words[0] in VERBS_WITH_WORDS
+
+
+def check_verb(words: Sequence[str]) -> None:
+    """Refuse what follows a verb that takes nothing, or something else.
+
+    Raises:
+        SpecError: the words begin with a verb, and are none.
+    """
+    if not words or words[0] not in VERBS or is_verb(words):
+        return
+    verb, rest = words[0], " ".join(words[1:])
+    follow = [each.removeprefix(f"{verb} ") for each in VERBS if each.startswith(f"{verb} ")]
+    takes = f"only {' or '.join(follow)}" if follow else "nothing more"
+    raise SpecError(f"%gpu {verb} takes {takes}: leave {harmless(rest, 60)!r} out")
 
 
 def _add_options(parser: Parser) -> None:

@@ -76,6 +76,8 @@ def _check(line: MagicLine, cell: str | None) -> None:
             raise SpecError("%gpumem --cluster needs a statement; %gpu cluster shows the devices")
         if is_stored or options.fit is not None:
             raise SpecError("--save, --against and --fit need a statement or a cell")
+        if options.lines or options.functions:
+            raise SpecError("--lines needs a statement or a cell: %gpumem --lines y = f(x)")
     if cell is not None and statement:
         raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
     if options.targets is not None and not options.cluster:

@@ -83,6 +83,21 @@ def test_a_verb_is_no_choice_for_a_cell(run_cell: Callable[..., Any], verb: str)
     assert "%%gpu needs a choice of GPUs for the cell" in str(ran.error)
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("doctor x", "%gpu doctor takes nothing more: leave 'x' out"),
+        ("ps 0,1", "%gpu ps takes nothing more: leave '0,1' out"),
+        ("watch 0", "%gpu watch takes only off: leave '0' out"),
+        ("dist foo", "%gpu dist foo: write %gpu dist init, or %gpu dist down"),
+        ("watch off now", "%gpu watch takes only off: leave 'off now' out"),
+    ],
+)
+def test_what_no_verb_takes(run_cell: Callable[..., Any], line: str, says: str) -> None:
+    ran = run_cell(f"%gpu {line}", raising=False)
+    assert str(ran.error) == says
+
+
 def test_the_options_know_every_verb() -> None:
     assert command._VERBS.keys() == options.VERBS
     for word in options.VERBS_WITH_WORDS:

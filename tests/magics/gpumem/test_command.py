@@ -272,3 +272,9 @@ def test_a_failed_statement_that_changed_nothing_is_not_reported(
     ran = run_cell("%gpumem nosuch", raising=False)
     assert "no change" not in ran.text
     assert "no change" in run_cell("%gpumem None").text
+
+
+@pytest.mark.parametrize("options", ["--lines", "--lines -q", "--lines -f f", "-f f"])
+def test_lines_without_a_statement_are_refused(run_cell: Any, options: str) -> None:
+    ran = run_cell(f"%gpumem {options}", raising=False)
+    assert str(ran.error) == "--lines needs a statement or a cell: %gpumem --lines y = f(x)"

@@ -226,7 +226,10 @@ def test_garbage_and_the_cache(torch: ModuleType, cells: Any) -> None:
         ("free Out", "the notebook's own"),
         ("free --dryrun", "did you mean --dry-run?"),
         ("vars --ggc", "did you mean --gc?"),
-        ("explain maybe", "invalid choice"),
+        ("explain maybe", "%gpumem explain: write on or off, or nothing, not 'maybe'"),
+        ("park now", "%gpumem park: write off, or nothing, not 'now'"),
+        ("free nope", "there is no variable 'nope'"),
+        ("free open --dry-run", "the notebook's own"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_changes_nothing(
@@ -239,6 +242,7 @@ def test_what_does_not_fit_is_one_line_and_changes_nothing(
     ran = cells(f"%gpumem {line}", raising=False)
     assert type(ran.error) is UsageError
     assert says in str(ran.error)
+    assert "did you mean open" not in str(ran.error)  # IPython's own
     assert torch.cuda.memory_allocated() == before
 
 

@@ -167,7 +167,7 @@ def test_unloading_stops_a_recording_of_ours_alone(
     ("line", "said"),
     [
         ("cells", "no history is recorded; begin with: %gpumem record on"),
-        ("record maybe", "invalid choice: 'maybe'"),
+        ("record maybe", "%gpumem record: write on or off, or nothing, not 'maybe'"),
         ("record on --entries 0", "'0' is not a number from 1"),
         ("snapshot", "required: FILE"),
         (
