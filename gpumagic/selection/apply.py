@@ -19,13 +19,14 @@ from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda,
 from gpumagic.cuda.context_failure import check as context_failure
 from gpumagic.cuda.process_state import STATE, Snapshot
 from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View, uuid_key
-from gpumagic.errors import DeviceError, GpuMagicWarning, SpecError
+from gpumagic.errors import DeviceError, GpuMagicWarning
 from gpumagic.results import Device, DeviceTable, Selection, Status, WayOut
 from gpumagic.selection import claimed_choice, environment
 from gpumagic.selection.spec import (
     NO_WANTS,
     Spec,
     Wants,
+    as_text,
     candidates,
     freest,
     may_fit_later,
@@ -64,30 +65,10 @@ def select(
         DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
     """
     wants = Wants(min_free=min_free, max_util=max_util, idle=idle)
-    selection = choose(parse(_spec_text(spec)), wants, wait=wait, claim=claim)
+    selection = choose(parse(as_text(spec)), wants, wait=wait, claim=claim)
     if selection.status == "too-late":
         warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection
-
-
-def _spec_text(spec: object) -> str:
-    """Return the text of a spec that a script may also write as an index or a list of them.
-
-    Raises:
-        SpecError: it is of another type.
-    """
-    if isinstance(spec, str):
-        return spec
-    items = spec if isinstance(spec, (list, tuple)) else (spec,)
-    if not all(type(item) is int or isinstance(item, str) for item in items):
-        kind = type(spec).__name__
-        raise SpecError(
-            f"a choice of GPUs is a text ('off', '0,2', 'auto'), an index (0) or a list of them "
-            f"([0, 2]), not of type {kind}; write, for example, select('0,2')"
-        )
-    if not items:
-        raise SpecError("an empty list names no GPU; to hide all GPUs write: select('off')")
-    return ",".join(str(item) for item in items)
 
 
 def choose(
