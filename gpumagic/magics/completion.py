@@ -6,17 +6,26 @@ driver is called: the GPUs are those of a table that was read before.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cuda.listed_devices import listed_devices
+from gpumagic.magics import device_names
 from gpumagic.magics.parsers import options_module
+from gpumagic.magics.session_names import (
+    Completion,
+    Session,
+    attributes,
+    files,
+    functions,
+    names,
+    statement_names,
+    variables,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -28,32 +37,13 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"\s*(?:[\w.\[\]'\", ]+=\s*)?(%{1,2})(gpu|cudatime|gpumem)[ \t]+(.*)", re.DOTALL)
 #: A word of a line, quotes as in a shell; the last quotation may still be open.
 _WORD = re.compile(r"""(?:'[^']*(?:'|$)|"[^"]*(?:"|$)|[^\s'"])+""")
+_OPEN_QUOTATION = re.compile(r"""(?:'[^']*'|"[^"]*"|[^'"])*('[^']*|"[^"]*)""")
+#: A name with attributes at the end of an expression.
+_ATTRIBUTE = re.compile(r"(?<![\w.])[^\W\d]\w*\.(?:\w+\.)*\w*$")
 #: At most so many files, variables and the like.
 _MANY = 200
 #: The length of a description: front ends show it in a narrow column.
 _DESCRIPTION = 60
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The text of a completion, and what it is in a word or two."""
-
-    text: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Session:
-    """What may be named in a line, read by the caller."""
-
-    #: The user's variables.
-    variables: Mapping[str, Any]
-    #: Names of timings.
-    timings: tuple[str, ...] = ()
-    #: What is known of the GPUs: index and UUID.
-    devices: tuple[tuple[int, str | None], ...] = ()
-    #: Returns the names with which a statement may begin, by the beginning of a name.
-    statement_names: Callable[[str], Iterable[str]] = lambda beginning: ()
 
 
 @dataclass(frozen=True)
@@ -77,11 +67,27 @@ def complete(line: str, session: Session, *, first: bool = True) -> Completions 
         return None
     words, fragment = _split(match[3])
     place = _place(match[2], words, cell=match[1] == "%%")
-    quote, beginning = (fragment[0], fragment[1:]) if fragment[:1] in ("'", '"') else ("", fragment)
+    option, joined, value = _joined_option(place, fragment)
+    if option is not None:
+        place = replace(place, option=option, values=[])
+    quote, beginning = (value[0], value[1:]) if value[:1] in ("'", '"') else ("", value)
     found, only = _fitting(place, beginning, session)
+    in_quotes = quote or _OPEN_QUOTATION.fullmatch(beginning)
+    if not only and not in_quotes and (attribute := _ATTRIBUTE.search(beginning)):
+        return Completions(tuple(attributes(attribute[0], session)), attribute[0], False)
     fitting = [each for each in found if each.text.startswith(beginning)][:_MANY]
-    items = (Completion(_quoted(each.text, quote), each.kind) for each in fitting)
+    items = (Completion(joined + _quoted(each.text, quote), each.kind) for each in fitting)
     return Completions(tuple(items), fragment, only)
+
+
+def _joined_option(place: _Place, fragment: str) -> tuple[argparse.Action | None, str, str]:
+    """Return the option in ``--name=value`` with ``--name=``, and the value; else None."""
+    name, equals, value = fragment.partition("=")
+    if equals and name.startswith("-") and not place.in_statement:
+        for action in place.parser()._actions:
+            if name in action.option_strings and action.nargs != 0:
+                return action, f"{name}=", value
+    return None, "", fragment
 
 
 def _split(text: str) -> tuple[list[str], str]:
@@ -108,8 +114,9 @@ class _Place:
     arguments: list[str]
     #: The options, by their first names.
     given: list[str]
-    #: The option that the next word is a value of.
+    #: The option that the next word is a value of, and its values before that.
     option: argparse.Action | None
+    values: list[str]
     #: The magic's verbs and their meanings, and the one that the line has.
     verbs: Mapping[str, str]
     verb: str | None
@@ -127,13 +134,13 @@ def _place(magic: str, words: list[str], *, cell: bool) -> _Place:
         from gpumagic.magics.verbs import VERBS
 
         verbs = {word: each.meaning for word, each in VERBS[magic].items()}
-    arguments, given, option = _read(lambda: _parser(magic, None), words)
+    arguments, given, option, values = _read(lambda: _parser(magic, None), words)
     verb = arguments[0] if arguments and arguments[0] in verbs else None
     if verb is not None and magic != "gpu":
-        arguments, given, option = _read(lambda: _parser(magic, verb), words)
+        arguments, given, option, values = _read(lambda: _parser(magic, verb), words)
     is_code = magic != "gpu" and "--compare" not in given
     in_statement = is_code and ("--" in words or bool(arguments and verb is None))
-    return _Place(magic, cell, arguments, given, option, verbs, verb, in_statement)
+    return _Place(magic, cell, arguments, given, option, values, verbs, verb, in_statement)
 
 
 def _parser(magic: str, verb: str | None) -> Parser:
@@ -147,8 +154,8 @@ def _parser(magic: str, verb: str | None) -> Parser:
 
 def _read(
     parser: Callable[[], Parser], words: list[str]
-) -> tuple[list[str], list[str], argparse.Action | None]:
-    """Return the arguments, the options, and the option that the next word is a value of.
+) -> tuple[list[str], list[str], argparse.Action | None, list[str]]:
+    """Return the arguments, the options, the option that the next word is a value of, its values.
 
     ``parser`` is called if there is an option: its module takes long to import.
     """
@@ -158,6 +165,7 @@ def _read(
     arguments: list[str] = []
     given: list[str] = []
     open_option: argparse.Action | None = None
+    values: list[str] = []
     for word in words:
         name, joined, _ = word.partition("=")
         if name.startswith("-"):
@@ -165,12 +173,14 @@ def _read(
             if option is not None:
                 given.append(option.option_strings[0])
             is_complete = option is None or option.nargs == 0 or joined
-            open_option = None if is_complete else option
+            open_option, values = (None if is_complete else option), []
         elif open_option is None:
             arguments.append(word)
-        elif open_option.nargs != "+":  # --keep takes several names
+        elif open_option.nargs == "+":  # --keep takes several names
+            values.append(word)
+        else:
             open_option = None
-    return arguments, given, open_option
+    return arguments, given, open_option, values
 
 
 def _fitting(place: _Place, beginning: str, session: Session) -> tuple[Iterable[Completion], bool]:
@@ -178,12 +188,15 @@ def _fitting(place: _Place, beginning: str, session: Session) -> tuple[Iterable[
     option = place.option
     if place.in_statement:
         return (), False  # its names are IPython's to complete
-    if beginning.startswith("-") and (option is None or option.nargs == "+"):
-        return _options(place), True
+    if beginning.startswith("-") and (option is None or place.values):
+        return _options(place, session), True
+    if option is not None and "-s" in option.option_strings:  # a statement
+        is_name = not beginning or beginning.isidentifier()
+        return statement_names(beginning, session), is_name
     if option is not None:
         # IPython knows the attributes of a name: -f model.forward
         is_attribute = "." in beginning and "-f" in option.option_strings
-        return _values(option, beginning, session), not is_attribute
+        return _values(place, option, beginning, session), not is_attribute
     if place.magic != "gpu" and place.verb is None and "--compare" not in place.given:
         # A statement may begin here: its first name is completed, behind the verbs.
         is_name = not beginning or beginning.isidentifier()
@@ -222,17 +235,37 @@ _BEFORE_FILES = {("gpu", "plot"), ("gpu", "cluster"), ("gpumem", "plot"), ("gpum
 _VALUES: Mapping[str, Sequence[str]] = {"--backend": ("auto", "nccl", "gloo")}
 
 
-def _options(place: _Place) -> Iterator[Completion]:
-    """Yield the options that have an effect beside the words that are there."""
+def _options(place: _Place, session: Session) -> Iterator[Completion]:
+    """Yield the options that have an effect beside the words and options that are there."""
     without_effect: Collection[str] = ()
     if place.magic == "gpu":
-        from gpumagic.magics.gpu.options import without_effect as of_gpu
-
-        without_effect = of_gpu(place.arguments, place.given, one_cell=place.is_cell)
+        without_effect = _without_effect(place, place.arguments, session)
     for action in place.parser()._actions:
+        is_repeated = action.option_strings[:1] == ["-f"]
         for option in action.option_strings:
-            if action.option_strings[0] not in without_effect:
+            first = action.option_strings[0]
+            if first not in without_effect and (is_repeated or first not in place.given):
                 yield Completion(option, _short(action.help) or "option")
+
+
+def _without_effect(place: _Place, words: Sequence[str], session: Session) -> set[str]:
+    """Return the options of ``%gpu`` that are refused beside these words."""
+    from gpumagic.magics.gpu import options
+
+    found = options.without_effect(words, place.given, one_cell=place.is_cell)
+    return {*found, "-p"} if session.has_panel and words[:1] == ["watch"] else found
+
+
+def _goes_on(place: _Place, session: Session, word: str) -> bool:
+    """Return whether a word of ``%gpu`` may follow the words and options that are there."""
+    if not place.given:
+        return True  # the module of the options takes long to import
+    from gpumagic.magics.gpu import options
+
+    words = [*place.arguments, word]
+    if options.is_only_here(words, place.given):
+        return False
+    return _without_effect(place, words, session).isdisjoint(place.given)
 
 
 def _short(text: str | None) -> str:
@@ -241,22 +274,28 @@ def _short(text: str | None) -> str:
     return textwrap.shorten(start, _DESCRIPTION, placeholder=" …")
 
 
-def _values(option: argparse.Action, fragment: str, session: Session) -> Iterator[Completion]:
+def _values(
+    place: _Place, option: argparse.Action, fragment: str, session: Session
+) -> Iterator[Completion]:
     name = option.option_strings[-1] if option.option_strings else ""
     if name == "--keep":
-        yield Completion("all", "every variable")
-        yield from _variables(session)
+        if "all" in place.values:
+            return
+        if not place.values:
+            yield Completion("all", "every variable")
+        yield from variables(session, place.values)
     elif name in ("-f", "--function"):
-        yield from _functions(session)
+        yield from functions(session)
     elif name == "--fit":
         # The range is the user's to say.
         yield from (
-            Completion(f"{each}=", "variable") for each in _names(session) if "=" not in fragment
+            Completion(f"{each}=", "variable") for each in names(session) if "=" not in fragment
         )
     elif name == "--on":
-        yield from _torch_devices(fragment, session)
+        found = device_names.torch_devices(fragment, len(session.devices))
+        yield from (Completion(device, "device") for device in found)
     elif option.metavar == "FILE" or name in ("--save", "--against", "--trace"):
-        yield from _files(fragment)
+        yield from files(fragment)
     else:
         choices = option.choices if option.choices is not None else _VALUES.get(name, ())
         yield from (Completion(str(choice), "choice") for choice in choices)
@@ -264,92 +303,43 @@ def _values(option: argparse.Action, fragment: str, session: Session) -> Iterato
 
 def _first_words(place: _Place, beginning: str, session: Session) -> Iterator[Completion]:
     """Yield the verbs, and behind them the names with which a statement may begin."""
-    yield from (Completion(word, what) for word, what in place.verbs.items())
-    if beginning and not beginning.isidentifier():
-        return
-    variables = [name for name in _names(session) if name not in place.verbs]
-    yield from (Completion(name, "variable") for name in variables)
-    if beginning:
-        known = {*place.verbs, *variables}
-        names = sorted({*session.statement_names(beginning)} - known)
-        yield from (Completion(name, "name") for name in names)
+    verbs = {word: what for word, what in place.verbs.items() if _is_verb_beside(place, word)}
+    yield from (Completion(word, what) for word, what in verbs.items())
+    yield from statement_names(beginning, session, verbs)
+
+
+def _is_verb_beside(place: _Place, word: str) -> bool:
+    """Return whether a verb has all the options that are there; else its name is a statement."""
+    if not place.given:
+        return True
+    return {*place.given} <= {*_parser(place.magic, word).option_strings()}
 
 
 def _words(place: _Place, fragment: str, session: Session) -> Iterator[Completion]:
     """Yield what fits where no option and no statement is: a verb, a device, a name."""
     if "--compare" in place.given:
-        yield from (Completion(name, "timing") for name in session.timings)
+        named = [word.strip("'\"") for word in place.arguments]
+        yield from (Completion(name, "timing") for name in session.timings if name not in named)
         return
     if not place.arguments:
         choices = ("off", "on", "auto", "reset")
         fit = {k: v for k, v in place.verbs.items() if not place.is_cell or k in choices}
-        yield from (Completion(word, what) for word, what in fit.items())
-        yield from _devices(fragment, session)
+        yield from (Completion(k, v) for k, v in fit.items() if _goes_on(place, session, k))
+        if _goes_on(place, session, "0"):
+            found = device_names.gpus(fragment, session.devices)
+            yield from (Completion(device, "GPU") for device in found)
         return
     action = (place.magic, place.arguments[0])
     if action == ("gpumem", "free"):
-        yield from _variables(session)
+        yield from variables(session, place.arguments[1:])
     elif len(place.arguments) > 1:
         return
     elif action in _BEFORE_FILES:
-        yield from _files(fragment)
+        yield from files(fragment)
     else:
-        yield from (Completion(word, "argument") for word in _ARGUMENTS.get(action, ()))
-
-
-def _devices(fragment: str, session: Session) -> Iterator[Completion]:
-    """Yield indexes, or UUIDs where one has begun; none twice in a list."""
-    before, comma, last = fragment.rpartition(",")
-    named = before.split(",")
-    for index, uuid in session.devices:
-        device = str(index) if not last or last.isdecimal() else uuid
-        if device is not None and device not in named:
-            yield Completion(f"{before}{comma}{device}", "GPU")
-
-
-def _torch_devices(fragment: str, session: Session) -> Iterator[Completion]:
-    """Yield torch's names of devices, none twice in a list."""
-    before, comma, _ = fragment.rpartition(",")
-    named = before.split(",")
-    # Ordinals count what this process sees, which may be less; unknown ones are refused.
-    for device in ("cpu", "cuda", *(f"cuda:{i}" for i in range(len(session.devices)))):
-        if device not in named:
-            yield Completion(f"{before}{comma}{device}", "device")
-
-
-def _variables(session: Session) -> Iterator[Completion]:
-    for name in _names(session):
-        yield Completion(name, "variable")
-
-
-def _functions(session: Session) -> Iterator[Completion]:
-    for name in _names(session):
-        value = session.variables.get(name)
-        if type(value).__name__ in ("function", "type", "builtin_function_or_method"):
-            yield Completion(name, "function")
-
-
-def _names(session: Session) -> Iterable[str]:
-    hidden = ("In", "Out", "exit", "quit", "get_ipython", "open")
-    return sorted(n for n in session.variables if not n.startswith("_") and n not in hidden)
-
-
-def _files(fragment: str) -> Iterator[Completion]:
-    """Yield the files and folders whose paths begin with ``fragment``."""
-    folder, name = os.path.split(fragment)
-    try:
-        with os.scandir(Path(folder).expanduser() if folder else ".") as entries:
-            found = [
-                (entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(name)
-            ]
-    except (OSError, RuntimeError, ValueError):
-        return
-    for each, is_folder in sorted(found)[:_MANY]:
-        if name.startswith(".") or not each.startswith("."):
-            yield Completion(
-                str(Path(folder) / each) + ("/" if is_folder else ""),
-                "folder" if is_folder else "file",
-            )
+        for word in _ARGUMENTS.get(action, ()):
+            if place.magic != "gpu" or _goes_on(place, session, word):
+                yield Completion(word, "argument")
 
 
 # --- IPython's side ---------------------------------------------------------------------------

@@ -31,11 +31,19 @@ def matcher(shell: Any, timings: Any) -> Any:
         nothing = {"completions": [], "suppress": False}
         if "%" not in context.text_until_cursor:
             return nothing
-        from gpumagic.magics.completion import Session, complete, known_devices
+        from gpumagic.magics.completion import complete, known_devices
+        from gpumagic.magics.session_names import Session
 
         try:
+            completer = shell.Completer
             session = Session(
-                shell.user_ns, tuple(timings()), known_devices(), shell.Completer.global_matches
+                shell.user_ns,
+                tuple(timings()),
+                known_devices(),
+                completer.global_matches,
+                # Of a line with a magic only Jedi finds the attributes by itself.
+                (lambda _: ()) if completer.use_jedi else completer.attr_matches,
+                has_panel=hasattr(shell, "kernel"),
             )
             first = not any(context.full_text.split("\n")[: context.cursor_line])
             found = complete(context.text_until_cursor, session, first=first)

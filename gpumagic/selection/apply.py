@@ -26,12 +26,12 @@ from gpumagic.selection.spec import (
     NO_WANTS,
     Spec,
     Wants,
+    as_text,
     candidates,
     freest,
     may_fit_later,
     parse,
     resolve,
-    spec_text,
 )
 from gpumagic.system.text import plural
 
@@ -65,7 +65,7 @@ def select(
         DeviceError: the devices cannot be listed, or not enough are free; nothing was changed.
     """
     wants = Wants(min_free=min_free, max_util=max_util, idle=idle)
-    selection = choose(parse(spec_text(spec)), wants, wait=wait, claim=claim)
+    selection = choose(parse(as_text(spec)), wants, wait=wait, claim=claim)
     if selection.status == "too-late":
         warnings.warn(str(selection.problem), GpuMagicWarning, stacklevel=2)
     return selection

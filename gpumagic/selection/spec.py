@@ -50,6 +50,26 @@ class Spec:
     count: int = 1
 
 
+def as_text(spec: object) -> str:
+    """Return the text of a spec that a script may also write as an index or a list of them.
+
+    Raises:
+        SpecError: it is of another type.
+    """
+    if isinstance(spec, str):
+        return spec
+    items = spec if isinstance(spec, (list, tuple)) else (spec,)
+    if not all(type(item) is int or isinstance(item, str) for item in items):
+        kind = type(spec).__name__
+        raise SpecError(
+            f"a choice of GPUs is a text ('off', '0,2', 'auto'), an index (0) or a list of them "
+            f"([0, 2]), not of type {kind}; write, for example, select('0,2')"
+        )
+    if not items:
+        raise SpecError("an empty list names no GPU; to hide all GPUs write: select('off')")
+    return ",".join(str(item) for item in items)
+
+
 def parse(text: str) -> Spec:
     """Parse ``off``, ``on``, ``reset``, ``0``, ``0,2``, ``1-3``, ``GPU-…``, ``MIG-…``, ``auto N``.
 
@@ -339,23 +359,3 @@ def pick(
         reasons = "; ".join(f"{d.instance or f'GPU {d.index}'}: {why}" for d, why in refused)
         raise DeviceError(f"{number}, {count} requested ({reasons}){advice}")
     return tuple(device.instance or uuid_of(device) for device in fitting[:count])
-
-
-def spec_text(spec: object) -> str:
-    """Return the text of a spec that a script may also write as an index or a list of them.
-
-    Raises:
-        SpecError: it is of another type.
-    """
-    if isinstance(spec, str):
-        return spec
-    items = spec if isinstance(spec, (list, tuple)) else (spec,)
-    if not all(type(item) is int or isinstance(item, str) for item in items):
-        kind = type(spec).__name__
-        raise SpecError(
-            f"a choice of GPUs is a text ('off', '0,2', 'auto'), an index (0) or a list of them "
-            f"([0, 2]), not of type {kind}; write, for example, select('0,2')"
-        )
-    if not items:
-        raise SpecError("an empty list names no GPU; to hide all GPUs write: select('off')")
-    return ",".join(str(item) for item in items)

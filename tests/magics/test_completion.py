@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 
 from gpumagic.magics import completion
-from gpumagic.magics.completion import Completions, Session, complete
+from gpumagic.magics.completion import Completions, complete
 from gpumagic.magics.gpu import cluster_options, command
+from gpumagic.magics.session_names import Session
 from gpumagic.magics.verbs import VERBS
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
@@ -70,10 +72,80 @@ def texts(line: str, *, first: bool = True) -> list[str]:
         ("%cudatime --compare com", ["compiled"]),
         ("%%cudatime --que", ["--queued"]),
         ("%%cudatime l", []),  # setup code
+        ("%%cudatime -s mod", ["model"]),
+        # A value that is joined to its option.
+        ("%gpu off --restart --keep=mo", ["--keep=model"]),
+        ("%gpu dist init --backend=n", ["--backend=nccl"]),
+        ("%%cudatime --on=cpu,cuda:1", ["--on=cpu,cuda:1"]),
+        # What is named already, and an option that is there.
+        ("%gpu off --restart --keep model ", ["optimizer", "step"]),
+        ("%gpu off --restart --keep all ", []),
+        ("%gpu off --restart --keep --", []),
+        ("%gpu off --restart --keep model --k", []),
+        ("%gpumem free model ", ["optimizer", "step"]),
+        ("%cudatime --compare eager ", ["compiled"]),
+        ("%%cudatime --on cuda:0,cu", ["cuda:0,cuda:1"]),
+        ("%%cudatime --on cuda,cu", ["cuda,cuda:1"]),
+        # Verbs do not go with options of a run.
+        ("%cudatime --repeat o", ["optimizer"]),
+        ("%cudatime --name a l", []),
+        ("%cudatime -q o", ["on", "off", "optimizer"]),
+        ("%gpumem --lines o", ["optimizer"]),
     ],
 )
 def test_what_fits(line: str, expected: list[str]) -> None:
     assert texts(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "missing"),
+    [
+        ("%gpu -p ", ["ps", "watch", "cluster"], ["off", "auto", "0", "doctor", "plot"]),
+        ("%gpu --restart ", ["off", "on", "0", "pin"], ["watch", "ps", "dist", "cluster"]),
+        ("%gpu --threads 2 ", ["off", "on", "0"], ["watch", "doctor", "pin"]),
+        ("%gpu --min-free 2GiB ", ["auto"], ["watch", "plot", "off", "0"]),
+        ("%gpu --every 3 ", ["watch"], ["plot", "off", "0"]),
+        ("%gpu --yes ", ["shutdown"], ["off", "ps"]),
+        ("%gpu --share ", ["pin"], ["off", "dist", "watch"]),
+        ("%gpu -t 0:2 ", ["off", "pin", "cluster"], ["watch", "doctor", "plot"]),
+        ("%gpu --cluster ", ["off", "pin", "0"], ["watch", "ps", "shutdown"]),
+        ("%gpu -q ", ["off", "watch", "pin", "0"], []),
+        ("%gpu watch --every 3 ", [], ["off"]),
+        ("%gpu dist --backend nccl ", ["init"], ["down"]),
+        ("%%gpu --soft ", ["off", "0"], ["watch"]),
+    ],
+)
+def test_words_that_go_with_the_options(line: str, offered: list[str], missing: list[str]) -> None:
+    found = {*texts(line)}
+    assert set(offered) <= found
+    assert found.isdisjoint(missing)
+
+
+def test_a_panel_has_no_processes() -> None:
+    assert "-p" in texts("%gpu watch -")
+    panel = replace(SESSION, has_panel=True)
+    for line, text in (("%gpu watch -", "-p"), ("%gpu -p ", "watch")):
+        found = complete(line, panel)
+        assert found is not None
+        assert text not in [each.text for each in found.items]
+
+
+def test_attributes_where_ipython_finds_none() -> None:
+    def attributes(expression: str) -> list[str]:
+        assert expression == "torch.on"
+        return ["torch.ones", "torch._one", "torch.ones_like"]
+
+    session = Session(SESSION.variables, attributes=attributes)
+    lines = ("%cudatime torch.on", "%gpumem y = torch.on", "%cudatime f(torch.on")
+    for line in (*lines, "%%cudatime -s torch.on", "%%cudatime --lines -f torch.on"):
+        found = complete(line, session)
+        assert found is not None
+        assert [each.text for each in found.items] == ["torch.ones", "torch.ones_like"]
+        assert (found.fragment, found.only) == ("torch.on", False)
+    for line in ("%cudatime print('torch.on", "%cudatime f('a').torch.on"):
+        found = complete(line, session)
+        assert found is not None
+        assert not found.items
 
 
 @pytest.mark.parametrize(
@@ -98,6 +170,8 @@ def test_a_cell_magic_stands_in_the_first_line() -> None:
         "%cudatime print('mo",
         "%cudatime -- -mo",
         "%%gpumem --lines -f model.fo",
+        "%%cudatime -s model.fo",
+        "%%cudatime -s 'x = mo",
     ],
 )
 def test_statements_are_left_to_ipython(line: str) -> None:
@@ -150,6 +224,11 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts("%gpumem snapshot runs/") == ["runs/a.json"]
     assert texts("%gpumem snapshot nowhere/") == []
     assert texts("%%cudatime --trace r") == ["run.json", "runs/"]
+    assert texts("%%cudatime --trace=ru") == ["--trace=run.json", "--trace=runs/"]
+    assert texts("%gpumem snapshot ./r") == ["./run.json", "./runs/"]
+    assert texts("%gpumem snapshot ./") == ["./run.json", "./runs/"]
+    assert texts("%gpumem snapshot runs/../r") == ["runs/../run.json", "runs/../runs/"]
+    assert texts(f"%gpumem snapshot {tmp_path}/r") == [f"{tmp_path}/run.json", f"{tmp_path}/runs/"]
 
 
 def test_what_has_blanks_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +239,7 @@ def test_what_has_blanks_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "it's.json").touch()
     both = ["'two folders/", "'two words.json'"]
     assert texts("%cudatime --against two") == both
+    assert texts("%cudatime --against='two w") == ["--against='two words.json'"]
     assert texts("%cudatime --against 'two ") == both
     assert texts("%cudatime --against 'two folders/") == ["'two folders/a.json'"]
     assert texts('%gpumem snapshot "two w') == ['"two words.json"']
@@ -181,6 +261,8 @@ def test_what_has_blanks_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         ("%gpu auto --", ["--min-free", "--wait", "--restart"], ["--backend", "--keep", "--mine"]),
         ("%gpu off --", ["--soft", "--cluster"], ["--idle", "--every", "--timeout"]),
+        ("%gpu shutdown --", ["--yes"], ["--restart"]),
+        ("%gpu off --threads 2 --", ["--restart"], ["--threads"]),
         ("%gpu off --soft --", ["--threads"], ["--save", "--restart"]),
         ("%gpu off --restart --", ["--keep", "--force"], ["--soft"]),
         ("%gpu ps --", ["--mine", "--arguments"], ["--restart", "--cluster", "--every"]),
@@ -215,7 +297,8 @@ def test_verbs_need_no_parser() -> None:
     """The first key imports no module that runs a magic."""
     program = """
 import sys
-from gpumagic.magics.completion import Session, complete
+from gpumagic.magics.completion import complete
+from gpumagic.magics.session_names import Session
 for line in ("%gpu ", "%gpumem ", "%cudatime ", "%gpumem free "):
     complete(line, Session({"model": 1}))
 print(*(name for name in sys.modules if "command" in name or name.startswith("gpumagic.results")))
@@ -234,7 +317,8 @@ def test_options_import_nothing_that_measures_or_draws() -> None:
 import sys
 import IPython.core.completer
 before = {{*sys.modules}}
-from gpumagic.magics.completion import Session, complete
+from gpumagic.magics.completion import complete
+from gpumagic.magics.session_names import Session
 for line in {lines}:
     assert complete(line, Session({{}})).items, line
 print(*({{*sys.modules}} - before))
@@ -290,9 +374,15 @@ def test_through_ipython(ip: Any, virtual_gpu: Any) -> None:
     assert completed(ip, "%cudatime prin") == ["print"]
     assert completed(ip, "%gpumem o")[:2] == ["on", "off"]
     assert completed(ip, "%gpumem y = mod") == ["model"]
-    for line in ("%gpu 1-", "%gpu MIG-", "%gpu hi", "%gpu shutdown ", "%cudatime --name "):
+    assert completed(ip, "%gpu 9-") == []
+    for line in ("%gpu MIG-", "%gpu hi", "%gpu shutdown ", "%cudatime --name "):
         assert completed(ip, line) == []
     assert asked(virtual_gpu) == before
+    for use_jedi in (True, False):
+        ip.Completer.use_jedi = use_jedi
+        for line in ("%cudatime str.cap", "%gpumem y = str.cap", "%%cudatime -s str.cap"):
+            (found,) = completed(ip, line)
+            assert found.endswith("capitalize"), (line, use_jedi)
     ip.run_line_magic("unload_ext", "gpumagic")
     assert completed(ip, "%gpu au") != ["auto"]
     ip.run_line_magic("load_ext", "gpumagic")

@@ -256,12 +256,24 @@ def without_effect(words: Sequence[str], given: Collection[str], *, one_cell: bo
     """Return the options, by first name, that are refused beside these words and options."""
     if not words and not one_cell:
         return set()  # the verb may follow
-    if not one_cell and ("--cluster" in given or words[0] in cluster_options.VERBS):
+    if not one_cell and words[0] in cluster_options.VERBS:
+        return cluster_options.without_effect(words[0], words[1:])
+    # --cluster may still follow the options that need it.
+    if not one_cell and not {"--cluster", *cluster_options.ONLY_THERE}.isdisjoint(given):
         return cluster_options.without_effect(words[0].lower(), words[1:])
     is_choice = not words or not is_verb(words)
-    found = _refused(given, " ".join(words), is_choice=is_choice, one_cell=one_cell)
+    spec = "shutdown NAME" if [*words] == ["shutdown"] else " ".join(words)
+    found = _refused(given, spec, is_choice=is_choice, one_cell=one_cell)
     no_cluster = one_cell or not is_choice
     return {*found, *cluster_options.ONLY_THERE, *(["--cluster"] if no_cluster else [])}
+
+
+def is_only_here(words: Sequence[str], given: Collection[str]) -> bool:
+    """Return whether the words are a verb for this kernel beside an option for clusters."""
+    if words[0] in cluster_options.VERBS:
+        return False
+    for_cluster = {"--cluster", *cluster_options.ONLY_THERE}
+    return is_verb(words) and not for_cluster.isdisjoint(given)
 
 
 def _refused(given: Collection[str], spec: str, *, is_choice: bool, one_cell: bool) -> set[str]:
