@@ -72,14 +72,17 @@ def devices(facts: Facts) -> Iterator[Finding]:
             "in a container, start it with its GPUs (docker run --gpus all); else check lspci",
             "the machine, or the container, has no GPU",
         )
+    usable = [str(d.index) for d in facts.table if d.error is None and d.visible is not False]
+    started = facts.state.initialized or facts.state.failed
+    hide = f"%gpu {','.join(usable)}{' --restart' * bool(started)}"
     for device in facts.table:
         if device.error is not None:
-            lost = "lost" in device.error
+            seen = "lost" in device.error and device.visible is not False
             yield Finding(
                 f"GPU {device.index}",
                 "bad",
                 f"{device.error} (NVML)",
-                "hide it from CUDA: %gpu and the indexes of the other GPUs" if lost else None,
+                hide if seen and usable else None,
                 f"GPU {device.index} does not respond",
             )
     parts = {d.index: len(d.mig) for d in facts.table if d.mig}

@@ -24,17 +24,21 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> tuple[int | None, str]
             return None, f"torch cannot use a GPU here, because {_because(facts, findings)}."
         reason = facts.start.message or "CUDA could not be tried"
         return None, f"Whether torch can use a GPU here is unknown: {reason}."
-    unfit = _unfit(facts, number)
+    without_kernels, lost = _unusable(facts, number)
     if facts.gate_allows and number:
         number = len(facts.gate_allows)
         return (
             number,
             f"torch can use {plural(number, 'GPU')} here: '--soft' blocks the others.",
         )
-    if number > unfit:
-        more = f"; it has no kernels for {plural(unfit, 'more GPU')}" if unfit else ""
-        return number - unfit, f"torch can use {plural(number - unfit, 'GPU')} here{more}."
-    return 0, f"torch cannot use a GPU here, because {_because(facts, findings)}."
+    usable = number - without_kernels - lost
+    if usable <= 0:
+        return 0, f"torch cannot use a GPU here, because {_because(facts, findings)}."
+    if usable == number:
+        return number, f"torch can use {plural(number, 'GPU')} here."
+    reasons = [f"it has no kernels for {without_kernels}"] * bool(without_kernels)
+    reasons += [f"{lost} {'is' if lost == 1 else 'are'} lost"] * bool(lost)
+    return usable, f"torch can use {usable} of {number} GPUs here: {', '.join(reasons)}."
 
 
 def _because(facts: Facts, findings: Sequence[Finding]) -> str:
@@ -46,13 +50,16 @@ def _because(facts: Facts, findings: Sequence[Finding]) -> str:
     return facts.start.message or "CUDA finds no device"
 
 
-def _unfit(facts: Facts, number: int) -> int:
-    """Return the number of visible devices for which torch has no kernels; 0 if not known."""
+def _unusable(facts: Facts, number: int) -> tuple[int, int]:
+    """Return the numbers of visible devices without kernels in torch, and of lost ones.
+
+    CUDA counts both; 0 where not known.
+    """
     visible = [device for device in facts.table if device.visible]
-    if len(visible) != number or not facts.build.architectures or facts.build.hip is not None:
-        return 0
-    return sum(
-        device.compute_capability is not None
-        and not runs_on(device.compute_capability, facts.build.architectures)
-        for device in visible
-    )
+    if len(visible) != number:
+        return 0, 0
+    lost = sum(device.error is not None and "lost" in device.error for device in visible)
+    if not facts.build.architectures or facts.build.hip is not None:
+        return 0, lost
+    known = [d.compute_capability for d in visible if d.error is None and d.compute_capability]
+    return sum(not runs_on(each, facts.build.architectures) for each in known), lost

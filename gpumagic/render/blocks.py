@@ -134,9 +134,19 @@ class Legend:
 Block: TypeAlias = Grid | Line | Callout | Fold | Legend
 
 
+#: A text, and the command at its end.
+_WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
+
+
 def dim_lines(texts: Iterable[str]) -> list[Block]:
-    """Return a dim line for each text: the notes of a result."""
-    return [Line.of(text, "dim") for text in texts]
+    """Return a dim line for each text: the notes of a result. A command at the end is one."""
+    found = [(text, _WITH_COMMAND.fullmatch(text)) for text in texts]
+    return [
+        Line.of(text, "dim")
+        if with_command is None
+        else Line((Cell(with_command[1], "dim"), Cell(with_command[2], "command")))
+        for text, with_command in found
+    ]
 
 
 def names_line(before: str, names: Sequence[str], after: str = "") -> Line:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Verdict = Literal["faster", "slower", "noise"]
 Quantity = Literal["gpu", "wall"]
 
-#: A ratio this near to 1 is shown dim, however certain it is.
-_SMALL = 0.02
+#: A ratio that is shown as less than this, up or down, is dim, however certain it is.
+_SMALL = 1.02
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Compared:
 
     name: str
     timing: CudaTiming
-    #: The ratio of the median time to the baseline's: 2.0 is twice as long. None where one is 0.
+    #: The median of the ratios of each repeat to each of the baseline's: 2.0 is twice as long.
+    #: None where one is 0.
     ratio: float | None = None
     #: The ratio's 95 % confidence interval; None where there are too few repeats.
     interval: tuple[float, float] | None = None
@@ -211,7 +212,7 @@ def _ratio(entry: Compared) -> Cell:
 
 def _is_small(entry: Compared) -> bool:
     ratio = entry.ratio
-    return ratio is not None and ratio > 0 and abs(max(ratio, 1 / ratio) - 1) < _SMALL
+    return ratio is not None and ratio > 0 and float(_times(max(ratio, 1 / ratio))) < _SMALL
 
 
 def _times(ratio: float) -> str:

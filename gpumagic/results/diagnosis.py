@@ -56,8 +56,7 @@ class Diagnosis(Series[Finding]):
         return next((found for found in self.findings if found.subject == subject), None)
 
     def _blocks(self) -> list[Block]:
-        tone: Style = "dim" if self.usable is None else "good" if self.usable else "bad"
-        blocks: list[Block] = [Line.of(self.verdict, tone)]
+        blocks: list[Block] = [Line.of(self.verdict, self._tone())]
         merged = _merged(self.findings)
         wrong = [f for status in ("bad", "warn") for f in merged if f.status == status]
         if wrong:
@@ -74,6 +73,12 @@ class Diagnosis(Series[Finding]):
                     rows = [row[:-1] for row in rows]
                 blocks.append(Fold(summary, [Grid((*_COLUMNS, *[_TO_DO] * to_do), rows)]))
         return blocks
+
+    def _tone(self) -> Style:
+        """Return the style of the verdict: good only if no finding is bad."""
+        if not self.usable:
+            return "dim" if self.usable is None else "bad"
+        return "warn" if any(found.status == "bad" for found in self.findings) else "good"
 
     def __repr__(self) -> str:
         worst = [found.subject for found in self.findings if found.status in ("warn", "bad")]

@@ -9,7 +9,6 @@ still refers to the original. `lift` restores every object that `close` replaces
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,10 +17,8 @@ from gpumagic.cuda import devices, driver, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import GpuMagicError, SpecError
 from gpumagic.results import Device, Selection, Status
-from gpumagic.results.selection import tensor_text
 from gpumagic.selection import environment
 from gpumagic.selection.spec import NO_WANTS, Spec, Wants, pick, resolve
-from gpumagic.system.text import plural
 
 
 class GateError(GpuMagicError, RuntimeError):
@@ -38,6 +35,8 @@ LIMITS = (
     "What the gate cannot stop: work on existing CUDA tensors, other libraries, and names "
     "copied earlier (from torch.cuda import is_available); only a restart is complete"
 )
+#: Below a gate that has just been closed.
+_NOTES = (LIMITS, "lift it with: %gpu on")
 
 
 class Gate:
@@ -262,33 +261,10 @@ def lift() -> bool:
     return True
 
 
-def existing_tensors(namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line for each CUDA tensor that a variable references, and one for all others.
-
-    Searches all objects: 40 to 100 ms.
-    """
-    torch = torch_cuda.loaded()
-    if torch is None or not torch_cuda.built_with_cuda():
-        return ()
-    tensors = {
-        id(o): o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and o.is_cuda
-    }
-    lines = []
-    for name, value in list(namespace.items()):
-        if not name.startswith("_") and tensors.pop(id(value), None) is not None:
-            lines.append(tensor_text(name, value.get_device(), value.nbytes))
-    if tensors:
-        lines.append(f"{plural(len(tensors), 'more CUDA tensor')} without a variable of its own")
-    return tuple(lines)
-
-
-def choose(
-    spec: Spec, wants: Wants = NO_WANTS, namespace: Mapping[str, Any] | None = None
-) -> Selection:
+def choose(spec: Spec, wants: Wants = NO_WANTS) -> Selection:
     """Close the gate for all devices but those of ``spec``, or lift it (``on``, ``reset``).
 
-    The environment is not changed. ``wants`` is for ``auto``; ``namespace`` has the user's
-    variables, to name the existing CUDA tensors.
+    The environment is not changed. ``wants`` is for ``auto``.
 
     Raises:
         SpecError: the spec is not valid here, or names a device that this process does not see.
@@ -302,13 +278,7 @@ def choose(
         return _selection(spec, "applied" if lifted else "unchanged", visible, (text,))
     if spec.kind == "off":
         close((), spec.text)
-        existing = existing_tensors(namespace or {})
-        notes = (
-            LIMITS,
-            *(f"still on the GPU: {line}" for line in existing),
-            "lift it with: %gpu on",
-        )
-        return _selection(spec, "gated", (), notes)
+        return _selection(spec, "gated", (), _NOTES)
     devices.check(table)
     if spec.kind == "auto" and table.devices and not visible:
         raise SpecError("this kernel sees no GPU, or which ones is not known: name one to allow")
@@ -319,7 +289,7 @@ def choose(
         named = f"GPU {hidden[0].index}" if hidden else uuids[0]
         raise SpecError(f"{named} is hidden from this kernel, so a gate cannot allow it")
     close((device.ordinal for device in chosen if device.ordinal is not None), spec.text)
-    return _selection(spec, "gated", chosen, (LIMITS, "lift it with: %gpu on"))
+    return _selection(spec, "gated", chosen, _NOTES)
 
 
 def note() -> str | None:

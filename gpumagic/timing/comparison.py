@@ -4,7 +4,8 @@ Times of repeats are not normally distributed: they have a floor, a tail, and st
 changes. So the interval of a ratio is the one of the Mann-Whitney test (Hodges and Lehmann), which
 assumes no distribution: all ratios of a repeat of the one to a repeat of the other are sorted, and
 as many are left out at both ends as the test leaves to chance. It is exact for few repeats; there
-is none for too few.
+is none for too few. The ratio is the median of the same ratios, and so lies in its interval; the
+ratio of the medians may lie outside.
 
 The noise is that between the repeats of a run: what differs between two runs (another clock,
 another process on the GPU) is not in it.
@@ -88,18 +89,17 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
     ours, theirs = (_sample(each, quantity) for each in (timing, base))
     if min(ours.best, theirs.best) <= 0:
         return Compared(name, timing)
-    ratio = ours.median / theirs.median
+    ratio = median_ratio(ours.all, theirs.all)
     interval = ratio_interval(ours.all, theirs.all)
     if interval is None:
         return Compared(name, timing, ratio)
-    # The interval is that of the middle ratio; the ratio of the medians is what is shown.
-    low, high = min(interval[0], ratio), max(interval[1], ratio)
+    low, high = interval
     verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     if quantity == "gpu":
         resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
         if abs(ours.median - theirs.median) <= resolution:
             verdict = "noise"
-    return Compared(name, timing, ratio, (low, high), verdict)
+    return Compared(name, timing, ratio, interval, verdict)
 
 
 def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:
@@ -107,6 +107,14 @@ def _sample(timing: CudaTiming, quantity: Quantity) -> Sample:
 
 
 # --- the statistics ---------------------------------------------------------------------------
+
+
+def median_ratio(values: Sequence[float], base: Sequence[float]) -> float:
+    """Return the median of the ratios of each value to each of ``base``; all must be above 0."""
+    ours, theirs = _logarithms(values), _logarithms(base)
+    pairs = len(ours) * len(theirs)
+    ranks = ((pairs + 1) // 2, pairs // 2 + 1)
+    return math.exp(sum(_smallest_difference(ours, theirs, rank) for rank in ranks) / 2)
 
 
 def ratio_interval(
@@ -120,10 +128,14 @@ def ratio_interval(
     if left_out is None:
         return None
     pairs = len(values) * len(base)
-    ours, theirs = ([math.log(value) for value in sorted(row)] for row in (values, base))
+    ours, theirs = _logarithms(values), _logarithms(base)
     low = _smallest_difference(ours, theirs, left_out + 1)
     high = _smallest_difference(ours, theirs, pairs - left_out)
     return math.exp(low), math.exp(high)
+
+
+def _logarithms(values: Sequence[float]) -> list[float]:
+    return [math.log(value) for value in sorted(values)]
 
 
 def least_repeats(base: int) -> int:

@@ -145,7 +145,7 @@ def test_nvml_missing_is_no_reason_for_torch(diagnosed: Diagnosed) -> None:
 def test_old_gpu(diagnosed: Diagnosed) -> None:
     machine = [GPU(name="GTX 680", compute_capability=(3, 0)), GPU()]
     report = diagnosed("import torch", Scenario(devices=machine))
-    assert report["verdict"] == "torch can use 1 GPU here; it has no kernels for 1 more GPU."
+    assert report["verdict"] == "torch can use 1 of 2 GPUs here: it has no kernels for 1."
     assert report["findings"]["GPU 0 and torch"]["status"] == "bad"
     assert report["findings"]["GPU 1 and torch"]["status"] == "ok"
     only = diagnosed(

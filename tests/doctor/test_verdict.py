@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,20 @@ def test_what_was_not_verified_is_not_claimed() -> None:
 def test_only_gpus_that_can_be_used_count() -> None:
     mixed = judged(table=table((5, 0), (9, 0)))
     assert mixed.usable == 1
-    assert mixed.verdict == "torch can use 1 GPU here; it has no kernels for 1 more GPU."
+    assert mixed.verdict == "torch can use 1 of 2 GPUs here: it has no kernels for 1."
+    healthy = table((9, 0), (9, 0)).devices
+    gone = replace(healthy[1], error="the GPU is lost", compute_capability=None)
+    lost = judged(table=DeviceTable((healthy[0], gone)))
+    assert (lost.usable, lost.verdict) == (1, "torch can use 1 of 2 GPUs here: 1 is lost.")
+    found = lost.about("GPU 1")
+    assert found is not None
+    assert (found.status, found.remedy) == ("bad", "%gpu 0")
+    started = judged(
+        table=DeviceTable((healthy[0], gone)), state=DriverState(loaded=True, initialized=True)
+    ).about("GPU 1")
+    assert started is not None
+    assert started.remedy == "%gpu 0 --restart"
+    both = judged(table=DeviceTable((replace(table((5, 0)).devices[0], index=0), gone)))
+    assert both.usable == 0
     gated = judged(gate="1", gate_allows=(1,))
     assert gated.verdict == "torch can use 1 GPU here: '--soft' blocks the others."

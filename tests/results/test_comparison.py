@@ -107,3 +107,14 @@ def test_a_ratio_that_rounds_to_one_is_the_same() -> None:
     assert " same  " in lines[3]
     assert "1.00" not in lines[3]
     assert "same (0.91–1.11), within the noise" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "colour"), [(1.0149, ""), (1.0151, "warn"), (1 / 1.0151, "good")]
+)
+def test_a_ratio_is_coloured_by_what_is_shown_of_it(ratio: float, colour: str) -> None:
+    verdict = "slower" if ratio > 1 else "faster"
+    entry = Compared("b", timing(0.010, 0.011), ratio, (ratio - 0.001, ratio + 0.001), verdict)
+    (grid,) = Comparison((Compared("a", timing(0.010, 0.011)), entry), "gpu")._blocks()
+    cell = grid.rows[1][2]
+    assert (cell.style, cell.text[:5]) == (colour or "dim", "1.02×" if colour else "1.01×")

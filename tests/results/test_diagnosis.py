@@ -43,6 +43,9 @@ def test_drawing() -> None:
 @pytest.mark.parametrize(("usable", "style"), [(None, "opacity"), (0, "#e85a5a"), (2, "#2e9e44")])
 def test_the_colour_of_the_verdict(usable: int | None, style: str) -> None:
     assert style in as_html(Diagnosis("verdict", usable))
+    # Not green above what is wrong.
+    html = as_html(Diagnosis("verdict", usable, (Finding("GPU 1", "bad", "the GPU is lost"),)))
+    assert "#2e9e44" not in html
 
 
 def test_data() -> None:

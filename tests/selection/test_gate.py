@@ -116,10 +116,18 @@ def test_unloading_lifts_it(gated: Kernel) -> None:
 
 def test_existing_tensors_remain_usable_and_are_named(kernel: Callable[..., Kernel]) -> None:
     late = kernel()
-    late.run("import torch; old = torch.ones(1000, device='cuda')")
+    late.run(
+        "import torch; old = torch.ones(1000, device='cuda'); loss = old.sum()\n"
+        "cache = {i: torch.empty(2**20, device='cuda:1') for i in range(8)}"
+    )
     reply = late.run("%gpu off --soft")
     assert "gated: this kernel sees no GPU" in reply.text
-    assert "still on the GPU: old, on cuda:0, 3.91 KiB" in reply.text
+    lines = reply.text.splitlines()
+    place = lines.index("Still on the GPU:")
+    assert [line.split() for line in lines[place + 1 : place + 3]] == [
+        ["cache", "32.0", "MiB", "cuda:1"],
+        ["2", "more", "3.91", "KiB"],
+    ]
     assert "only a restart is complete" in reply.text
     late.run("new = old * 2 + 1; total = new.sum().cpu(); same = old.to('cuda')")
     refused(late, "torch.ones(3).to(old)")

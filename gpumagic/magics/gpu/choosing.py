@@ -15,7 +15,7 @@ from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing, restarting, saved_choice
 from gpumagic.magics.gpu.options import is_auto
 from gpumagic.magics.output import LiveDisplay
-from gpumagic.results import Selection, Status
+from gpumagic.results import Holders, Selection, Status
 from gpumagic.selection import apply, cpu_threads, gate, launch_blocking
 from gpumagic.selection.spec import Spec, Wants
 
@@ -104,7 +104,8 @@ def choose(
     before = STATE.snapshot()
     try:
         if options.soft:
-            return gate.choose(spec, wants, shell.user_ns)
+            existing = _existing(shell) if spec.kind == "off" else None
+            return replace(gate.choose(spec, wants), existing=existing)
         lifted = spec.kind in ("on", "reset") and gate.lift()
         chosen = _choose_by_variables(shell, spec, wants, options, restart)
         publishing.update(of(shell))
@@ -116,6 +117,13 @@ def choose(
     # The variables may be unchanged; which devices this kernel can use is not.
     status: Status = "applied" if chosen.status == "unchanged" else chosen.status
     return replace(chosen, status=status, notes=("the gate is lifted", *chosen.notes))
+
+
+def _existing(shell: Any) -> Holders:
+    """Return what holds GPU memory, which a gate does not free."""
+    from gpumagic.memory.attribution import holders
+
+    return holders(shell=shell)
 
 
 def _choose_by_variables(
