@@ -91,6 +91,11 @@ def write(text: str) -> None:
     print(printable(text), flush=True)
 
 
+def write_line(line: str) -> None:
+    """Print a line; in a terminal it is folded between words."""
+    write(folded(line, sys.stdout, 0))
+
+
 def printable(text: str) -> str:
     """Return a text in the characters that standard output has."""
     from gpumagic.render.text import encodable

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.compile import cell_of
+from gpumagic.magics import terminal
 from gpumagic.magics.cudatime import named_results
 from gpumagic.magics.output import hand_over
 from gpumagic.results import CudaTiming
@@ -59,7 +60,7 @@ class Delivery:
         if result is not None:
             self.deliver(result)
         elif not self.options.quiet:
-            print("%cudatime: stopped before the first repeat was complete")
+            terminal.write_line("%cudatime: stopped before the first repeat was complete")
 
     def _compiled_in_cell(self, each: Compilation) -> Compilation:
         """Return a compilation with ``In[5]`` for the files of cells."""
@@ -95,4 +96,4 @@ def print_failure(what: str = "the times") -> Iterator[None]:
     try:
         yield
     except Exception as failure:
-        print(f"%cudatime: cannot show {what} ({text.named(failure)})")
+        terminal.write_line(f"%cudatime: cannot show {what} ({text.named(failure)})")

@@ -8,6 +8,7 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.timeit_loop import Loop
+from gpumagic.magics import terminal
 from gpumagic.magics.baseline import TIMES, Baseline
 from gpumagic.magics.cudatime import flops_and_energy, lines
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
@@ -132,7 +133,9 @@ class _SingleRun(AbstractContextManager[None]):
             self._lines.close()
             self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
-                print("%cudatime: interrupted while waiting for earlier GPU work; nothing was run")
+                terminal.write_line(
+                    "%cudatime: interrupted while waiting for earlier GPU work; nothing was run"
+                )
             raise interrupt.with_traceback(None) from None
 
     def __exit__(

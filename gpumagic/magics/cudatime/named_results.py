@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpumagic.errors import SpecError
+from gpumagic.magics import terminal
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import split
 from gpumagic.results import Comparison, CudaTiming
@@ -78,4 +79,4 @@ def _show_plot(shell: Any, compared: Comparison) -> None:
 
         display(compared.plot())  # type: ignore[no-untyped-call]
     else:
-        print("There is no plot without matplotlib: pip install matplotlib")
+        terminal.write_line("There is no plot without matplotlib: pip install matplotlib")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpumagic.magics import terminal
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.lines import NoLines
 from gpumagic.magics.file_names import expanded
@@ -88,7 +89,7 @@ class ProfiledRun:
         """Print why there is no profile, and note it in the result."""
         self._delivery.add(problem)
         if not (self._delivery.options.quiet or self._delivery.is_held):  # then the result says it
-            print(f"%cudatime: {problem}")
+            terminal.write_line(f"%cudatime: {problem}")
 
 
 def nvtx_range(options: argparse.Namespace) -> AbstractContextManager[Any]:
@@ -97,5 +98,5 @@ def nvtx_range(options: argparse.Namespace) -> AbstractContextManager[Any]:
         return nullcontext()
     made = NvtxRange(options.nvtx)
     if made.problem is not None and not options.quiet:
-        print(f"%cudatime: {made.problem}")
+        terminal.write_line(f"%cudatime: {made.problem}")
     return made

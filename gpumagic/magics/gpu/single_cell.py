@@ -11,6 +11,7 @@ from typing import Any
 from gpumagic.cells.compile import compile_cell
 from gpumagic.cuda import devices, driver, init_failure, torch_cuda
 from gpumagic.cuda.process_state import STATE
+from gpumagic.magics import terminal
 from gpumagic.magics.gpu import choosing
 from gpumagic.magics.output import hand_over, show
 from gpumagic.results import Selection
@@ -77,14 +78,14 @@ def _print_what_stays(seconds: float, failed: bool) -> None:
     long compared with the cell, the next `%gpu` does it.
     """
     if driver.is_initialized():
-        print(
+        terminal.write_line(
             "The cell has initialised CUDA, so its choice of GPUs has become permanent for "
             "this kernel; the variables are put back for processes started from here."
         )
         return
     possible = not failed and init_failure.suspected() and init_failure.is_quick(seconds)
     if possible and init_failure.has_failed(devices.devices(processes=False)):
-        print(
+        terminal.write_line(
             f"{init_failure.cause()}: this kernel sees no GPU any more. To change that: "
             "%gpu on --restart, or restart the kernel."
         )

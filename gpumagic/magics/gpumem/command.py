@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpumagic.cells.compile import CompiledCell, compile_cell
 from gpumagic.cuda import context_failure
 from gpumagic.errors import SpecError
-from gpumagic.magics import baseline
+from gpumagic.magics import baseline, terminal
 from gpumagic.magics.gpumem import fit
 from gpumagic.magics.gpumem.options import parser
 from gpumagic.magics.output import hand_over
@@ -145,4 +145,4 @@ class _Reporter:
         try:
             hand_over(self._magics.shell, self._measured.result, self._options)
         except Exception as failure:  # the cell's own exception must pass, not ours
-            print(f"%gpumem: cannot show the result ({text.named(failure)})")
+            terminal.write_line(f"%gpumem: cannot show the result ({text.named(failure)})")

@@ -13,6 +13,7 @@ from IPython.core.error import InputRejected
 
 from gpumagic.cells.hooks import CellHook
 from gpumagic.errors import DeviceError, SpecError
+from gpumagic.magics import terminal
 from gpumagic.magics.extension import of
 from gpumagic.magics.output import hand_over, show
 from gpumagic.magics.progress import Progress
@@ -43,7 +44,7 @@ def run(verb: str, magics: Any, options: argparse.Namespace, silent: bool) -> An
             raise SpecError("%gpumem park: write either off or --after TIME")
         shown = parking.set_idle(options.after)
         if not quiet:
-            print(shown)
+            terminal.write_line(shown)
         return options.after if options.output else None
     progress = Progress(shell, enabled=not quiet, what="%gpumem park")
     if not PARKING.active:
@@ -90,7 +91,7 @@ def _unpark(shell: Any, options: argparse.Namespace, quiet: bool) -> Unparked:
 
     def waiting(error: DeviceError) -> None:
         if not shown and not quiet:
-            print(f"Waiting (interrupt to stop): {error}", flush=True)
+            terminal.write_line(f"Waiting (interrupt to stop): {error}")
         shown.append(str(error))
 
     try:
