@@ -353,7 +353,7 @@ def _is_silent(line: str) -> bool:
     try:
         call: Any = ast.parse(line.strip(), mode="eval").body
         written = _written_strings(call.value if isinstance(call, ast.Await) else call)
-        return bool(written) and _ends_with_semicolon(written[-1])
+        return _ends_with_semicolon(written[-1]) if written else False
     except (tokenize.TokenError, SyntaxError):  # a line magic's line need not be Python
         return False
 

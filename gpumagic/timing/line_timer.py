@@ -14,18 +14,22 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import fsum
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from gpumagic.cells.line_tracer import Line
 from gpumagic.system import text
+from gpumagic.timing.short_runs import LONG, ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
 
 _T = TypeVar("_T")
 
-#: All runs of a line are marked up to this number; and those of lines that take so long, always.
-_ALL_MARKED, _LONG = 256, 300e-6
+#: All runs of a line are marked up to this number; and those of lines that take `LONG`, always.
+_ALL_MARKED = 256
+#: Where only every so many-th run is marked, the others are counted without boundaries.
+_SHORT = 8
 #: Runs without a mark are estimated by about so many latest ones with marks: times may change.
 _LATEST = 4
 #: So many marks wait to be read, before some are read at each boundary.
@@ -38,8 +42,8 @@ class _Boundary:
     """The moment between two lines; its GPU times are known once a mark at it or later is read."""
 
     __slots__ = (
-        "devices", "ended", "entered", "gpu", "idle", "left", "own", "running", "synchronized",
-        "taken",
+        "devices", "ended", "entered", "gpu", "idle", "left", "own", "running", "shared",
+        "synchronized", "taken",
     )  # fmt: skip
 
     def __init__(self, entered: float, synchronized: int, running: _Total | None) -> None:
@@ -53,6 +57,8 @@ class _Boundary:
         self.running = running
         #: The lines that end here, with their beginnings.
         self.ended: list[tuple[_Total, _Boundary]] = []
+        #: The short lines that ran since the boundary before, with their runs and host time.
+        self.shared: list[tuple[_Total, int, float]] = []
         #: Seconds from the start until the GPU work before was done; None where not known.
         self.gpu: float | None = None
         #: The part of them in which the GPU may have been idle.
@@ -64,8 +70,10 @@ class _Boundary:
 class _Total:
     """The sums over the runs of a line."""
 
-    def __init__(self) -> None:
-        self.hits = 0
+    def __init__(self, all_marked: int) -> None:
+        self._all_marked = all_marked
+        self.hits = self.marked_at = self.short_runs = 0
+        self.short_host = 0.0
         self.host = self.gpu = self.idle = 0.0
         #: Runs whose GPU time is known, and those whose is not.
         self.known = self.unknown = 0
@@ -78,26 +86,26 @@ class _Total:
     @property
     def interval(self) -> int:
         """Every how many-th run is marked now."""
-        if self.hits <= _ALL_MARKED or self.host > _LONG * self.hits:
+        if self.hits <= self._all_marked or self.host > LONG * self.hits:
             return 1
-        return 1 << (self.hits // _ALL_MARKED).bit_length()
+        return 1 << (self.hits // self._all_marked).bit_length()
 
     def add_marked(self, seconds: float) -> None:
         """Add a run by which those without marks are estimated."""
         self.marked += 1
         self.latest += (seconds - self.latest) / min(self.marked, _LATEST)
 
-    def add(self, begin: _Boundary, end: _Boundary) -> None:
-        """Add the GPU time of a run."""
+    def add(self, begin: _Boundary, end: _Boundary, part: float = 1.0) -> None:
+        """Add a part of the GPU time between two boundaries: all of it for a run."""
         if begin.gpu is None or end.gpu is None or len(begin.devices) != len(end.devices):
             self.unknown += 1
             return
         self.known += 1
-        self.gpu += end.gpu - begin.gpu
-        self.idle += end.idle - begin.idle
+        self.gpu += part * (end.gpu - begin.gpu)
+        self.idle += part * (end.idle - begin.idle)
         self.devices += [0.0] * (len(end.devices) - len(self.devices))
         for i, (start, stop) in enumerate(zip(begin.devices, end.devices, strict=True)):
-            self.devices[i] += stop - start
+            self.devices[i] += part * (stop - start)
 
     def result(self, ordinals: Sequence[int]) -> LineTime:
         """Return the times; ``ordinals`` are of the devices in use."""
@@ -157,12 +165,20 @@ class LineTimer:
     devices.
     """
 
-    def __init__(self, tracing: float = 0.0) -> None:
+    def __init__(self, tracing: float = 0.0, all_marked: int = _ALL_MARKED) -> None:
         self._marks = StreamMarks()
         self._watch = SynchronizationWatch()
         #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
         self.tracing = tracing
+        #: And at the end of a run of a short line that is counted without a boundary.
+        self.short_tracing = 0.0
+        #: Such runs, and their host time with that.
+        self.short_runs = 0
+        self.short_host = 0.0
+        self._all_marked = all_marked
         self._totals: dict[Line, _Total] = {}
+        #: Those of short lines, by source and number.
+        self._short: dict[int, dict[int, _Total]] = {}
         #: Marks that are not read yet, each with the boundaries since the last one, and whether the
         #: GPU may have been idle since.
         self._waiting: deque[tuple[Mark, list[_Boundary], bool]] = deque()
@@ -238,7 +254,7 @@ class LineTimer:
         call.entry = None
         total = self._totals.get(line)
         if total is None:
-            total = self._totals[line] = _Total()
+            total = self._totals[line] = _Total(self._all_marked)
         if line not in call.ran:
             total.hits += not again
             call.ran[line] = total.hits % total.interval == 0
@@ -247,6 +263,42 @@ class LineTimer:
         if call.is_marked and self._unmarked:
             self._record()
         self._leave()
+
+    def short_run(self, call: _Call, line: Line) -> ShortRuns | None:
+        """Return what counts the runs of short lines from the line that has begun on, or None."""
+        total = call.total
+        if call.is_marked or total.interval < _SHORT:
+            return None
+        lines = self._short.setdefault(line.source, {})
+        lines[line.number] = total
+        for each in lines.values():
+            interval = each.interval
+            each.marked_at = (each.hits // interval + 1) * interval if interval >= _SHORT else 0
+        runs = ShortRuns(lines, line.number, self._watch.log)
+        self._leave()
+        runs.last = self._boundary.left
+        return runs
+
+    def end_short_runs(self, call: _Call, runs: ShortRuns, source: int) -> None:
+        """Put a boundary where the last of the short runs has begun."""
+        if not runs.runs:
+            return
+        self.own += runs.spent + runs.runs * self.short_tracing
+        boundary = _Boundary(runs.last, runs.waits, None)
+        boundary.own = self.own
+        for total in self._short[source].values():
+            count, host = total.short_runs, total.short_host
+            if count:
+                boundary.shared.append((total, count, host))
+                total.host += host - count * self.short_tracing
+                total.short_runs, total.short_host = 0, 0.0
+                self.short_runs += count
+                self.short_host += host
+        self._unmarked.append(boundary)
+        self._boundary = call.begin = boundary
+        line = Line(source, runs.number)
+        call.total = self._totals[line]
+        call.ran = {line: False}
 
     def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
         """End the run of a line."""
@@ -309,6 +361,8 @@ class LineTimer:
         for boundary in self._unmarked:
             for total, _ in boundary.ended:
                 total.unknown += 1
+            for total, *_ in boundary.shared:
+                total.unknown += 1
         if not self._waiting:
             self._last_read = self._unmarked[-1]
         self._unmarked = []
@@ -352,11 +406,21 @@ class LineTimer:
                     boundary.idle = before.idle + part * idle_for
                     known = zip(before.devices, devices, strict=False)
                     boundary.devices = tuple(a + part * (b - a) for a, b in known)
-        for boundary in boundaries:
+        for previous, boundary in zip([before, *boundaries], boundaries, strict=False):
             for total, begin in boundary.ended:
                 total.add(begin, boundary)
             boundary.ended.clear()
+            of_all = fsum(_weights(boundary))
+            for (total, _, _), weight in zip(boundary.shared, _weights(boundary), strict=True):
+                total.add(previous, boundary, weight / of_all if of_all else 0.0)
+            boundary.shared.clear()
         self._last_read = last
+
+
+def _weights(boundary: _Boundary) -> list[float]:
+    """Return how the time before a boundary is divided among short lines: by GPU or host time."""
+    weights = [count * total.latest for total, count, _ in boundary.shared]
+    return weights if any(weights) else [host for _, _, host in boundary.shared]
 
 
 def _parts(before: _Boundary, boundaries: Sequence[_Boundary]) -> list[float]:
@@ -364,6 +428,9 @@ def _parts(before: _Boundary, boundaries: Sequence[_Boundary]) -> list[float]:
     weights: list[float] = []
     for boundary in boundaries:
         running = boundary.running
+        if boundary.shared and all(total.marked for total, _, _ in boundary.shared):
+            weights.append(fsum(count * total.latest for total, count, _ in boundary.shared))
+            continue
         if running is None or not running.marked:
             # Between lines, or a line that was never measured: by the host's time instead.
             weights.clear()

@@ -53,11 +53,15 @@ _METHODS = {
     "to_sparse": ".to_sparse()",
     "inverse": ".inverse()",
 }
-_OF_TORCH = ("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero")
-_OF_TORCH += ("unique_consecutive", "bincount", "inverse")
+_OF_TORCH = (
+    *("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero"),
+    *("unique_consecutive", "bincount", "inverse"),
+)
 #: Those that check on the host whether the GPU found an error.
-_OF_LINALG = ("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor")
-_OF_LINALG += ("solve", "svd", "svdvals", "tensorinv", "tensorsolve")
+_OF_LINALG = (
+    *("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor"),
+    *("solve", "svd", "svdvals", "tensorinv", "tensorsolve"),
+)
 #: Functions of torch's modules that are wrapped, as they are written.
 FUNCTIONS = (
     *(f"torch.{name}" for name in (*_OF_TORCH, "tensor", "as_tensor", "where")),
