@@ -26,10 +26,11 @@ from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
-from gpumagic.timing.line_timer import LineTime, LineTimer
+from gpumagic.timing.line_timer import LineTimer
+from gpumagic.timing.line_totals import LineTime
 from gpumagic.timing.line_verdict import verdict
 from gpumagic.timing.run import ENDED
-from gpumagic.timing.synchronizations import FUNCTIONS
+from gpumagic.timing.waiting_calls import FUNCTIONS
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
