@@ -214,6 +214,7 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.cells.coroutines",
         "gpumagic.cells.hooks",
         "gpumagic.cells.interrupts",
+        "gpumagic.cells.magic_calls",
         "gpumagic.cells.timeit_loop",
         "gpumagic.cuda",
         "gpumagic.cuda.import_trace",

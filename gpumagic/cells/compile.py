@@ -14,23 +14,22 @@ import re
 import sys
 import time
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import CodeType
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
 from gpumagic.cells.coroutines import run_or_await
+from gpumagic.cells.magic_calls import LINE_MAGICS, is_line_call, line_calls, written_strings
 from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
 from gpumagic.errors import SpecError
 
 #: The cell magics whose body is Python.
 CELL_MAGICS = ("gpu", "cudatime", "gpumem")
-#: The line magics that run a statement.
-LINE_MAGICS = ("cudatime", "gpumem")
 #: With this option the code runs on the engines, and the magic returns no coroutine.
 _ON_ENGINES = "--cluster"
 #: A call of one of our magics whose code may end with ``;``, on a line of its own.
@@ -300,7 +299,7 @@ class MagicCode:
             call = ast.parse("".join(lines)).body[0]
         except SyntaxError:
             return lines  # IPython reports it
-        written = _written_strings(call.value) if isinstance(call, ast.Expr) else None
+        written = written_strings(call.value) if isinstance(call, ast.Expr) else None
         if written is None or len(written) != 3:
             return lines  # a call that the user has written, with other arguments
         name, line, body = written
@@ -313,9 +312,9 @@ class MagicCode:
             tree = ast.parse("".join(lines))
         except SyntaxError:
             return lines  # IPython reports it
-        awaitable = {id(call) for call in _line_calls(tree)}
+        awaitable = {id(call) for call in line_calls(tree)}
         lines = list(lines)
-        calls = [node for node in ast.walk(tree) if _is_line_call(node)]
+        calls = [node for node in ast.walk(tree) if is_line_call(node)]
         for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
             name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
             if self._statement_awaits(name, line) and id(call) in awaitable:
@@ -352,41 +351,10 @@ def _is_silent(line: str) -> bool:
     """Return whether a magic's code ends with ``;``, apart from comments."""
     try:
         call: Any = ast.parse(line.strip(), mode="eval").body
-        written = _written_strings(call.value if isinstance(call, ast.Await) else call)
-        return bool(written) and _ends_with_semicolon(written[-1])
+        written = written_strings(call.value if isinstance(call, ast.Await) else call)
+        return _ends_with_semicolon(written[-1]) if written else False
     except (tokenize.TokenError, SyntaxError):  # a line magic's line need not be Python
         return False
-
-
-def _written_strings(call: ast.expr) -> list[str] | None:
-    """Return the arguments of a call; None if they are not all strings, written there."""
-    if not isinstance(call, ast.Call) or call.keywords:
-        return None
-    values = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
-    strings = [each for each in values if isinstance(each, str)]
-    return strings if len(strings) == len(values) else None
-
-
-def _line_calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls of our line magics where ``await`` is allowed and missing."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
-            continue
-        if isinstance(child, ast.Await):
-            child = child.value
-        elif _is_line_call(child):
-            yield child
-        yield from _line_calls(child)
-
-
-def _is_line_call(node: ast.AST) -> TypeGuard[ast.Call]:
-    return (
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "get_ipython().run_line_magic"
-        and len(node.args) == 2
-        and all(isinstance(a, ast.Constant) and isinstance(a.value, str) for a in node.args)
-        and cast(ast.Constant, node.args[0]).value in LINE_MAGICS
-    )
 
 
 def _check_awaited() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import linecache
 import re
+import tokenize
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +47,8 @@ class Source(NamedTuple):
     statements: Mapping[int, int] = MappingProxyType({})
     #: What a ``for`` statement loops over, by its first line.
     loops: Mapping[int, ast.expr] = MappingProxyType({})
+    #: Why there is no text, where that needs to be said.
+    note: str | None = None
 
 
 def selected_sources(compiled: CompiledCell, functions: Iterable[str]) -> list[Source]:
@@ -141,12 +146,51 @@ def code_source(name: str, code: CodeType) -> Source:
     try:
         # From Python 3.13 on, all code compiled from strings would have the text of `python -c`.
         lines, first = inspect.getsourcelines(code) if code.co_filename != "<string>" else ([], 0)
-    except OSError:  # the file was removed, or the code was compiled from a string
+    except (OSError, SyntaxError, tokenize.TokenError):  # removed, from a string, or other text
         lines, first = [], 0
+    note = None
+    if Path(code.co_filename).is_file() and not _is_in_file(code):
+        lines = []
+        path = code.co_filename
+        note = f"no text of {name}: {path} has changed since it was imported; reload it"
     if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     written = tuple(line.rstrip("\n") for line in lines)
-    return Source(name, (code,), first, written, *_statements(written, first))
+    return Source(name, (code,), first, written, *_statements(written, first), note)
+
+
+def _is_in_file(code: CodeType) -> bool:
+    """Return whether the text of the code's file, as it is now, compiles to this code."""
+    text = "".join(linecache.getlines(code.co_filename))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            now = compile(text, code.co_filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(_is_same(code, each) for each in _all_codes(now))
+
+
+def _all_codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _all_codes(each)
+
+
+def _is_same(code: CodeType, other: CodeType) -> bool:
+    if code.co_name != other.co_name or len(code.co_consts) != len(other.co_consts):
+        return False
+    if code.co_firstlineno != other.co_firstlineno or [*code.co_lines()] != [*other.co_lines()]:
+        return False
+    if (code.co_code, code.co_names) != (other.co_code, other.co_names):
+        return False
+    return all(
+        _is_same(a, b)
+        if isinstance(a, CodeType) and isinstance(b, CodeType)
+        else type(a) is type(b) and repr(a) == repr(b)
+        for a, b in zip(code.co_consts, other.co_consts, strict=True)
+    )
 
 
 def _code_of(function: Any) -> CodeType | None:

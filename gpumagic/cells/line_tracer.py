@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
@@ -30,8 +30,22 @@ class Line(NamedTuple):
     number: int
 
 
+class ShortRuns(Protocol):
+    """A counter of the runs of short lines in one call, without a reading between them."""
+
+    #: The current line.
+    number: int
+
+    def go_to(self, number: int) -> bool:
+        """Begin a run of a line; or return False, where a reading is wanted before."""
+        ...
+
+
 class LineCounter(Protocol[_Record]):
     """A counter of quantities by line; a record has the counts of one call of traced code.
+
+    It may have ``short_run(call, line)``, which returns a `ShortRuns` or None, and then
+    ``end_short_runs(call, runs, source)``.
 
     The traced code is paused while one of these methods runs.
     """
@@ -142,6 +156,12 @@ class LineTracer(Generic[_Record]):
         #: By the id of a frame: a reference to it would keep its variables alive.
         self._paused: dict[int, _Paused[_Record]] = {}
         self._tracing = False
+        #: What counts the runs of short lines by itself, and the frame in which they run.
+        self._short: ShortRuns | None = None
+        self._short_frame: FrameType | None = None
+        self._begin_short: Callable[[_Record, Line], ShortRuns | None] | None = getattr(
+            counter, "short_run", None
+        )
         #: Whether this is a child process that the traced code has forked: it counts nothing.
         self.is_forked = False
         #: The sources of which any line ran.
@@ -158,6 +178,7 @@ class LineTracer(Generic[_Record]):
     def stop(self) -> None:
         """Stop tracing."""
         _running.discard(self)
+        self._guarded(self._end_short)
         note = self._events.stop()
         if note is not None:
             self._note(note)
@@ -178,16 +199,25 @@ class LineTracer(Generic[_Record]):
     def enter(self, frame: FrameType) -> None:
         """Begin or resume a call of traced code."""
         if self._tracing:
+            self._guarded(self._end_short)
             self._guarded(self._enter, frame, *self._traced[id(frame.f_code)])
 
     def to_line(self, frame: FrameType, line: int) -> None:
         """Begin a line."""
-        if self._tracing:
-            self._guarded(self._to_line, frame, line)
+        if not self._tracing:
+            return
+        short = self._short
+        if short is not None:
+            statements = self._statements[self._calls[-1].source]
+            if frame is self._short_frame and short.go_to(statements.get(line, line)):
+                return
+            self._guarded(self._end_short)
+        self._guarded(self._to_line, frame, line)
 
     def leave(self, frame: FrameType) -> None:
         """End a call, or pause it by ``await`` or ``yield``."""
         if self._tracing:
+            self._guarded(self._end_short)
             self._guarded(self._leave, frame)
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
@@ -285,6 +315,26 @@ class LineTracer(Generic[_Record]):
                 call.statement = statement
                 self._counter.begin_statement(call.record)
         self._begin_line(call, again=again)
+        if self._begin_short is not None and self._may_be_short(call):
+            self._short = self._begin_short(call.record, Line(call.source, call.line))
+            self._short_frame = None if self._short is None else frame
+
+    def _may_be_short(self, call: _Call[_Record]) -> bool:
+        """Return whether nothing but this call's own lines runs in its source."""
+        is_alone = all(each.source != call.source for each in self._calls[:-1])
+        return is_alone and self._by_statement and len(call.frames) == 1
+
+    def _end_short(self) -> None:
+        """Go on with the last of the short runs as with any other."""
+        short, self._short, self._short_frame = self._short, None, None
+        if short is None:
+            return
+        call = self._calls[-1]
+        counter: Any = self._counter
+        counter.end_short_runs(call.record, short, call.source)
+        self._active[Line(call.source, call.line)] -= 1
+        self._active[Line(call.source, short.number)] += 1
+        call.line = call.statement = short.number
 
     def _goes_on(self, call: _Call[_Record]) -> bool:
         """Return whether the call goes on with the line at which the code before it has ended."""

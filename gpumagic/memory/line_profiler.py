@@ -164,7 +164,8 @@ class _Profile:
             living = self._living()
         finally:
             self.drop()
-        notes = (*self._tracer.notes, *self._notes)
+        of_sources = [source.note for source in self._sources if source.note is not None]
+        notes = (*self._tracer.notes, *of_sources, *self._notes)
         ran = self._tracer.ran
         sources = tuple(
             source_lines(source, self._devices(i, living), ran=i in ran, runs=self._runs(i))

@@ -26,10 +26,11 @@ from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
-from gpumagic.timing.line_timer import LineTime, LineTimer
+from gpumagic.timing.line_timer import LineTimer
+from gpumagic.timing.line_totals import LineTime
 from gpumagic.timing.line_verdict import verdict
 from gpumagic.timing.run import ENDED
-from gpumagic.timing.synchronizations import FUNCTIONS
+from gpumagic.timing.waiting_calls import FUNCTIONS
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
@@ -62,7 +63,7 @@ class LineProfiler:
             self.note = "no times of lines: a debugger or another tracer traces this thread"
             return
         with self._noting():
-            self._timer.tracing = tracing_cost()
+            self._timer.tracing, self._timer.short_tracing = tracing_cost()
             self._timer.prepare()
 
     def start(self) -> None:
@@ -179,7 +180,8 @@ class LineProfiler:
         )
 
     def _notes(self, sources: Iterable[SourceTimings], timing: CudaTiming) -> tuple[str, ...]:
-        notes = [*self._tracer.notes, *filter(None, [self._timer.note])]
+        of_sources = [each.note for each in self._sources]
+        notes = [*self._tracer.notes, *filter(None, [self._timer.note, *of_sources])]
         sampled = [line for source in sources for line in source.lines if line.interval > 1]
         if sampled and timing.gpu is not None:
             numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:5])
@@ -207,18 +209,20 @@ def _waiting_functions(sources: Iterable[Source]) -> list[str]:
 
 
 #: What `tracing_cost` runs: lines that take no time.
-_EMPTY = "for i in range(200):\n    x = 1\n    y = 2"
+_PASSES = 200
+_EMPTY = f"for i in range({_PASSES}):\n    x = 1\n    y = 2"
 
 
-def tracing_cost() -> float:
+def tracing_cost() -> tuple[float, float]:
     """Return the seconds that tracing takes at the end of a line, beside what `LineTimer` measures.
 
-    The least of some runs of an empty loop: what is subtracted is never too much by other load.
+    And at the end of a short run that is counted without a boundary. The least of some runs of an
+    empty loop: what is subtracted is never too much by other load.
     """
     code = compile(_EMPTY, "<empty>", "exec")
-    least = float("inf")
-    for _ in range(3):
-        timer = LineTimer()
+    least = least_short = float("inf")
+    for all_marked in (_PASSES + 1, 1) * 3:  # with each boundary, and without
+        timer = LineTimer(all_marked=all_marked)
         timer.note = "no GPU"
         tracer = LineTracer([cell_source([code], _EMPTY, 1)], timer, by_statement=True)
         tracer.start()
@@ -228,9 +232,12 @@ def tracing_cost() -> float:
             tracer.stop()
         lines = timer.times().values()
         hits = sum(line.hits for line in lines)
-        if hits:
+        if timer.short_runs:
+            least_short = min(least_short, timer.short_host / timer.short_runs)
+        elif hits:
             least = min(least, fsum(line.host for line in lines) / hits)
-    return least if least < float("inf") else 0.0
+    unknown = float("inf")
+    return least if least < unknown else 0.0, least_short if least_short < unknown else 0.0
 
 
 def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:

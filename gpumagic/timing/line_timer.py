@@ -11,121 +11,27 @@ between: for as long as the host took at most. A time with much of that is an up
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from math import fsum
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from gpumagic.cells.line_tracer import Line
 from gpumagic.system import text
+from gpumagic.timing.line_totals import Boundary, LineTime, Total, parts, weights
+from gpumagic.timing.short_runs import ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
 
 _T = TypeVar("_T")
 
-#: All runs of a line are marked up to this number; and those of lines that take so long, always.
-_ALL_MARKED, _LONG = 256, 300e-6
-#: Runs without a mark are estimated by about so many latest ones with marks: times may change.
-_LATEST = 4
+#: All runs of a line are marked up to this number; and those of lines that take `LONG`, always.
+_ALL_MARKED = 256
+#: Where only every so many-th run is marked, the others are counted without boundaries.
+_SHORT = 8
 #: So many marks wait to be read, before some are read at each boundary.
 _WAITING = 256
-#: The part of a GPU time that the GPU may have been idle for, from which it is an upper bound.
-_IDLE = 0.02
-
-
-class _Boundary:
-    """The moment between two lines; its GPU times are known once a mark at it or later is read."""
-
-    __slots__ = (
-        "devices", "ended", "entered", "gpu", "idle", "left", "own", "running", "synchronized",
-        "taken",
-    )  # fmt: skip
-
-    def __init__(self, entered: float, synchronized: int, running: _Total | None) -> None:
-        #: The host's time when the last line ended, and when the next one began.
-        self.entered = self.left = entered
-        #: Seconds that this boundary took itself, and with it all before.
-        self.taken = self.own = 0.0
-        #: How many synchronisations there were before.
-        self.synchronized = synchronized
-        #: The innermost line that ran until here.
-        self.running = running
-        #: The lines that end here, with their beginnings.
-        self.ended: list[tuple[_Total, _Boundary]] = []
-        #: Seconds from the start until the GPU work before was done; None where not known.
-        self.gpu: float | None = None
-        #: The part of them in which the GPU may have been idle.
-        self.idle = 0.0
-        #: Seconds by device in use.
-        self.devices: tuple[float, ...] = ()
-
-
-class _Total:
-    """The sums over the runs of a line."""
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.host = self.gpu = self.idle = 0.0
-        #: Runs whose GPU time is known, and those whose is not.
-        self.known = self.unknown = 0
-        self.devices: list[float] = []
-        self.synchronizations: list[tuple[str, float]] = []
-        #: Runs that lay alone between two marks, and the mean of the latest ones' GPU time.
-        self.marked = 0
-        self.latest = 0.0
-
-    @property
-    def interval(self) -> int:
-        """Every how many-th run is marked now."""
-        if self.hits <= _ALL_MARKED or self.host > _LONG * self.hits:
-            return 1
-        return 1 << (self.hits // _ALL_MARKED).bit_length()
-
-    def add_marked(self, seconds: float) -> None:
-        """Add a run by which those without marks are estimated."""
-        self.marked += 1
-        self.latest += (seconds - self.latest) / min(self.marked, _LATEST)
-
-    def add(self, begin: _Boundary, end: _Boundary) -> None:
-        """Add the GPU time of a run."""
-        if begin.gpu is None or end.gpu is None or len(begin.devices) != len(end.devices):
-            self.unknown += 1
-            return
-        self.known += 1
-        self.gpu += end.gpu - begin.gpu
-        self.idle += end.idle - begin.idle
-        self.devices += [0.0] * (len(end.devices) - len(self.devices))
-        for i, (start, stop) in enumerate(zip(begin.devices, end.devices, strict=True)):
-            self.devices[i] += stop - start
-
-    def result(self, ordinals: Sequence[int]) -> LineTime:
-        """Return the times; ``ordinals`` are of the devices in use."""
-        is_known = self.known > 0 and not self.unknown
-        return LineTime(
-            hits=self.hits,
-            host=max(self.host, 0.0),
-            gpu=self.gpu if is_known else None,
-            at_most=is_known and self.idle > _IDLE * self.gpu,
-            per_device=dict(zip(ordinals, self.devices, strict=False)) if is_known else {},
-            synchronizations=tuple(self.synchronizations),
-            interval=self.interval,
-        )
-
-
-class LineTime(NamedTuple):
-    """The times of all runs of a line, in seconds."""
-
-    hits: int
-    host: float
-    #: None where not known.
-    gpu: float | None
-    at_most: bool
-    per_device: dict[int, float]
-    #: The calls that waited, and the seconds.
-    synchronizations: tuple[tuple[str, float], ...]
-    #: Every how many-th run was measured in the end.
-    interval: int
 
 
 class _Call:
@@ -133,10 +39,10 @@ class _Call:
 
     __slots__ = ("begin", "entry", "is_marked", "is_new", "is_recursive", "left", "ran", "total")
 
-    begin: _Boundary
-    total: _Total
+    begin: Boundary
+    total: Total
     #: Where the call was left last.
-    left: _Boundary
+    left: Boundary
 
     def __init__(self) -> None:
         self.is_new = True
@@ -147,7 +53,7 @@ class _Call:
         self.ran: dict[Line, bool] = {}
         #: The end of the line at which the call began: where a line of its own follows, nothing
         #: has run on it.
-        self.entry: _Boundary | None = None
+        self.entry: Boundary | None = None
 
 
 class LineTimer:
@@ -157,17 +63,25 @@ class LineTimer:
     devices.
     """
 
-    def __init__(self, tracing: float = 0.0) -> None:
+    def __init__(self, tracing: float = 0.0, all_marked: int = _ALL_MARKED) -> None:
         self._marks = StreamMarks()
         self._watch = SynchronizationWatch()
         #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
         self.tracing = tracing
-        self._totals: dict[Line, _Total] = {}
+        #: And at the end of a run of a short line that is counted without a boundary.
+        self.short_tracing = 0.0
+        #: Such runs, and their host time with that.
+        self.short_runs = 0
+        self.short_host = 0.0
+        self._all_marked = all_marked
+        self._totals: dict[Line, Total] = {}
+        #: Those of short lines, by source and number.
+        self._short: dict[int, dict[int, Total]] = {}
         #: Marks that are not read yet, each with the boundaries since the last one, and whether the
         #: GPU may have been idle since.
-        self._waiting: deque[tuple[Mark, list[_Boundary], bool]] = deque()
-        self._unmarked: list[_Boundary] = []
-        self._boundary = self._last_read = _Boundary(0.0, 0, None)
+        self._waiting: deque[tuple[Mark, list[Boundary], bool]] = deque()
+        self._unmarked: list[Boundary] = []
+        self._boundary = self._last_read = Boundary(0.0, 0, None)
         #: Seconds that the boundaries took themselves, and tracing with them.
         self.own = 0.0
         #: Why GPU times are missing.
@@ -193,7 +107,7 @@ class LineTimer:
 
     @property
     def lacks_functions(self) -> bool:
-        """Whether waits in `synchronizations.FUNCTIONS` were not seen."""
+        """Whether waits in `waiting_calls.FUNCTIONS` were not seen."""
         return self._watch.lacks_functions
 
     def close(self, error: BaseException | None) -> None:
@@ -238,7 +152,7 @@ class LineTimer:
         call.entry = None
         total = self._totals.get(line)
         if total is None:
-            total = self._totals[line] = _Total()
+            total = self._totals[line] = Total(self._all_marked)
         if line not in call.ran:
             total.hits += not again
             call.ran[line] = total.hits % total.interval == 0
@@ -247,6 +161,42 @@ class LineTimer:
         if call.is_marked and self._unmarked:
             self._record()
         self._leave()
+
+    def short_run(self, call: _Call, line: Line) -> ShortRuns | None:
+        """Return what counts the runs of short lines from the line that has begun on, or None."""
+        total = call.total
+        if call.is_marked or total.interval < _SHORT:
+            return None
+        lines = self._short.setdefault(line.source, {})
+        lines[line.number] = total
+        for each in lines.values():
+            interval = each.interval
+            each.marked_at = (each.hits // interval + 1) * interval if interval >= _SHORT else 0
+        runs = ShortRuns(lines, line.number, self._watch.log)
+        self._leave()
+        runs.last = self._boundary.left
+        return runs
+
+    def end_short_runs(self, call: _Call, runs: ShortRuns, source: int) -> None:
+        """Put a boundary where the last of the short runs has begun."""
+        if not runs.runs:
+            return
+        self.own += runs.spent + runs.runs * self.short_tracing
+        boundary = Boundary(runs.last, runs.waits, None)
+        boundary.own = self.own
+        for total in self._short[source].values():
+            count, host = total.short_runs, total.short_host
+            if count:
+                boundary.shared.append((total, count, host))
+                total.host += host - count * self.short_tracing
+                total.short_runs, total.short_host = 0, 0.0
+                self.short_runs += count
+                self.short_host += host
+        self._unmarked.append(boundary)
+        self._boundary = call.begin = boundary
+        line = Line(source, runs.number)
+        call.total = self._totals[line]
+        call.ran = {line: False}
 
     def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
         """End the run of a line."""
@@ -269,9 +219,9 @@ class LineTimer:
 
     # --- boundaries and marks ----------------------------------------------------------------
 
-    def _new_boundary(self, running: _Total | None) -> _Boundary:
+    def _new_boundary(self, running: Total | None) -> Boundary:
         entered = perf_counter()
-        boundary = _Boundary(entered, len(self._watch.log), running)
+        boundary = Boundary(entered, len(self._watch.log), running)
         boundary.own = self.own
         self.own += self.tracing
         self._unmarked.append(boundary)
@@ -284,7 +234,7 @@ class LineTimer:
         boundary.taken = boundary.left - boundary.entered
         boundary.own = self.own
 
-    def _add(self, call: _Call, end: _Boundary) -> None:
+    def _add(self, call: _Call, end: Boundary) -> None:
         total, begin = call.total, call.begin
         end.ended.append((total, begin))
         total.host += end.entered - begin.left - (end.own - begin.own) - self.tracing
@@ -309,6 +259,8 @@ class LineTimer:
         for boundary in self._unmarked:
             for total, _ in boundary.ended:
                 total.unknown += 1
+            for total, *_ in boundary.shared:
+                total.unknown += 1
         if not self._waiting:
             self._last_read = self._unmarked[-1]
         self._unmarked = []
@@ -332,7 +284,7 @@ class LineTimer:
             self._waiting.popleft()
             self._divide(seconds, boundaries, idle)
 
-    def _divide(self, devices: tuple[float, ...], boundaries: list[_Boundary], idle: bool) -> None:
+    def _divide(self, devices: tuple[float, ...], boundaries: list[Boundary], idle: bool) -> None:
         """Divide the time since the last mark among the boundaries, the last one at the mark."""
         before, last = self._last_read, boundaries[-1]
         last.gpu, last.devices = max(devices), devices
@@ -346,32 +298,18 @@ class LineTimer:
                 if last.running is not None:
                     last.running.add_marked(max(passed - idle * before.taken, 0.0))
             else:
-                parts = _parts(before, boundaries)
-                for boundary, part in zip(boundaries[:-1], parts, strict=True):
+                of_boundaries = parts(before, boundaries)
+                for boundary, part in zip(boundaries[:-1], of_boundaries, strict=True):
                     boundary.gpu = before.gpu + part * passed
                     boundary.idle = before.idle + part * idle_for
                     known = zip(before.devices, devices, strict=False)
                     boundary.devices = tuple(a + part * (b - a) for a, b in known)
-        for boundary in boundaries:
+        for previous, boundary in zip([before, *boundaries], boundaries, strict=False):
             for total, begin in boundary.ended:
                 total.add(begin, boundary)
             boundary.ended.clear()
+            of_all = fsum(weights(boundary))
+            for (total, _, _), weight in zip(boundary.shared, weights(boundary), strict=True):
+                total.add(previous, boundary, weight / of_all if of_all else 0.0)
+            boundary.shared.clear()
         self._last_read = last
-
-
-def _parts(before: _Boundary, boundaries: Sequence[_Boundary]) -> list[float]:
-    """Return for all boundaries but the last which part of the time is before it."""
-    weights: list[float] = []
-    for boundary in boundaries:
-        running = boundary.running
-        if running is None or not running.marked:
-            # Between lines, or a line that was never measured: by the host's time instead.
-            weights.clear()
-            break
-        weights.append(running.latest)
-    total = sum(weights)
-    if not total:
-        begins = [before, *boundaries[:-1]]
-        weights = [end.entered - begin.left for begin, end in zip(begins, boundaries, strict=True)]
-        total = sum(weights) or 1.0
-    return [part / total for part in itertools.accumulate(weights[:-1])]

@@ -21,49 +21,19 @@ from types import CodeType, MethodType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.timing.waiting_calls import (
+    ASSIGNMENT,
+    INDEX,
+    MASK,
+    METHODS,
+    OF_LINALG,
+    OF_TORCH,
+    PAGEABLE,
+)
 
 #: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
-
-PAGEABLE = "pageable copy with non_blocking=True"
-MASK = "boolean mask"
-INDEX = "blocking copy of an index"
-ASSIGNMENT = "blocking copy by an assignment"
 _COMPILER = "torch._dynamo"
-
-#: Methods that wait for a tensor on a GPU, and how they are named.
-_METHODS = {
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "__bool__": "bool(tensor)",
-    "__int__": "int(tensor)",
-    "__float__": "float(tensor)",
-    "__complex__": "complex(tensor)",
-    "__index__": "tensor as an index",
-    "is_nonzero": ".is_nonzero()",
-    "cpu": ".cpu()",
-    "nonzero": ".nonzero()",
-    "argwhere": ".argwhere()",
-    "masked_select": ".masked_select()",
-    "unique": ".unique()",
-    "equal": ".equal()",
-    "allclose": ".allclose()",
-    "unique_consecutive": ".unique_consecutive()",
-    "bincount": ".bincount()",
-    "to_sparse": ".to_sparse()",
-    "inverse": ".inverse()",
-}
-_OF_TORCH = ("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero")
-_OF_TORCH += ("unique_consecutive", "bincount", "inverse")
-#: Those that check on the host whether the GPU found an error.
-_OF_LINALG = ("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor")
-_OF_LINALG += ("solve", "svd", "svdvals", "tensorinv", "tensorsolve")
-#: Functions of torch's modules that are wrapped, as they are written.
-FUNCTIONS = (
-    *(f"torch.{name}" for name in (*_OF_TORCH, "tensor", "as_tensor", "where")),
-    "torch.repeat_interleave",
-    *(f"torch.linalg.{name}" for name in _OF_LINALG),
-)
 
 
 @dataclass(frozen=True)
@@ -250,7 +220,7 @@ class _Rules:
     def methods(self) -> Iterator[tuple[Any, str, _Rule]]:
         """Yield the class (or module), the method's name and the rule."""
         torch = self._torch
-        for name, call in _METHODS.items():
+        for name, call in METHODS.items():
             rule = self._of_cuda(call)
             if name == "tolist":
                 rule = _CopiesFirst(torch, rule, self._on_cuda)
@@ -269,13 +239,13 @@ class _Rules:
     def functions(self) -> Iterator[tuple[Any, str, _Rule]]:
         """Yield the module, the name of its function and the rule: those of `FUNCTIONS`."""
         torch = self._torch
-        for name in _OF_TORCH:
+        for name in OF_TORCH:
             yield torch, name, self._of_cuda(f"torch.{name}()")
         for name in ("tensor", "as_tensor"):
             yield torch, name, self._made(f"blocking copy by torch.{name}()", 0)
         yield torch, "where", self._where
         yield torch, "repeat_interleave", self._repeated("torch.repeat_interleave()")
-        for name in _OF_LINALG:
+        for name in OF_LINALG:
             yield torch.linalg, name, self._of_cuda(f"torch.linalg.{name}()")
 
     def _on_cuda(self, value: Any) -> bool:
@@ -315,7 +285,7 @@ class _Rules:
             return MASK
         if self._has_index_on_cpu(index):
             return INDEX
-        return _METHODS["__index__"] if self._has_number_on_gpu(index) else None
+        return METHODS["__index__"] if self._has_number_on_gpu(index) else None
 
     def _mask_written(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
@@ -333,7 +303,7 @@ class _Rules:
         if self._on_cuda(value) and value.numel() != 1 and self._has_mask(index):
             return MASK
         number = not self._has_mask(index) and self._has_number_on_gpu(index)
-        return _METHODS["__index__"] if number else None
+        return METHODS["__index__"] if number else None
 
     def _moved(self, name: str) -> _Rule:
         def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:

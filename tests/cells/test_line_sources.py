@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import sys
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -138,3 +140,32 @@ def test_a_body_that_begins_on_the_last_line_of_the_head() -> None:
     tree = ast.parse(text)
     found = cell_source([compile(tree, "<cell>", "exec")], text, 1, tree)
     assert found.statements == {2: 1, 3: 1, 5: 4, 7: 6}
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "# a comment\ndef f():\n    x = 1\n    return x\n",
+        "def f():\n    x = 2\n    return x\n",
+        "def g():\n    y = 7\n    return y\n",
+        "def f(:\n",
+        None,
+    ],
+)
+def test_a_file_that_has_changed_since_the_import(tmp_path: Path, after: str | None) -> None:
+    path = tmp_path / "module.py"
+    text = "def f():\n    x = 1\n    return x\n"
+    path.write_text(text)
+    made: dict[str, Any] = {}
+    exec(compile(text, str(path), "exec"), made)
+    source = function_source("f", made["f"])
+    assert (source.lines, source.note) == (tuple(text.splitlines()), None)
+    if after is None:
+        path.unlink()
+    else:
+        path.write_text(after)
+        os.utime(path, (1, 1))
+    source = function_source("f", made["f"])
+    assert (source.first, set(source.lines), source.statements) == (1, {""}, {})
+    said = f"no text of f: {path} has changed since it was imported; reload it"
+    assert source.note == (None if after is None else said)

@@ -17,6 +17,7 @@ from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
 from gpumagic.timing.line_profiler import tracing_cost, with_kernels, without_kernels
+from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.run import ENDED
 from tests.support.line_cells import measured
 
@@ -151,6 +152,101 @@ def test_passes_that_grow_are_sampled_evenly(gpu_work: Any) -> None:
     assert found[4].gpu == pytest.approx(4000 * 80e-6, rel=0.05)
 
 
+SHORT: dict[str, tuple[str, dict[int, tuple[int, float]]]] = {
+    "in turn": (
+        "for i in range(6000):\n    time.sleep(20e-6)\n    x = i",
+        {2: (6001, 0.0), 3: (6000, 0.12), 4: (6000, 0.0)},
+    ),
+    "a long run now and then": (
+        "for i in range(6000):\n    time.sleep(.01 if i % 1000 == 999 else 10e-6)\n    x = i",
+        {2: (6001, 0.0), 3: (6000, 0.06 + 5994 * 10e-6), 4: (6000, 0.0)},
+    ),
+    "a line that runs now and then": (
+        "for i in range(6000):\n    if i % 100 == 99:\n        time.sleep(50e-6)",
+        {2: (6001, 0.0), 3: (6000, 0.0), 4: (60, 60 * 50e-6)},
+    ),
+    "comprehensions": (
+        "for i in range(3000):\n    x = [j for j in range(3)]\n    time.sleep(10e-6)",
+        {2: (3001, 0.0), 3: (3000, 0.0), 4: (3000, 0.03)},
+    ),
+    "an exception ends it": (
+        "for i in range(6000):\n    time.sleep(20e-6)\n    1 / (i < 5000)",
+        {2: (5001, 0.0), 3: (5001, 0.1), 4: (5001, 0.0)},
+    ),
+    "exceptions within": (
+        "for i in range(3000):\n    try:\n        1 / 0\n    except ZeroDivisionError:\n"
+        "        time.sleep(10e-6)",
+        {2: (3001, 0.0), 3: (3000, 0.0), 4: (3000, 0.0), 5: (3000, 0.0), 6: (3000, 0.03)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_lines_are_counted_exactly(name: str, gpu_work: Any) -> None:
+    """Runs without a boundary: all are counted, with the host's time."""
+    cell, true = SHORT[name]
+    timing = measured(cell, w=gpu_work, time=time)
+    found = by_number(timing)
+    assert {number: line.hits for number, line in found.items()} == {
+        number: hits for number, (hits, _) in true.items()
+    }
+    for number, (_, host) in true.items():
+        assert found[number].host == pytest.approx(host, rel=0.1, abs=5e-4), number
+    if timing.gpu is not None:
+        of_lines = fsum(line.gpu or 0.0 for line in lines_of(timing))
+        assert of_lines == pytest.approx(timing.gpu.median, rel=0.02, abs=1e-3)
+
+
+def test_waits_in_short_lines_are_counted(gpu_work: Any) -> None:
+    x = gpu_work.torch.zeros((), device="cuda")
+    cell = "for i in range(4000):\n    y = i\n    if i % 500 == 499:\n        x.item()\n    z = i"
+    found = by_number(measured(cell, w=gpu_work, x=x))
+    assert {number: line.syncs for number, line in found.items()} == {2: 0, 3: 0, 4: 0, 5: 8, 6: 0}
+    cell = "for i in range(4000):\n    if i % 500 == 499: x.item()\n    z = i"
+    found = by_number(measured(cell, w=gpu_work, x=x))
+    assert {number: line.syncs for number, line in found.items()} == {2: 0, 3: 8, 4: 0}
+
+
+def test_short_lines_of_functions(gpu_work: Any) -> None:
+    """With what calls them, their own calls of themselves, and pauses."""
+
+    def loop(n: int) -> None:
+        for _ in range(2000):
+            time.sleep(10e-6)
+        if n:
+            loop(n - 1)
+
+    def paused() -> Any:
+        for i in range(2000):
+            time.sleep(10e-6)
+            if not i % 100:
+                yield i
+
+    def run() -> None:
+        loop(2)
+        for _ in paused():
+            time.sleep(1e-3)
+
+    timing = measured("run()", (run, loop, paused), run=run)
+    own, of_loop, of_paused = lines_of(timing).functions
+    assert [line.hits for line in of_loop.lines] == [6003, 6000, 3, 2]
+    assert [line.hits for line in of_paused.lines] == [2001, 2000, 2000, 20]
+    assert of_paused.lines[1].host == pytest.approx(0.02, rel=0.1)
+    assert of_loop.lines[1].host == pytest.approx(0.06, rel=0.1)
+    assert [line.hits for line in own.lines] == [1, 21, 20]
+    assert own.lines[0].host == pytest.approx(0.06, rel=0.1)
+
+
+def test_short_lines_have_few_boundaries(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    boundaries = []
+    new = LineTimer._new_boundary
+    monkeypatch.setattr(
+        LineTimer, "_new_boundary", lambda *arguments: boundaries.append(1) or new(*arguments)
+    )
+    measured("for i in range(50000):\n    x = i", w=gpu_work)
+    assert len(boundaries) < 0.15 * 100_000
+
+
 def test_long_lines_are_measured_each_time(gpu_work: Any) -> None:
     """Ten times the lines that `make bench` measures: a mark costs more on a slow machine."""
     timing = measured("for i in range(60):\n    time.sleep(1e-2)", w=gpu_work, time=time)
@@ -165,8 +261,8 @@ def test_the_cost_is_said(gpu_work: Any) -> None:
 
 def test_the_cost_of_tracing_is_the_tracers(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an empty loop takes for each line is part of the cost, and no line's time."""
-    assert tracing_cost() >= 0
-    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: 1.0)
+    assert min(tracing_cost()) >= 0
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: (1.0, 1.0))
     timing = measured("for i in range(10):\n    x = i", w=gpu_work)
     assert {line.host for line in lines_of(timing)} == {0.0}
     (note,) = (each for each in lines_of(timing).notes if "measuring" in each)

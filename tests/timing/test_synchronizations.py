@@ -13,14 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpumagic.timing.synchronizations import (
-    ASSIGNMENT,
-    FUNCTIONS,
-    INDEX,
-    MASK,
-    PAGEABLE,
-    SynchronizationWatch,
-)
+from gpumagic.timing.synchronizations import SynchronizationWatch
+from gpumagic.timing.waiting_calls import ASSIGNMENT, FUNCTIONS, INDEX, MASK, PAGEABLE
 
 
 @pytest.fixture
