@@ -117,7 +117,7 @@ class Folder:
         """Yield the names of the registry's files, at most ``most`` of each user.
 
         Of all users, or of ``uid``. A file is no claim if it belongs to another user than its name
-        says: one user's files, whatever their names, leave room for the claims of the others.
+        says: one user's files, whatever their names, hide no claim of another user.
 
         Raises:
             TooManyFilesError: there are too many files to look at all.
