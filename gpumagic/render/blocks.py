@@ -138,6 +138,12 @@ Block: TypeAlias = Grid | Line | Callout | Fold | Legend
 _WITH_COMMAND = re.compile(r"(.*: )(%{1,2}[a-z]+(?: [^.:;,]+)?)")
 
 
+def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Grid:
+    """Return a table without the columns in which no row has anything."""
+    used = [i for i in range(len(columns)) if any(row[i].text or row[i].has_bar for row in rows)]
+    return Grid([columns[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
 def dim_lines(texts: Iterable[str]) -> list[Block]:
     """Return a dim line for each text: the notes of a result. A command at the end is one."""
     found = [(text, _WITH_COMMAND.fullmatch(text)) for text in texts]

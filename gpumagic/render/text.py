@@ -310,7 +310,7 @@ def _sizes(grid: Grid, columns: Sequence[Sequence[Text]]) -> list[_Size]:
 def _bar_widths(
     grid: Grid, headers: Sequence[str], figures: Sequence[Sequence[Text]], width: int
 ) -> list[int]:
-    """Return the width of each column's bars: they give way before a figure is shortened."""
+    """Return the width of each column's bars, which give way before columns and figures do."""
     bars = [_bar_width([row[i] for row in grid.rows]) for i in range(len(headers))]
     if not any(bars):
         return bars
@@ -319,14 +319,20 @@ def _bar_widths(
         for header, cells, bar in zip(headers, figures, bars, strict=True)
     ]
     sizes = _sizes(grid, columns)
-    stay = [i for i, size in enumerate(sizes) if not size.rank]
-    excess = sum(sizes[i].least for i in stay) + len(_GAP) * (len(stay) - 1) - width
-    for i in stay:
-        if excess > 0 and bars[i]:
-            narrower = max(bars[i] - excess, 0)
-            # A bar of one or two characters shows nothing.
-            excess -= bars[i] - narrower
-            bars[i] = narrower if narrower >= _SHORTEST_BAR else 0
+    for highest_rank in sorted({size.rank for size in sizes}, reverse=True):
+        stay = [i for i, size in enumerate(sizes) if size.rank <= highest_rank]
+        excess = sum(sizes[i].least for i in stay) + len(_GAP) * (len(stay) - 1) - width
+        # A half of a bar gives way before a column is dropped, all of it before a figure is.
+        if highest_rank and excess > sum(bars[i] - bars[i] // 2 for i in stay):
+            continue
+        for i in stay:
+            if excess > 0 and bars[i]:
+                least = bars[i] // 2 if highest_rank else 0
+                narrower = max(bars[i] - excess, least)
+                # A bar of one or two characters shows nothing.
+                excess -= bars[i] - narrower
+                bars[i] = narrower if narrower >= _SHORTEST_BAR else 0
+        break
     return bars
 
 

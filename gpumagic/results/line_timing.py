@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.render.blocks import DASH, Block, Cell, Column, Grid, Line, Style, dim_lines
+from gpumagic.render.blocks import (
+    DASH,
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Style,
+    dim_lines,
+    without_empty,
+)
 from gpumagic.render.source_code import SourceCode
 from gpumagic.render.units import seconds
 from gpumagic.results.base import Series, data_frame
@@ -113,6 +123,10 @@ class LineTimings(Series[LineTiming]):
         return f"<LineTimings: {plural(len(self), 'line')}>"
 
     def _blocks(self) -> list[Block]:
+        return [*self.tables(), *self.remarks()]
+
+    def tables(self) -> list[Block]:
+        """Return what limits the cell, and the tables of the lines."""
         blocks: list[Block] = []
         if self.verdict is not None:
             blocks.append(Line.of(self.verdict, "strong"))
@@ -120,11 +134,15 @@ class LineTimings(Series[LineTiming]):
             if source is not self.cell:
                 blocks.append(Line.of(source.name, "strong"))
             if source.lines:
-                between = self.between if source is self.cell else None
-                blocks += [_grid(source, between), *_explanations(source)]
+                blocks.append(_grid(source, self.between if source is self.cell else None))
             else:
                 blocks.append(Line.of(f"{source.name}: {_why_no_lines(source)}", "dim"))
-        return [*blocks, *dim_lines(self.notes)]
+        return blocks
+
+    def remarks(self) -> list[Block]:
+        """Return the waits of the lines, and the notes."""
+        waits = (each for source in (self.cell, *self.functions) for each in _waits(source))
+        return dim_lines((*waits, *self.notes))
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each line that ran (needs pandas). Seconds."""
@@ -178,11 +196,12 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         Column("Hits", "right", rank=2),
         *([Column("GPU", "right")] if has_gpu else []),
         *([Column("Busy", "right"), Column("Kernels", "right", rank=2)] if has_busy else []),
-        *(Column(f"cuda:{i}", "right", rank=3) for i in devices),
+        *(Column(f"cuda:{i}", "right", rank=4) for i in devices),
         Column("Host", "right"),
-        Column("Syncs", "right", rank=1),
-        Column("Waited", "right", rank=1),
-        Column("Source", least=20),
+        # Lines below the table have both.
+        Column("Syncs", "right", rank=3),
+        Column("Waited", "right", rank=3),
+        Column("Source", least=36),
     ]
     by_number = {line.line: line for line in source.lines}
 
@@ -213,7 +232,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         rows.append([Cell(str(number), "dim"), *cells, text])
     if between is not None:
         rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
-    return Grid(columns, rows)
+    return without_empty(columns, rows)
 
 
 def _waited(line: LineTiming) -> str:
@@ -236,7 +255,7 @@ def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | Non
     return folded(range(source.first, source.first + len(source.text)), relevant)
 
 
-def _explanations(source: SourceTimings) -> list[Block]:
+def _waits(source: SourceTimings) -> list[str]:
     """Return the calls that waited, and the waits for input, for each line."""
     prefix = "" if source.name == "cell" else f"{source.name}, "
     whole = sum(line.host for line in source.lines)
@@ -251,4 +270,4 @@ def _explanations(source: SourceTimings) -> list[Block]:
         if line.input_wait and line.input_wait >= _WAIT * whole:
             waited = seconds(line.input_wait)
             texts.append(f"{prefix}line {line.line} waits for the next input: {waited}")
-    return dim_lines(texts)
+    return texts

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines
+from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, without_empty
 from gpumagic.render.source_code import SourceCode
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
@@ -117,7 +117,7 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
         Column("Change", "right"),
         Column("Peak", "right"),
         Column("Retained", "right", rank=1),
-        Column("Source", least=20),
+        Column("Source", least=36),
     ]
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
@@ -148,4 +148,4 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
                 text,
             ]
         )
-    return Grid(columns, rows)
+    return without_empty(columns, rows)

@@ -108,8 +108,9 @@ class CudaTiming(StorableResult):
         stopped = self.partial and self.quality is not None
         repeated = self.repeat > 1 or self.loops > 1 or ended_by_itself or stopped
         return [
-            *(self.lines._blocks() if self.lines is not None else []),
+            *(self.lines.tables() if self.lines is not None else []),
             *(_statistics(self) if repeated else _single(self)),
+            *(self.lines.remarks() if self.lines is not None else []),
             *_work(self),
             *dim_lines(_notes(self)),
         ]

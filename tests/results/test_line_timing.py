@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.results import CudaTiming, Sample
@@ -70,7 +72,20 @@ def test_a_table() -> None:
     assert "⋯" in shown
     html = as_html(timings())
     assert "y = model(x)" in html
+    without = timings(tuple(replace(each, syncs=0, synchronizations=()) for each in LINES))
+    assert "Syncs" not in as_html(without)
+    assert "Waited" not in as_html(without)
     assert "500 ms" in html
+
+
+def test_in_a_terminal_of_eighty_columns_the_source_can_be_read() -> None:
+    """The lines below the table say what the hidden columns would."""
+    source = "    loss = criterion(model(x), labels)"
+    cell = SourceTimings("cell", 5, (source,), (replace(LINES[2], hits=1_000),))
+    shown = as_text(LineTimings(cell), width=80)
+    assert source in shown
+    assert "hidden (too narrow): Syncs, Waited" in shown
+    assert "line 5 waits for the GPU: .item() 3×" in shown
 
 
 def test_without_a_gpu_the_host_has_the_bar() -> None:
@@ -104,7 +119,7 @@ def test_busy_times_and_kernels_where_they_are_known() -> None:
         line(5, 0.01, 0.3, busy=0.0, kernels=0, kernel_time=0.0),
     )
     rows = as_text(timings(known), width=120).splitlines()
-    names = ["Line", "Hits", "GPU", "Busy", "Kernels", "Host", "Syncs", "Waited", "Source"]
+    names = ["Line", "Hits", "GPU", "Busy", "Kernels", "Host", "Source"]
     assert rows[0].split() == names
     assert "500 ms  400 ms    4,100  10.0 ms" in rows[4]
     assert "10.0 ms     0 s            300 ms" in rows[5]
@@ -132,5 +147,9 @@ def test_a_timing_shows_its_lines_first() -> None:
     timing = CudaTiming(Sample((0.6,)), Sample((0.6,)), Sample((0.1,)), lines=timings(verdict="so"))
     shown = as_text(timing, width=100)
     assert shown.startswith("so\nLine")
-    assert "\n600 ms on the GPU · wall 600 ms" in shown
+    total, waits = (
+        shown.index("\n600 ms on the GPU · wall 600 ms"),
+        shown.index("waits for the GPU"),
+    )
+    assert shown.index("(between the lines)") < total < waits, "the total is below the table"
     assert timing.to_dict()["lines"]["cell"]["lines"][1]["gpu"] == 0.5

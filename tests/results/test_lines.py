@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumagic.results import DeviceMemoryDelta, LineMemory, LineReport, MemoryDelta, SourceLines
+from gpumagic.results.base import as_text
 from tests.support.drawing import check_drawing
 
 MIB = 2**20
@@ -53,6 +54,14 @@ a note"""
 
 def test_drawing() -> None:
     check_drawing(REPORT, TEXT)
+
+
+def test_in_a_terminal_of_eighty_columns_the_bar_gives_way_to_the_source() -> None:
+    source = "loss = criterion(model(x), labels)"
+    lines = {0: {1: LineMemory(2 * MIB, 2 * MIB, 2 * MIB, 0, 2 * MIB)}}
+    cell = SourceLines("cell", 1, (source,), lines)
+    row = as_text(LineReport(MemoryDelta({}), (cell,)), 80).splitlines()[3]
+    assert row == f"   1  +2.00 MiB  ███████ +2.00 MiB  2.00 MiB  {source}"
 
 
 def test_repr() -> None:

@@ -52,11 +52,11 @@ a note"""  # noqa: E501
 
 NARROW = """\
 2 × NVIDIA <H100>
-Device                          Free / total  Allocated
-───────────────────────────────────────────────────────
-cuda:0  ██▓░             60.0 GiB / 80.0 GiB   12.0 GiB
-cuda:1                          – / 80.0 GiB        0 B
-hidden (too narrow): Reserved, Others, Peak, Non-PyTorch, GPU
+Device                     Free / total  Allocated  Reserved
+────────────────────────────────────────────────────────────
+cuda:0  ██▓         60.0 GiB / 80.0 GiB   12.0 GiB  16.0 GiB
+cuda:1                     – / 80.0 GiB        0 B       0 B
+hidden (too narrow): Others, Peak, Non-PyTorch, GPU
 █ allocated  ▓ cached  ▒ non-PyTorch  ░ other processes
 Since the last report: cuda:0 allocated +256 MiB
 a note"""
@@ -142,7 +142,7 @@ def test_a_device_that_others_have_filled_is_not_empty() -> None:
     """Memory of unknown use is neither free nor counted to other processes."""
     full = DeviceMemory(free=2 * GIB, total=80 * GIB, others=78 * GIB, name="A")
     unknown = replace(full, others=None, name="B")
-    lines = str(MemoryReport({0: full, 1: unknown})).splitlines()
+    lines = as_text(MemoryReport({0: full, 1: unknown}), 120).splitlines()
     assert lines[2].startswith("cuda:0  ░░░░░░░░░░░░░░░  ! 2.00 GiB / 80.0 GiB")
     assert lines[3].startswith("cuda:1  ???????????????  ! 2.00 GiB / 80.0 GiB")
     assert lines[-1] == "░ other processes  ? in use, not known by what"
