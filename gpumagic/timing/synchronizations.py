@@ -26,6 +26,7 @@ _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
 PAGEABLE = "pageable copy with non_blocking=True"
 MASK = "boolean mask"
 INDEX = "blocking copy of an index"
+ASSIGNED = "blocking copy by an assignment"
 _COMPILER = "torch._dynamo"
 
 #: Methods that wait for a tensor on a GPU, and how they are named.
@@ -168,6 +169,13 @@ class SynchronizationWatch:
         to_host = rule if isinstance(rule, _CopiesFirst) else None
         inside, log, clock = self._inside, self.log, perf_counter
 
+        def record(arguments: Any, named: Any, result: Any, passed: float) -> None:
+            found = rule(arguments, named, result)
+            if found is None and inside.warned:
+                found = _named_by_warning(name, arguments)
+            if found is not None:
+                log.append((found, passed))
+
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
@@ -182,17 +190,15 @@ class SynchronizationWatch:
                     result = function(*arguments, **named)
                 passed = clock() - begun if waited is None else waited
             except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    record(arguments, named, None, clock() - begun)
                 # Without this frame, from Python 3.11 on; before, `hide` takes it out in the end.
                 traceback = error.__traceback__
                 error.__traceback__ = None if traceback is None else traceback.tb_next
                 raise
             finally:
                 inside.call = False
-            found = rule(arguments, named, result)
-            if found is None and inside.warned:
-                found = INDEX if name in ("__getitem__", "__setitem__") else f".{name}()"
-            if found is not None:
-                log.append((found, passed))
+            record(arguments, named, result, passed)
             return result
 
         self._codes.add(call.__code__)
@@ -205,6 +211,16 @@ class SynchronizationWatch:
     def _is_watched(self) -> bool:
         """Return whether the cell waits for this thread: its own, or one of a backward pass."""
         return threading.get_ident() == self._thread or self._graph_task() >= 0
+
+
+def _named_by_warning(name: str, arguments: Sequence[Any]) -> str:
+    """Return what a wrapped call waits for where only torch's warning says that it does."""
+    if name not in ("__getitem__", "__setitem__"):
+        return f".{name}()"
+    index = arguments[1]
+    parts = index if isinstance(index, tuple) else (index,)
+    is_copied = any(isinstance(part, (list, tuple, range)) for part in parts)
+    return ASSIGNED if name == "__setitem__" and not is_copied else INDEX
 
 
 class _CopiesFirst:
@@ -308,13 +324,13 @@ class _Rules:
     ) -> str | None:
         tensor, index, value = arguments
         if not self._on_cuda(tensor):
-            return None
+            return ASSIGNED if self._on_cpu(tensor) and self._on_cuda(value) else None
         if self._has_index_on_cpu(index):
             return INDEX
         if type(value) not in self._tensors:
             return None
         if self._on_cpu(value) and value.dim():
-            return "blocking copy by an assignment"
+            return ASSIGNED
         # One value is filled in without counting the mask.
         return MASK if value.numel() != 1 and self._has_mask(index) else None
 
