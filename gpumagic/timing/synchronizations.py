@@ -145,6 +145,11 @@ class SynchronizationWatch:
         to_host = rule if isinstance(rule, _CopiesFirst) else None
         inside, log, clock = self._inside, self.log, perf_counter
 
+        def record(arguments: Any, named: Any, result: Any, passed: float) -> None:
+            found = rule(arguments, named, result)
+            if found is not None:
+                log.append((found, passed))
+
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
@@ -159,15 +164,15 @@ class SynchronizationWatch:
                     result = function(*arguments, **named)
                 passed = clock() - begun if waited is None else waited
             except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    record(arguments, named, None, clock() - begun)
                 # Without this frame, from Python 3.11 on; before, `hide` takes it out in the end.
                 traceback = error.__traceback__
                 error.__traceback__ = None if traceback is None else traceback.tb_next
                 raise
             finally:
                 inside.call = False
-            found = rule(arguments, named, result)
-            if found is not None:
-                log.append((found, passed))
+            record(arguments, named, result, passed)
             return result
 
         self._codes.add(call.__code__)

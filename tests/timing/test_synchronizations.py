@@ -88,6 +88,49 @@ def _without_compiler(watch: SynchronizationWatch) -> None:
 
 
 @watching
+def test_an_assignment_to_the_cpu_waits(watch: SynchronizationWatch, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    x, host = torch.zeros(4, device="cuda"), torch.zeros(4)
+    for target, index, value in ((host, slice(None), x), (host, 0, x[0])):
+        watch.log.clear()
+        gpu_work.sleep(0.02)
+        target[index] = value
+        ((call, seconds),) = watch.log
+        assert call == "blocking copy by an assignment"
+        assert seconds == pytest.approx(0.02, rel=0.02)
+    for target, index, value in ((x, 0, host[0]), (x, slice(0, 2), host[:2])):
+        watch.log.clear()
+        target[index] = value
+        assert [call for call, _ in watch.log] == ["blocking copy by an assignment"]
+
+
+def test_an_interrupted_wait_is_counted(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python interrupts when the wait is over; until then the host has waited."""
+    torch = gpu_work.torch
+    item = torch.Tensor.item
+
+    def interrupted(tensor: Any) -> None:
+        item(tensor)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.Tensor, "item", interrupted)
+    x = torch.zeros(4, device="cuda")
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        gpu_work.sleep(0.02)
+        with pytest.raises(KeyboardInterrupt):
+            x[0].item()
+        with pytest.raises(TypeError):
+            x[0].item("wrong")
+    finally:
+        watch.stop()
+    ((call, seconds),) = watch.log
+    assert call == ".item()"
+    assert seconds == pytest.approx(0.02, rel=0.02)
+
+
+@watching
 def test_masks(watch: SynchronizationWatch, gpu_work: Any) -> None:
     torch = gpu_work.torch
     x = torch.zeros(4, device="cuda")

@@ -6,8 +6,8 @@ import argparse
 from collections import ChainMap
 
 from gpumagic.cells.compile import CompiledCell
-from gpumagic.cells.line_sources import selected_sources
 from gpumagic.errors import SpecError
+from gpumagic.magics.named_functions import sources
 from gpumagic.results import CudaTiming
 from gpumagic.timing.line_profiler import LineProfiler
 
@@ -56,4 +56,4 @@ def profiler(options: argparse.Namespace, cell: CompiledCell) -> LineProfiler | 
     if not options.lines:
         return NoLines()
     names = ChainMap(cell.locals, cell.globals)
-    return LineProfiler(selected_sources(cell, options.functions), names)
+    return LineProfiler(sources(cell, options.functions), names)
