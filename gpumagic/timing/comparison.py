@@ -4,7 +4,7 @@ Times of repeats are not normally distributed: they have a floor, a tail, and st
 changes. So the interval of a ratio is the one of the Mann-Whitney test (Hodges and Lehmann), which
 assumes no distribution: all ratios of a repeat of the one to a repeat of the other are sorted, and
 as many are left out at both ends as the test leaves to chance. It is exact for few repeats; there
-is none for too few. The ratio is the median of the same ratios, and so lies in its interval; the
+is none for too few. The ratio is the median of the same ratios, and so is within its interval; the
 ratio of the medians may lie outside.
 
 The noise is that between the repeats of a run: what differs between two runs (another clock,
