@@ -41,6 +41,8 @@ class Process:
     idle: float | None = None
     #: The folder of the notebook's Jupyter server; only for the current user's.
     folder: str | None = None
+    #: Whether its GPU memory is parked in host memory; None where not known.
+    parked: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ class ProcessRow:
         """The notebook or the command; the whole of it on hover only where it is the user's own."""
         process, count = self.first, len(self.processes)
         times = f"{count} × " if count > 1 else ""
-        text, state = process.command or DASH, ""
+        text, state = process.command or DASH, ", parked" if process.parked else ""
         if process.notebook is not None:
             text = f"{process.notebook}{f' in {process.folder}' if process.folder else ''}"
-            state = state_text(process.idle, ", ")
+            state += state_text(process.idle, ", ")
         shown = f"{times}{shortened(text, _LONGEST_COMMAND)}{state}"
         whole = f"{times}{text}{state}" if process.own or process.mine else None
         return Cell(shown, whole=whole)
@@ -88,6 +90,7 @@ def process_rows(listed: Iterable[tuple[tuple[str, ...], Process]]) -> list[Proc
     places: dict[object, tuple[str, ...]] = {}
     for place, process in listed:
         key: object = (place, process.user, process.kind, process.command, process.mine)
+        key = (key, process.parked)
         if process.own or process.notebook is not None or process.command is None:
             key = (place, process.pid, len(equal))
         equal.setdefault(key, []).append(process)

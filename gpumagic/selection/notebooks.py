@@ -142,7 +142,7 @@ def with_notebooks(
         else claim
         for claim in claims
     ]
-    published = {claim.pid: claim for claim in claims if claim.notebook is not None}
+    published = {claim.pid: claim for claim in claims}
     devices = tuple(_with_notebooks(device, kernels, published) for device in table)
     return replace(table, devices=devices), named
 
@@ -168,13 +168,15 @@ def _with_notebooks(
 def _with_notebook(
     process: Process, kernels: Mapping[int, Kernel], published: Mapping[int, Claim]
 ) -> Process:
-    kernel = kernels.get(process.pid)
-    if kernel is not None:
-        return replace(
-            process, notebook=kernel.name, idle=kernel.idle, folder=kernel.folder or None
-        )
     claim = published.get(process.pid)
-    # A claim names a pid; only the owner of that process may name its notebook.
-    if claim is None or process.user is None or claim.user != process.user:
+    # A claim names a pid; only the owner of that process may say something of it.
+    if claim is not None and (process.user is None or claim.user != process.user):
+        claim = None
+    if claim is not None:
+        process = replace(
+            process, notebook=claim.notebook, idle=claim.idle, parked=claim.parked or None
+        )
+    kernel = kernels.get(process.pid)
+    if kernel is None:
         return process
-    return replace(process, notebook=claim.notebook, idle=claim.idle)
+    return replace(process, notebook=kernel.name, idle=kernel.idle, folder=kernel.folder or None)

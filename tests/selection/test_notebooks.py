@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results import Claim, Device, DeviceTable, Process
+from gpumagic.results.processes import ProcessRow
 from gpumagic.selection import notebooks
 from gpumagic.system import jupyter_servers
 from tests.support.jupyter_server import TOKEN, FakeServer, model
@@ -207,12 +208,19 @@ def test_others_notebooks_are_named_by_their_claims_of_the_same_user() -> None:
         Process(4, user="bob", mine=False, command="python"),
         Process(5, user=None, command="python"),
     )
-    claims = [Claim(("GPU-a",), pid, "ann", f"{pid}.ipynb", idle=60.0) for pid in (3, 4, 5)]
+    claims = [
+        Claim(("GPU-a",), pid, "ann", f"{pid}.ipynb", idle=60.0, parked=True) for pid in (3, 4, 5)
+    ]
     table = DeviceTable((Device(0, uuid="GPU-a", processes=processes),))
     named, same = notebooks.with_notebooks(table, claims)
     assert same == claims
     found = named[0].processes or ()
-    assert [(p.notebook, p.idle) for p in found] == [("3.ipynb", 60.0), (None, None), (None, None)]
+    assert [(p.notebook, p.idle, p.parked) for p in found] == [
+        ("3.ipynb", 60.0, True),
+        (None, None, None),
+        (None, None, None),
+    ]
+    assert ProcessRow((), found[:1]).command.text == "3.ipynb, parked, idle 1 min"
 
 
 def test_ones_own_claims_and_processes_are_named_without_publishing(
@@ -220,11 +228,13 @@ def test_ones_own_claims_and_processes_are_named_without_publishing(
 ) -> None:
     pid = process("a")
     server.sessions = [model("train.ipynb", "a", "busy")]
-    table = DeviceTable((Device(0, processes=(Process(pid, mine=True),)),))
-    named, claims = notebooks.with_notebooks(table, [Claim(("GPU-a",), pid, "me", mine=True)])
+    table = DeviceTable((Device(0, processes=(Process(pid, user="me", mine=True),)),))
+    claim = Claim(("GPU-a",), pid, "me", mine=True, parked=True)
+    named, claims = notebooks.with_notebooks(table, [claim])
     (found,) = named[0].processes or ()
     assert (found.notebook, found.folder, found.idle) == ("train.ipynb", "/srv/ann", 0.0)
-    assert str(claims[0]) == "train.ipynb, busy"
+    assert found.parked
+    assert str(claims[0]) == "train.ipynb, parked, busy"
 
 
 def test_kernels_of_the_same_notebook_name_are_shown_by_their_paths(

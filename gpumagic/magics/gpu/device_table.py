@@ -44,13 +44,19 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
 
 
 def _with_own_parked(found: DeviceTable) -> DeviceTable:
-    """Return the table with this process's claims marked as parked, also if unpublished."""
+    """Return the table with this process and its claims marked as parked, also if unpublished."""
     if not notebooks.is_parked():
         return found
-    devices = (
-        replace(d, claims=tuple(replace(c, parked=True) if c.own else c for c in d.claims))
-        for d in found
-    )
+
+    def marked(each: Any) -> Any:
+        return replace(each, parked=True) if each.own else each
+
+    devices = []
+    for device in found:
+        known = device.processes
+        processes = None if known is None else tuple(map(marked, known))
+        claims = tuple(map(marked, device.claims))
+        devices.append(replace(device, claims=claims, processes=processes))
     return replace(found, devices=tuple(devices))
 
 

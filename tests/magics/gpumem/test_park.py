@@ -140,6 +140,7 @@ def test_ones_own_notebook_is_said_to_be_parked_without_publishing(
     assert claims()[0] == "this kernel"
     cells("%gpumem park -q")
     assert claims() == ["this kernel, parked", "b.ipynb, parked"]
+    assert [each.parked for each in cells("%gpu -p -o -q").value[0].processes] == [True, None]
     assert states() == {os.getpid(): True, 7: True}
     assert "parked, idle 1 min" in cells("%gpu ps --mine").text
     cells("%gpumem unpark -q")
