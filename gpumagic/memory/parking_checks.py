@@ -65,6 +65,10 @@ def _check_graphs() -> None:
             raise refuse(_GRAPH if pool[0] else _POOL)
 
 
+#: The module of the thread that copies a DataLoader's batches to pinned memory.
+_PINS = "torch.utils.data._utils.pin_memory"
+
+
 def _check_nccl() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -94,6 +98,11 @@ def _check_threads(shell: Any) -> None:
     for name, stack in other_threads():
         for frame in stack:
             file = frame.f_code.co_filename
+            if frame.f_globals.get("__name__") == _PINS:
+                raise refuse(
+                    "a DataLoader with pin_memory=True is read, whose thread uses the GPU; finish "
+                    "the loop or delete the iterator first"
+                )
             if tracebacks.is_users(file, cell_of) or _is_torchs(frame):
                 where = tracebacks.described(frame, frame.f_lineno, cell_of)
                 raise refuse(f"{name} is in {where}, and may use the GPU; end it first")

@@ -569,6 +569,13 @@ def test_training_in_a_thread_and_callbacks_of_widgets(kernel: Callable[..., Any
     assert "nothing was parked: the running thread " in line
     assert "and may use the GPU; end it first" in line
     k.run("stop.set(); thread.join()")
+    k.run(
+        "from torch.utils.data import DataLoader\n"
+        "batches = iter(DataLoader(range(8), num_workers=1, pin_memory=True))\nnext(batches)"
+    )
+    (line,) = k.run("%gpumem park", raising=False).shown.strip().splitlines()
+    assert "finish the loop or delete the iterator first" in line
+    k.run("del batches")
     client = k.client
 
     def send(kind: str, **content: Any) -> str:
