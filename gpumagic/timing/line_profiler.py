@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import fsum
+from types import MethodType
 from typing import Any
 
+from gpumagic.cells.line_events import TraceEvents
 from gpumagic.cells.line_sources import Source, cell_source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.results import CudaTiming
@@ -59,8 +61,13 @@ class LineProfiler:
 
     def prepare(self) -> None:
         """Do what takes time, before the clocks of the cell start."""
-        if sys.gettrace() is not None:
-            self.note = "no times of lines: a debugger or another tracer traces this thread"
+        tracer = sys.gettrace()
+        if tracer is not None:
+            is_own = isinstance(tracer, MethodType) and isinstance(tracer.__self__, TraceEvents)
+            why = "a debugger or another tracer traces this thread"
+            if is_own:
+                why = "those of the code around it are being measured"
+            self.note = f"no times of lines: {why}"
             return
         with self._noting():
             self._timer.tracing, self._timer.short_tracing = tracing_cost()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from math import fsum
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gpumagic.cells.line_events import TraceEvents
 from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
@@ -463,6 +464,18 @@ def test_under_another_tracer(gpu_work: Any) -> None:
         sys.settrace(before)
     assert timing.lines is None
     assert any("another tracer" in note for note in timing.notes)
+
+
+def test_within_lines_that_are_measured(gpu_work: Any) -> None:
+    outer = TraceEvents({}, cast(Any, None))
+    outer.start()
+    try:
+        timing = measured("w.sleep(.01)", w=gpu_work)
+    finally:
+        outer.stop()
+    assert timing.lines is None
+    (note,) = (note for note in timing.notes if note.startswith("no times of lines"))
+    assert note.endswith("those of the code around it are being measured")
 
 
 def test_nothing_stays_wrapped(gpu_work: Any) -> None:
