@@ -25,7 +25,7 @@ from gpumagic.results.line_timing import (
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.system import text
 from gpumagic.timing.compilations import has_compiled
-from gpumagic.timing.input_waits import is_container
+from gpumagic.timing.input_waits import is_at_hand, is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTimer
@@ -168,7 +168,10 @@ class LineProfiler:
         waited = fsum(each.time or 0.0 for each in synchronizations)
         iterated = source.loops.get(number)
         is_input = iterated is not None and not is_container(iterated, self._names, place == CELL)
-        waited_for_input = max(time.host - waited, 0.0)
+        waiting = time.host
+        if iterated is not None and not is_at_hand(iterated, self._names, place == CELL):
+            waiting -= time.from_above  # it was computed there, as far as is known
+        waited_for_input = max(waiting - waited, 0.0)
         if waited_for_input < time.hits * _NEXT:
             is_input = False
         return LineTiming(
