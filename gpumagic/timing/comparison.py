@@ -21,6 +21,7 @@ from statistics import NormalDist
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample, Verdict
+from gpumagic.system.text import plural
 
 CONFIDENCE = 0.95
 #: Up to so many pairs of repeats the test is computed exactly, above by its normal approximation.
@@ -53,7 +54,7 @@ def compare(
     elif more:
         raise SpecError("compare() takes a mapping of timings, or timings alone, not both")
     if len(timings) < 2:
-        raise SpecError(f"{len(timings)} timing to compare, but it takes two or more")
+        raise SpecError(f"{plural(len(timings), 'timing')} to compare, but it takes two or more")
     first = next(iter(timings)) if baseline is None else baseline
     if first not in timings:
         raise SpecError(f"no timing {first!r} to compare with; there are {', '.join(timings)}")
@@ -67,7 +68,7 @@ def compare(
     if few:
         notes += (
             f"too few repeats to distinguish a difference from noise: {', '.join(few)}; "
-            "four or more of each would do (-r 7)",
+            "four or more of each are enough (-r 4)",
         )
     return Comparison(tuple(entries), quantity, notes)
 

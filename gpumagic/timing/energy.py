@@ -69,8 +69,6 @@ class EnergyMeter(AbstractContextManager["EnergyMeter"]):
         """Wait for the work, read the counters again and return the difference."""
         if self._error is not None:
             return Energy(None, None, f"no energy: {self._error}")
-        if not self._uuids:
-            return Energy(None, None, "no energy: the code gave no GPU anything to do")
         for ordinal in self._uuids:
             torch_cuda.synchronize(ordinal)
         seconds = perf_counter() - self._started

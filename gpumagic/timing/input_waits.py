@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
 #: Types whose next value is there.
@@ -48,3 +50,25 @@ def is_container(iterated: ast.expr, names: Mapping[str, Any], is_in_names: bool
     if called.id in _PASSED_ON:
         return all(is_container(each, names, is_in_names) for each in iterated.args)
     return called.id in _MADE
+
+
+#: Functions that compute nothing before the first value is asked for.
+_LAZY = _PASSED_ON | {"iter", "map", "filter"}
+
+
+def is_at_hand(iterated: ast.expr, names: Mapping[str, Any], is_in_names: bool = True) -> bool:
+    """Return whether evaluating the expression certainly takes no time: its values alone may.
+
+    For ``names`` and ``is_in_names`` see `is_container`.
+    """
+    if isinstance(iterated, (ast.Name, ast.Attribute, ast.Constant, ast.Lambda)):
+        return True
+    if not isinstance(iterated, ast.Call) or not isinstance(iterated.func, ast.Name):
+        return False
+    called = names.get(iterated.func.id)
+    if called is None:
+        is_lazy = iterated.func.id in _LAZY
+    else:
+        is_function = is_in_names and type(called) is FunctionType
+        is_lazy = is_function and inspect.isgeneratorfunction(called)
+    return is_lazy and all(is_at_hand(each, names, is_in_names) for each in iterated.args)

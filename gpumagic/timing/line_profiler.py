@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import fsum
+from types import MethodType
 from typing import Any
 
+from gpumagic.cells.line_events import TraceEvents
 from gpumagic.cells.line_sources import Source, cell_source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.results import CudaTiming
@@ -23,7 +25,7 @@ from gpumagic.results.line_timing import (
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.system import text
 from gpumagic.timing.compilations import has_compiled
-from gpumagic.timing.input_waits import is_container
+from gpumagic.timing.input_waits import is_at_hand, is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
 from gpumagic.timing.line_timer import LineTimer
@@ -59,8 +61,13 @@ class LineProfiler:
 
     def prepare(self) -> None:
         """Do what takes time, before the clocks of the cell start."""
-        if sys.gettrace() is not None:
-            self.note = "no times of lines: a debugger or another tracer traces this thread"
+        tracer = sys.gettrace()
+        if tracer is not None:
+            is_own = isinstance(tracer, MethodType) and isinstance(tracer.__self__, TraceEvents)
+            why = "a debugger or another tracer traces this thread"
+            if is_own:
+                why = "those of the code around it are being measured"
+            self.note = f"no times of lines: {why}"
             return
         with self._noting():
             self._timer.tracing, self._timer.short_tracing = tracing_cost()
@@ -161,7 +168,10 @@ class LineProfiler:
         waited = fsum(each.time or 0.0 for each in synchronizations)
         iterated = source.loops.get(number)
         is_input = iterated is not None and not is_container(iterated, self._names, place == CELL)
-        waited_for_input = max(time.host - waited, 0.0)
+        waiting = time.host
+        if iterated is not None and not is_at_hand(iterated, self._names, place == CELL):
+            waiting -= time.from_above  # it was computed there, as far as is known
+        waited_for_input = max(waiting - waited, 0.0)
         if waited_for_input < time.hits * _NEXT:
             is_input = False
         return LineTiming(

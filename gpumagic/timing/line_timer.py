@@ -37,7 +37,10 @@ _WAITING = 256
 class _Call:
     """A call of traced code, and the run of a line in it."""
 
-    __slots__ = ("begin", "entry", "is_marked", "is_new", "is_recursive", "left", "ran", "total")
+    __slots__ = (
+        "begin", "entry", "is_from_above", "is_marked", "is_new", "is_recursive", "left", "number",
+        "ran", "total",
+    )  # fmt: skip
 
     begin: Boundary
     total: Total
@@ -47,6 +50,9 @@ class _Call:
     def __init__(self) -> None:
         self.is_new = True
         self.is_marked = False
+        #: The line that runs, by its number, and whether it follows a line above it.
+        self.number = 0
+        self.is_from_above = True
         #: Whether a caller runs the line at which the call began, which counts it.
         self.is_recursive = False
         #: The lines that have run in this pass of the statement, and whether they are marked.
@@ -150,6 +156,9 @@ class LineTimer:
     def begin_line(self, call: _Call, line: Line, *, again: bool, awaited: bool) -> None:
         """Begin a run of a line, or go on with it; what it awaits is part of it."""
         call.entry = None
+        if line.number != call.number:
+            call.is_from_above = line.number > call.number
+            call.number = line.number
         total = self._totals.get(line)
         if total is None:
             total = self._totals[line] = Total(self._all_marked)
@@ -197,6 +206,7 @@ class LineTimer:
         line = Line(source, runs.number)
         call.total = self._totals[line]
         call.ran = {line: False}
+        call.number, call.is_from_above = runs.number, False
 
     def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
         """End the run of a line."""
@@ -237,7 +247,10 @@ class LineTimer:
     def _add(self, call: _Call, end: Boundary) -> None:
         total, begin = call.total, call.begin
         end.ended.append((total, begin))
-        total.host += end.entered - begin.left - (end.own - begin.own) - self.tracing
+        host = end.entered - begin.left - (end.own - begin.own) - self.tracing
+        total.host += host
+        if call.is_from_above:
+            total.from_above += host
         if begin.synchronized != end.synchronized:
             total.synchronizations += self._watch.log[begin.synchronized : end.synchronized]
 

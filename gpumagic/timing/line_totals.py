@@ -52,6 +52,8 @@ class Total:
         self.hits = self.marked_at = self.short_runs = 0
         self.short_host = 0.0
         self.host = self.gpu = self.idle = 0.0
+        #: The host time of runs that a line above led to: of a ``for`` line, those that begin it.
+        self.from_above = 0.0
         #: Runs whose GPU time is known, and those whose is not.
         self.known = self.unknown = 0
         self.devices: list[float] = []
@@ -90,6 +92,7 @@ class Total:
         return LineTime(
             hits=self.hits,
             host=max(self.host, 0.0),
+            from_above=max(self.from_above, 0.0),
             gpu=self.gpu if is_known else None,
             at_most=is_known and self.idle > _IDLE * self.gpu,
             per_device=dict(zip(ordinals, self.devices, strict=False)) if is_known else {},
@@ -103,6 +106,8 @@ class LineTime(NamedTuple):
 
     hits: int
     host: float
+    #: The part of ``host`` in runs that a line above led to: of a ``for`` line, its beginnings.
+    from_above: float
     #: None where not known.
     gpu: float | None
     at_most: bool

@@ -37,8 +37,8 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
         return replace(plan, least=needed)
     if planned < needed:
         raise SpecError(
-            f"--fail-above: {plural(planned, 'repeat')} are too few to distinguish a "
-            f"difference from noise; write --repeat, or -r {needed}"
+            f"--fail-above: {plural(planned, 'repeat')} cannot distinguish a difference from "
+            f"noise; write --repeat, or -r {needed}"
         )
     return plan
 
@@ -66,8 +66,8 @@ def check(compared: Comparison, fail_above: float) -> str | None:
     entry, allowed = compared[NOW], 1 + fail_above
     if entry.ratio is None or entry.interval is None:
         raise SpecError(
-            "--fail-above: too few repeats to distinguish a difference from noise; "
-            "four or more of each are enough: --repeat"
+            "--fail-above: too few repeats to distinguish a difference from noise; write "
+            f"--repeat, or -r {least_repeats(len(compared.sample(compared[BEFORE]).all))}"
         )
     is_slower = entry.verdict == "slower" and entry.interval[0] > allowed
     vague, width = max(_half_widths(compared), key=lambda each: each[1])

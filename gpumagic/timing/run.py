@@ -242,7 +242,9 @@ def _first_used(run: Run, used: Sequence[int]) -> str:
     if all(_seconds(run, i) is None for i in run.readings):
         return "CUDA was initialised"
     first = [f"cuda:{i}" for i in used if _seconds(run, i) is None]
-    return f"{' and '.join(first)} {'was' if len(first) == 1 else 'were'} first used"
+    *others, last = first
+    named = f"{', '.join(others)} and {last}" if others else last
+    return f"{named} {'were' if others else 'was'} first used"
 
 
 def _seconds(run: Run, ordinal: int) -> float | None:

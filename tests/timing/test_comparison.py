@@ -169,7 +169,9 @@ def test_single_runs_have_a_ratio_and_no_verdict() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    with pytest.raises(gpumagic.SpecError, match="takes two or more"):
+    with pytest.raises(gpumagic.SpecError, match=r"^1 timing to compare, but it takes two or more"):
         gpumagic.compare({"a": timing(1.0)})
+    with pytest.raises(gpumagic.SpecError, match=r"^0 timings to compare"):
+        gpumagic.compare({})
     with pytest.raises(gpumagic.SpecError, match="no timing 'c' to compare with; there are a, b"):
         gpumagic.compare({"a": timing(1.0), "b": timing(1.0)}, baseline="c")

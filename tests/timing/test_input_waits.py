@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.timing.input_waits import is_container
+from gpumagic.timing.input_waits import is_at_hand, is_container
 
 NAMES: dict[str, Any] = {"batches": [1, 2], "loader": iter([1]), "table": {}, "size": 3}
 
@@ -33,3 +33,23 @@ def test_names_in_a_function_are_not_the_cells() -> None:
     assert not is_container(name, NAMES, is_in_names=False)
     assert is_container(made, NAMES, is_in_names=False)
     assert not is_container(made, {**NAMES, "range": print})
+
+
+def lazy(*_: Any) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("iterated", "expected"),
+    [
+        *(("loader", True), ("self.loader", True), ("enumerate(loader, 1)", True)),
+        *(("map(lambda i: i, loader)", True), ("lazy()", True), ("lazy(loader)", True)),
+        *(("make()", False), ("made()", False), ("enumerate(made())", False)),
+        *(("loader.read()", False), ("batches[0]", False), ("lazy(made())", False)),
+    ],
+)
+def test_is_at_hand(iterated: str, expected: bool) -> None:
+    names = {**NAMES, "lazy": lazy, "made": lambda: [1]}
+    expression = ast.parse(iterated, mode="eval").body
+    assert is_at_hand(expression, names) is expected
+    assert "lazy(" not in iterated or not is_at_hand(expression, names, is_in_names=False)

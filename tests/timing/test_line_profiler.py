@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from math import fsum
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gpumagic.cells.line_events import TraceEvents
 from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
@@ -382,6 +383,26 @@ def test_input_waits(gpu_work: Any) -> None:
     assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 69 % of the wall time")
 
 
+def test_computing_what_is_looped_over_is_no_wait_for_input(gpu_work: Any) -> None:
+    def read() -> Any:
+        time.sleep(0.05)
+        return slowly()
+
+    def slowly() -> Any:
+        for i in range(4):
+            time.sleep(0.03 if i > 1 else 0.0)
+            yield i
+
+    source = (
+        "for _ in range(2):\n    for batch in read():\n        w.sleep(.001)\n    w.sleep(.001)"
+    )
+    found = by_number(measured(source, w=gpu_work, read=read))
+    waited = found[3].input_wait
+    assert waited is not None
+    assert waited >= 0.12 * 0.99
+    assert found[3].host - waited >= 0.1 * 0.99
+
+
 def test_a_loop_in_one_line_does_not_wait_for_input_alone(gpu_work: Any) -> None:
     timing = measured("for i in range(5): time.sleep(.03)", w=gpu_work, time=time)
     assert by_number(timing)[2].input_wait is None
@@ -463,6 +484,18 @@ def test_under_another_tracer(gpu_work: Any) -> None:
         sys.settrace(before)
     assert timing.lines is None
     assert any("another tracer" in note for note in timing.notes)
+
+
+def test_within_lines_that_are_measured(gpu_work: Any) -> None:
+    outer = TraceEvents({}, cast(Any, None))
+    outer.start()
+    try:
+        timing = measured("w.sleep(.01)", w=gpu_work)
+    finally:
+        outer.stop()
+    assert timing.lines is None
+    (note,) = (note for note in timing.notes if note.startswith("no times of lines"))
+    assert note.endswith("those of the code around it are being measured")
 
 
 def test_nothing_stays_wrapped(gpu_work: Any) -> None:

@@ -11,12 +11,22 @@ from gpumagic.cuda import machine, torch_cuda
 from gpumagic.results import CellTiming, CudaTiming, Sample
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.run import Run, summarize
+from gpumagic.timing.run import Run, _first_used, summarize
 
 
 def timing(**fields: Any) -> CudaTiming:
     one = Sample((0.0123,))
     return CudaTiming(**{"gpu": one, "wall": one, "cpu": one, **fields})
+
+
+def test_devices_that_are_first_used_are_listed() -> None:
+    unknown = Reading(None, idle=True, worked=True, finished=1.0)
+    run = Run(1.0, 1.0, 0.0, 0.0, {0: replace(unknown, seconds=0.5), 1: unknown})
+    assert _first_used(run, [0, 1]) == "cuda:1 was first used"
+    readings = dict.fromkeys((1, 2, 3), unknown)
+    run = replace(run, readings={**run.readings, **readings})
+    assert _first_used(run, [0, 1, 2]) == "cuda:1 and cuda:2 were first used"
+    assert _first_used(run, [0, 1, 2, 3]) == "cuda:1, cuda:2 and cuda:3 were first used"
 
 
 def test_a_single_run_in_text() -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
+from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import show
@@ -66,6 +67,12 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     __tracebackhide__ = True
     result = delivery.result
     if not delivery.options.energy or result is None:
+        return
+    if not result.per_device:
+        why = gpu_absence.reason()
+        if torch_cuda.contexts():
+            why = "the code gave no GPU anything to do"
+        _add(delivery, [], f"no energy: {why}")
         return
     count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
     meter = EnergyMeter(sorted(result.per_device))

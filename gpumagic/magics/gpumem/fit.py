@@ -155,6 +155,8 @@ def _forget(error: BaseException) -> None:
 def _result(name: str, search: FitSearch) -> Fit:
     curve = fitted(search.runs)
     notes = [_RAN_SEVERAL_TIMES.format(plural(search.number, "time"))]
+    if search.largest is not None:
+        notes.insert(0, f"{name} is left at {search.largest:,}")
     if search.largest is not None and not search.is_exact:
         runs = plural(search.number, "run")
         notes.append(f"the search ended after {runs}")

@@ -53,7 +53,8 @@ GPU memory: what is in use now, and its change by a statement or a cell.
                           CUDA context and libraries included: beyond it torch runs out of memory.
                           Alone it says what the limit is; off lifts it
   %%gpumem --fit N=LO:HI  the largest value of the variable N with which the cell fits, or which two
-                          values it is between, found in at most 12 runs
+                          values it is between, found in at most 12 runs; N is left at the largest
+                          value that ran
   %gpumem explain off     no explanation any more below a cell that ran out of memory; on: again
 
 A line that begins with such a verb and goes on as a statement is one (%gpumem log = 3), and so is
@@ -113,7 +114,7 @@ def parser() -> Parser:
         action=_Once,
         help="the largest value of this variable with which the cell fits into memory: run it with "
         "a few, extrapolate, confirm; at most 12 runs, which may leave it between two values "
-        "(batch=1:4096)",
+        "(batch=1:4096). The variable is left at the largest value that ran",
     )
     add_baseline(made, "a device's peak is that much higher")
     add_targets(made.add_argument_group("cluster (needs ipyparallel)"))

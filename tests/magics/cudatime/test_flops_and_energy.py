@@ -64,8 +64,22 @@ def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
 
 
 def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:
-    run_cell("%%cudatime --energy -n 1 -r 4 -q -v timing\n__import__('time').sleep(0.4)")
+    """It is not run once more either."""
+    ip.user_ns["runs"] = runs = []
+    ran = run_cell("%%cudatime --energy -n 1 -r 4 -w 0 -v timing\nruns.append(1)")
+    assert len(runs) == 4
+    assert "no energy: the code gave no GPU anything to do" in ran.text
     assert (ip.user_ns["timing"].energy, ip.user_ns["timing"].power) == (None, None)
+
+
+def test_no_energy_without_a_gpu(run_cell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpumagic.cuda import gpu_absence, torch_cuda
+
+    monkeypatch.setattr(torch_cuda, "contexts", lambda: ())
+    monkeypatch.setattr(gpu_absence, "reason", lambda: "this machine has no GPU")
+    monkeypatch.setattr(torch_cuda, "initialized", lambda: False)
+    ran = run_cell("%%cudatime --energy -n 1 -r 4 -w 0\n1")
+    assert "no energy: this machine has no GPU" in ran.text
 
 
 def test_refused_where_there_are_several_results(run_cell: Run, gpu_work: Any) -> None:

@@ -51,6 +51,7 @@ def test_the_largest_batch(run_cell: Run, ip: Any, torch: Any) -> None:
     assert "2.00 MiB per unit of batch" in ran.text
     # it is true: that one fits, the next does not
     assert ip.user_ns["batch"] == found.largest
+    assert f"batch is left at {found.largest:,}" in ran.text
     torch.cuda.empty_cache()
     torch.empty(2 * found.largest * MIB, dtype=torch.int8, device="cuda:0")
     with pytest.raises(torch.cuda.OutOfMemoryError):
