@@ -11,7 +11,7 @@ from gpumagic.render.blocks import Cell, Column, Grid
 from gpumagic.render.html import render
 from tests.frontends import lab
 
-pytestmark = pytest.mark.skipif(lab.browser() is None, reason=str(lab.missing()))
+pytestmark = pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing()))
 
 GRID = Grid([Column(f"column {i}") for i in range(8)], [[Cell("some text")] * 8] * 3)
 #: Rectangles of the container, the shadow and its cover; and the shadow's own colours.

@@ -115,6 +115,8 @@ def test_what_debugpy_leaves_behind_is_no_debugger(
 def test_a_refusal_is_tried_again(torch: Any, idle: IdleParking, loop: Loop) -> None:
     tensor = torch.ones(1000).cuda()
     graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tensor.add_(1)
     idle.on(900)
     loop.time_passes()
     assert not PARKING.active
