@@ -98,7 +98,7 @@ def _drawn(
     """Yield the text of the blocks; with a console, long lines are wrapped."""
     for block in blocks:
         if isinstance(block, Callout):
-            edge = Text("┃ ", _STYLES[block.style])
+            edge = Text.assemble(("┃ ", _STYLES[block.style]))  # not the style of what follows
             for inner in _drawn(block.blocks, width - 2, console, color):
                 for line in inner.split("\n", allow_blank=True):
                     yield edge + line

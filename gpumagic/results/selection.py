@@ -93,7 +93,8 @@ class Selection(Result):
         if self.problem is not None:
             # The callout says it once; a note has the variables, for whom they are in effect.
             blocks = [_callout(self), Line.of(f"{sees[0].upper()}{sees[1:]}")]
-        blocks += map(_visible, self.devices)
+        else:
+            blocks += map(_visible, self.devices)
         if self.lost:
             number = plural(len(self.lost), "variable")
             blocks.append(names_line(f"Lost: {number} (", self.lost, ")."))
@@ -140,9 +141,11 @@ def _existing(found: Holders) -> list[Block]:
 
 def _callout(result: Selection) -> Callout:
     """Return why it is too late, and the commands that help."""
-    lines: list[Line | Grid] = [Line.of(f"✗ {result.problem}", "strong")]
+    lines: list[Line | Grid] = [
+        Line((Cell("✗ ", "bad"), Cell(str(result.problem), "strong"))),
+    ]
     if result.where is not None:
-        lines.append(Line.of(f"{result.where}."))
+        lines.append(_with_code(f"{result.where}."))
     if result.ways_out:
         lines.append(Line.of("To change that:"))
         rows = [(Cell(f"{way.command}", "command"), Cell(way.effect)) for way in result.ways_out]
@@ -150,6 +153,13 @@ def _callout(result: Selection) -> Callout:
             Grid((Column("Command"), Column("Effect", least=30, wrap=True)), rows, header=False)
         )
     return Callout(lines)
+
+
+def _with_code(text: str) -> Line:
+    """Return a line in which what is between the first and the last backtick is code."""
+    before, _, rest = text.partition("`")
+    code, _, after = rest.rpartition("`")
+    return Line((Cell(before), Cell(code, "command"), Cell(after))) if code else Line.of(text)
 
 
 def _visible(device: Device) -> Line:

@@ -30,16 +30,16 @@ def location(kernel: Kernel) -> str:
     [
         (
             "import torch\n\nx = torch.empty(1, device='cuda')\ny = 1",
-            "while cell [{n}] ran `x = torch.empty(1, device='cuda')` (line 3)",
+            "while cell [{n}] ran x = torch.empty(1, device='cuda') (line 3)",
         ),
         (
             "import torch\ndef train():\n    torch.ones(1, requires_grad=True).sum().backward()\n"
             "for _ in range(2):\n    train()",
-            "while cell [{n}] ran `for _ in range(2):` (line 4)",
+            "while cell [{n}] ran for _ in range(2): (line 4)",
         ),
         (
             "import torch\nawait __import__('asyncio').sleep(0)\ntorch.cuda.init()",
-            "while cell [{n}] ran `torch.cuda.init()` (line 3)",
+            "while cell [{n}] ran torch.cuda.init() (line 3)",
         ),
     ],
     ids=["tensor", "backward", "await"],
@@ -60,9 +60,7 @@ def test_the_package_is_named(kernel: Callable[..., Kernel], tmp_path: Path) -> 
     fresh.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     number = fresh.run("import innocent").execution_count
     output = location(fresh)
-    assert (
-        f"while cell [{number}] ran `import innocent` (line 1), by the import of greedy" in output
-    )
+    assert f"while cell [{number}] ran import innocent (line 1), by the import of greedy" in output
 
 
 def test_initialised_before_the_extension_was_loaded(kernel: Callable[..., Kernel]) -> None:

@@ -238,3 +238,8 @@ def test_lines_of_a_table_are_broken_in_a_terminal() -> None:
     shown = render([Grid(columns, [row]), Legend(["allocated", "outside"])], width=30, wrap=True)
     assert "hidden (too narrow): column 0" in " ".join(shown.split())
     assert all(len(line) <= 30 for line in shown.splitlines())
+
+
+def test_of_a_callout_the_bar_alone_has_its_colour() -> None:
+    shown = render([Callout([Line.of("plain"), Line.of("strong", "strong")])], color=True)
+    assert shown == "\x1b[31m┃ \x1b[0mplain\n\x1b[31m┃ \x1b[0m\x1b[1mstrong\x1b[0m"
