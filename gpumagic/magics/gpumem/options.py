@@ -36,7 +36,7 @@ GPU memory: what is in use now, and its change by a statement or a cell.
   %gpumem on | off        after every cell that changed GPU memory one line: change, peak, now
   %gpumem log             the cells until now: change, peak and time of each
   %gpumem plot [FILE]     the same as a picture, with the devices' limits (needs matplotlib)
-  %gpumem record on | off the allocator's history with Python stacks, the newest --entries N events
+  %gpumem record on|off   the allocator's history with Python stacks, the newest --entries N events
   %gpumem cells           live memory by the cell that allocated it (needs the history)
   %gpumem snapshot FILE   segments, blocks and the history, if any, for torch's memory_viz
   %gpumem vars            what holds the memory: your variables (modules by parameters, buffers and
