@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpumagic.render.source_code import CodeLine, SourceCode
 from gpumagic.system.text import listed
@@ -187,6 +187,12 @@ def use_of(
     if uses["unknown"] < total / 100:
         uses["unknown"] = 0
     return {use: size / total for use, size in uses.items() if size}
+
+
+def marked_memory(text: str, used: float | None, **bar: Any) -> Cell:
+    """Return a cell with a device's memory, marked if of its share ``used`` little is free."""
+    tone: Style = "" if used is None or used < 0.9 else "warn" if used < 0.97 else "bad"
+    return Cell("! " * bool(tone) + text, tone, **bar)
 
 
 def legend(stacks: Iterable[Mapping[Use, float] | None]) -> list[Block]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,6 +16,7 @@ from gpumagic.render.blocks import (
     Grid,
     Line,
     Style,
+    marked_memory,
     short_uuids,
 )
 from gpumagic.render.units import bytes_, percent, rounded, spans
@@ -350,16 +351,25 @@ def _claims(table: DeviceTable) -> list[Block]:
 def _processes(table: DeviceTable) -> list[Block]:
     listed = (((str(d.index),), process) for d in table for process in d.processes or ())
     shown, rest = most_memory(own_first(process_rows(listed)))
-    rows = [_process(row) for row in shown]
     unlisted = [str(device.index) for device in table if device.processes is None]
-    blocks: list[Block] = [Grid(_PROCESS_COLUMNS, rows)] if rows else []
-    blocks += rest
-    if not rows and len(unlisted) < len(table):
-        blocks.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
+    found: list[Block] = [_process_table(shown)] if shown else []
+    found += rest
+    if not shown and len(unlisted) < len(table):
+        found.append(Line.of("No process uses a GPU, as far as NVML lists them.", "dim"))
     if unlisted:
         text = f"NVML does not list the processes of GPU {', '.join(unlisted)}."
-        blocks.append(Line.of(text, "dim"))
-    return blocks
+        found.append(Line.of(text, "dim"))
+    return found
+
+
+def _process_table(shown: Sequence[ProcessRow]) -> Grid:
+    """Return the table of processes; without their type where all compute."""
+    rows, columns = [_process(row) for row in shown], [*_PROCESS_COLUMNS]
+    if all(row.first.kind == "compute" for row in shown):
+        place = next(i for i, column in enumerate(columns) if column.header == "Type")
+        for each in (columns, *rows):
+            del each[place]
+    return Grid(columns, rows)
 
 
 def _process(row: ProcessRow) -> list[Cell]:
@@ -382,5 +392,4 @@ def memory_cell(device: Device) -> Cell:
     text = f"{bytes_(used)} / {bytes_(total)}"
     if used is None or not total:
         return Cell(text)
-    share = used / total
-    return Cell(text, "bad" if share > 0.9 else "warn" if share > 0.7 else "", bar=share)
+    return marked_memory(text, used / total, bar=used / total)

@@ -16,6 +16,7 @@ from gpumagic.render.blocks import (
     Use,
     dim_lines,
     legend,
+    marked_memory,
     use_of,
 )
 from gpumagic.render.units import bytes_
@@ -23,9 +24,6 @@ from gpumagic.results.base import Result
 from gpumagic.results.conditions import Conditions
 from gpumagic.results.json_file import StorableResult
 from gpumagic.system.text import plural
-
-#: From this part of a device's memory in use, the free memory is coloured.
-_WARN, _BAD = 0.90, 0.97
 
 
 @dataclass(frozen=True)
@@ -257,11 +255,10 @@ def _report_row(ordinal: int, memory: DeviceMemory) -> list[Cell]:
     used = None
     if memory.free is not None and memory.total:
         used = 1 - memory.free / memory.total
-    tone: Style = "" if used is None or used < _WARN else "warn" if used < _BAD else "bad"
     free = f"{bytes_(memory.free)} / {bytes_(memory.total)}"
     return [
         Cell(f"cuda:{ordinal}", idle or "strong"),
-        Cell("! " * (tone != "") + free, tone, stack=_uses(memory)),
+        marked_memory(free, used, stack=_uses(memory)),
         Cell(bytes_(memory.allocated), idle),
         Cell(bytes_(memory.reserved), idle),
         Cell(bytes_(memory.others)),

@@ -13,7 +13,7 @@ from gpumagic.results.claims import state_text
 _ROWS = 50
 _LONGEST_COMMAND = 80
 #: At most so many pids of equal processes are shown.
-_PIDS = 3
+_PIDS = 1
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,13 @@ def test_equal_processes_share_a_row_with_the_sum_of_their_memory() -> None:
         return [" ".join(line.split()) for line in lines[place + 2 :]]
 
     same = [replace(TRAIN, pid=pid) for pid in (11, 12, 13, 14, 15)]
-    assert shown(*same[:2]) == ["0 11, 12 me 2.00 GiB compute 2 × python train.py"]
-    assert shown(*same) == ["0 11, 12, 13 and 2 more me 5.00 GiB compute 5 × python train.py"]
+    assert shown(*same[:2]) == ["0 11 and 1 more me 2.00 GiB 2 × python train.py"]
+    assert shown(*same) == ["0 11 and 4 more me 5.00 GiB 5 × python train.py"]
     table = DeviceTable((Device(0, processes=tuple(same)),), show_processes=True)
     assert 'title="11, 12, 13, 14, 15"' in as_html(table)
     # The sum of what is not known is not known.
     assert shown(same[0], replace(same[1], memory=None)) == [
-        "0 11, 12 me – compute 2 × python train.py"
+        "0 11 and 1 more me – 2 × python train.py"
     ]
 
 
