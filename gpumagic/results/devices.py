@@ -364,12 +364,10 @@ def _processes(table: DeviceTable) -> list[Block]:
 
 def _process_table(shown: Sequence[ProcessRow]) -> Grid:
     """Return the table of processes; without their type where all compute."""
-    rows, columns = [_process(row) for row in shown], [*_PROCESS_COLUMNS]
-    if all(row.first.kind == "compute" for row in shown):
-        place = next(i for i, column in enumerate(columns) if column.header == "Type")
-        for each in (columns, *rows):
-            del each[place]
-    return Grid(columns, rows)
+    has_types = any(row.first.kind != "compute" for row in shown)
+    used = [i for i, each in enumerate(_PROCESS_COLUMNS) if has_types or each.header != "Type"]
+    rows = [[cells[i] for i in used] for cells in map(_process, shown)]
+    return Grid([_PROCESS_COLUMNS[i] for i in used], rows)
 
 
 def _process(row: ProcessRow) -> list[Cell]:
