@@ -133,11 +133,12 @@ class CellLog(Series[CellMemory]):
         return sorted({ordinal for cell in self for ordinal in cell.devices})
 
     def drawn_devices(self) -> list[int]:
-        """Return those devices that held, or failed to allocate, memory that a picture can show.
+        """Return the devices whose memory a picture shows: large enough, and not always the same.
 
-        All if none did.
+        All if there are none.
         """
         known = self.known_devices()
+        changed = {i for cell in self for i, d in cell.devices.items() if only_changed({i: d})}
         highest = dict.fromkeys(known, 0)
         failed = set()
         for cell in self:
@@ -147,12 +148,13 @@ class CellLog(Series[CellMemory]):
                 )
                 failed |= {i} if d.ooms else set()
         least = max(highest.values(), default=0) * _NEXT_TO_NOTHING
-        return [i for i in known if i in failed or highest[i] > least] or known
+        shown = [i for i in known if i in failed or (highest[i] > least and i in changed)]
+        return shown or known
 
     def plot(self) -> Plot:
         """Return a picture of allocated, reserved and peak memory after each cell, by device.
 
-        Devices with next to nothing throughout are left out.
+        Devices with next to nothing, or with the same memory throughout, are left out.
 
         Raises:
             DependencyError: matplotlib is not installed.
@@ -199,6 +201,16 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
         places, allocated, where="mid", color=colors.SERIES[0], linewidth=1.8, label="allocated"
     )
     top = max([1, *peaks, *reserved])
+    if any(above):
+        highest = max(range(len(peaks)), key=lambda i: peaks[i] if above[i] else 0)
+        axes.annotate(
+            bytes_(peaks[highest]),
+            (places[highest], peaks[highest]),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
     if limit is not None:
         # A limit far above the curves would flatten them.
         beyond = limit > 4 * top
@@ -213,7 +225,7 @@ def _draw(axes: Any, cells: tuple[CellMemory, ...], ordinal: int, limit: int | N
     cross = {"color": colors.BAD, "markersize": 7, "markeredgewidth": 2}
     if failed:
         axes.plot(failed, [top * 1.04] * len(failed), "x", label="out of memory", **cross)
-    axes.set_ylim(0, top * 1.08)
+    axes.set_ylim(0, top * 1.12)
     axes.set_xlim(-0.6, max(len(cells) - 0.4, 0.6))
     axes.set_ylabel(f"cuda:{ordinal}")
     axes.tick_params(labelsize=8)

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpumagic.render.blocks import Block, Cell, Column, Grid, Line, dim_lines, without_empty
+from gpumagic.render.blocks import (
+    Block,
+    Cell,
+    Column,
+    Grid,
+    Line,
+    Style,
+    dim_lines,
+    without_empty,
+)
 from gpumagic.render.source_code import SourceCode
 from gpumagic.render.units import bytes_
 from gpumagic.results.base import Result, data_frame
@@ -15,6 +24,9 @@ from gpumagic.results.memory import MemoryDelta
 
 if TYPE_CHECKING:
     import pandas
+
+#: Retained bytes are emphasised from this part of the most that a line retains.
+_LARGE = 0.2
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,13 @@ class LineReport(Result):
         return data_frame(rows, [*index, "text", *figures], index=index, types=types)
 
 
+def _emphasis(size: int, most: int) -> Style:
+    """Return the style of retained bytes, of which a line has ``most``."""
+    if not size:
+        return "dim"
+    return "strong" if size >= _LARGE * most else ""
+
+
 def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
     columns = [
         Column("Line", "right"),
@@ -119,6 +138,7 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
         Column("Retained", "right", rank=1),
         Column("Source", least=36),
     ]
+    most = max((memory.stayed or 0 for memory in lines.values()), default=0)
     highest = max((memory.peak for memory in lines.values()), default=0) or 1
     rows = []
     code = SourceCode(source.lines)
@@ -144,7 +164,7 @@ def _grid(source: SourceLines, lines: Mapping[int, LineMemory]) -> Grid:
                     "" if memory.peak else "dim",
                     memory.peak / highest,
                 ),
-                Cell(bytes_(memory.stayed), "strong" if memory.stayed else "dim"),
+                Cell(bytes_(memory.stayed), _emphasis(memory.stayed or 0, most)),
                 text,
             ]
         )

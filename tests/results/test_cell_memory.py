@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpumagic.results import CellLog, CellMemory, DeviceMemoryDelta
@@ -106,6 +108,12 @@ def test_the_picture() -> None:
     assert (limited.known_devices(), limited.drawn_devices()) == ([0, 1, 2], [0, 1])
     first, second = limited.plot().figure.axes
     assert first.get_title(loc="right") == "limit 2.00 GiB"
+    assert [text.get_text() for text in first.texts] == ["2.00 GiB"], "the highest peak"
+    same = DeviceMemoryDelta(0, 0, 0, 4 * GIB, 4 * GIB)
+    constant = CellLog(
+        tuple(replace(cell, devices={**cell.devices, 1: same}) for cell in LOG.cells)
+    )
+    assert constant.drawn_devices() == [0]
     assert second.get_title(loc="right") == "limit 1.00 GiB, above the scale"
     lines = {line.get_label(): line for line in first.lines}
     assert list(lines["allocated"].get_ydata()) == [3 * MIB, GIB]
