@@ -64,15 +64,15 @@ def _variable(facts: Facts, name: str) -> Finding:
     if now == at_start:
         return _judged(name, now, f"{value}, {_since()}")
     before = "not set" if at_start is None else f"'{at_start}'"
-    changed = f"{value}; {_at_start()} {before}"
+    changed = f"{value} now, {before} {_at_start()}"
     moment = _READ[name]
     if _passed(facts, moment) is False:
-        return _judged(name, now, f"{changed}, in time: it is read {_WHEN[moment]}")
+        return _judged(name, now, f"{changed}: in time, since it is read {_WHEN[moment]}")
     if moment == "always":
         return _judged(name, now, f"{changed}; it is read {_WHEN[moment]}")
     effective = _effective(facts, name, now)
     if effective:
-        return _judged(name, now, f"{changed}, in time: this value was read")
+        return _judged(name, now, f"{changed}: in time, since this value was read")
     if effective is None:
         return Finding(
             name, "unknown", f"{changed}; it was read {_past(moment)}, before or after this change"

@@ -16,7 +16,7 @@ UP = DriverState(True, True, uuids=UUIDS, contexts=(0,))
     ("changes", "status", "expected"),
     [
         ({"state": UP}, "unknown", "before or after this change"),
-        ({}, "ok", "in time: it is read when CUDA is initialised"),
+        ({}, "ok", "in time, since it is read when CUDA is initialised"),
         ({"state": UP, "environment_at_init": {"CUDA_MODULE_LOADING": "LAZY"}}, "ok", "in time"),
         ({"state": UP, "environment_at_init": {}}, "warn", "too late, it was read"),
         (
