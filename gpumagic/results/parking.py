@@ -121,7 +121,9 @@ class Unparked(Result):
         sizes = ", ".join(f"{bytes_(n)} to cuda:{ordinal}" for ordinal, n in self.devices.items())
         speed = _speed(sum(self.devices.values()), self.seconds)
         back = f"Brought back {sizes} in {speed}"
-        return [Line.of(f"{back}, parked for {seconds(round(self.parked_for, 1))}.", "dim")]
+        # Of a long time the milliseconds are of no interest; of a short one they are all there is.
+        passed = round(self.parked_for, 1) if self.parked_for >= 1 else self.parked_for
+        return [Line.of(f"{back}, parked for {seconds(passed)}.", "dim")]
 
     def __repr__(self) -> str:
         return f"<Unparked: {self.storages} {noun(self.storages, 'storage')}>"

@@ -33,5 +33,6 @@ def test_brought_back() -> None:
         "Brought back 1.00 GiB to cuda:0, 2.00 GiB to cuda:1 in 500 ms (6.00 GiB/s), "
         "parked for 1 min 1 s."
     )
+    assert str(Unparked({0: GIB}, 1, 0.5, 0.026)).endswith(", parked for 26.0 ms.")
     assert str(Unparked()) == "Nothing is parked."
     assert repr(Unparked({}, 1)) == "<Unparked: 1 storage>"
