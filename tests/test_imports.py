@@ -229,3 +229,31 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.magics.loading",
         "gpumagic.magics.parsers",
     }
+
+
+FIRST_USE = """
+import sys
+from tests.support.shells import run_cell, shell
+def loaded(*folders):
+    names = tuple(f"gpumagic.{folder}." for folder in folders)
+    return sorted(name for name in sys.modules if name.startswith(names))
+with shell() as ip:
+    run_cell(ip, "import torch")
+    run_cell(ip, "1")
+    results = loaded("results")
+    run_cell(ip, "%gpu")
+    print(results, loaded("cluster", "doctor", "memory", "restart", "timing"), sep="|")
+"""
+
+
+def test_a_first_use_imports_what_it_needs(run_python: Callable[..., str]) -> None:
+    """The cell after torch's import none of the results; the device table no restart, no engines.
+
+    Slow: a process that has imported nothing.
+    """
+    results, others = run_python(FIRST_USE).splitlines()[-1].split("|")
+    assert ast.literal_eval(results) == ["gpumagic.results.base"]
+    assert ast.literal_eval(others) == [
+        "gpumagic.cluster.timeouts",
+        "gpumagic.memory.start_counters",
+    ]

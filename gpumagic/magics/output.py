@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from gpumagic.errors import GpuMagicWarning, SpecError
 from gpumagic.magics import terminal
 from gpumagic.magics.extension import find
-from gpumagic.results import Result
+from gpumagic.results.base import Result
 
 if TYPE_CHECKING:
     from gpumagic.render.blocks import Block

@@ -1,45 +1,86 @@
 """The results of the magics: frozen dataclasses, each with the blocks that show it.
 
 Units are bytes, seconds, percent, degrees Celsius and watts. A value that the hardware or the
-driver does not report is ``None``, never 0. A new result is one new file here.
+driver does not report is ``None``, never 0. A new result is one new file here. A name of
+this package is imported from its file when it is first used: a magic needs a few of them.
 """
 
 from __future__ import annotations
 
-from gpumagic.results.base import Result
-from gpumagic.results.cell_holdings import CellHolding, CellHoldings
-from gpumagic.results.cell_memory import CellLog, CellMemory
-from gpumagic.results.cell_timings import CellTiming, TimingLog
-from gpumagic.results.claims import Claim
-from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
-from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
-from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
-from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
-from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
-from gpumagic.results.dead_context import DeadContext
-from gpumagic.results.devices import Device, DeviceTable, MigInstance
-from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
-from gpumagic.results.freed import Freed, FreeStep
-from gpumagic.results.history import HistoryState, SnapshotFile
-from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
-from gpumagic.results.kernels import Copy, Kernel, KernelReport
-from gpumagic.results.lines import LineMemory, LineReport, SourceLines
-from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
-from gpumagic.results.notebooks import Notebook, NotebookTable, Shutdown
-from gpumagic.results.oom import OutOfMemory, Remedy
-from gpumagic.results.process_group import ProcessGroup
-from gpumagic.results.processes import Process
-from gpumagic.results.sample import Sample
-from gpumagic.results.selection import Selection, Status, WayOut
-from gpumagic.results.timing import Bound, CudaTiming
-from gpumagic.results.watch import (
-    CellSpan,
-    DeviceSample,
-    UtilizationSample,
-    WatchedDevice,
-    WatchHistory,
-)
-from gpumagic.results.watch_panel import WatchPanel
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpumagic.results.base import Result
+    from gpumagic.results.cell_holdings import CellHolding, CellHoldings
+    from gpumagic.results.cell_memory import CellLog, CellMemory
+    from gpumagic.results.cell_timings import CellTiming, TimingLog
+    from gpumagic.results.claims import Claim
+    from gpumagic.results.cluster_devices import ClusterTable, EngineDevices
+    from gpumagic.results.cluster_memory import ClusterMemory, EngineMemory
+    from gpumagic.results.cluster_selection import ClusterSelection, EngineSelection
+    from gpumagic.results.cluster_timing import ClusterTiming, EngineTiming
+    from gpumagic.results.comparison import Compared, Comparison, Quantity, Verdict
+    from gpumagic.results.dead_context import DeadContext
+    from gpumagic.results.devices import Device, DeviceTable, MigInstance
+    from gpumagic.results.diagnosis import Diagnosis, Explanation, Finding, Health
+    from gpumagic.results.freed import Freed, FreeStep
+    from gpumagic.results.history import HistoryState, SnapshotFile
+    from gpumagic.results.holders import DeviceHolders, Holder, Holders, Site
+    from gpumagic.results.kernels import Copy, Kernel, KernelReport
+    from gpumagic.results.lines import LineMemory, LineReport, SourceLines
+    from gpumagic.results.memory import DeviceMemory, DeviceMemoryDelta, MemoryDelta, MemoryReport
+    from gpumagic.results.notebooks import Notebook, NotebookTable, Shutdown
+    from gpumagic.results.oom import OutOfMemory, Remedy
+    from gpumagic.results.process_group import ProcessGroup
+    from gpumagic.results.processes import Process
+    from gpumagic.results.sample import Sample
+    from gpumagic.results.selection import Selection, Status, WayOut
+    from gpumagic.results.timing import Bound, CudaTiming
+    from gpumagic.results.watch import (
+        CellSpan,
+        DeviceSample,
+        UtilizationSample,
+        WatchedDevice,
+        WatchHistory,
+    )
+    from gpumagic.results.watch_panel import WatchPanel
+
+#: The file of each name.
+_FILES = {
+    name: file
+    for file, names in {
+        "base": "Result",
+        "cell_holdings": "CellHolding CellHoldings",
+        "cell_memory": "CellLog CellMemory",
+        "cell_timings": "CellTiming TimingLog",
+        "claims": "Claim",
+        "cluster_devices": "ClusterTable EngineDevices",
+        "cluster_memory": "ClusterMemory EngineMemory",
+        "cluster_selection": "ClusterSelection EngineSelection",
+        "cluster_timing": "ClusterTiming EngineTiming",
+        "comparison": "Compared Comparison Quantity Verdict",
+        "dead_context": "DeadContext",
+        "devices": "Device DeviceTable MigInstance",
+        "diagnosis": "Diagnosis Explanation Finding Health",
+        "freed": "FreeStep Freed",
+        "history": "HistoryState SnapshotFile",
+        "holders": "DeviceHolders Holder Holders Site",
+        "kernels": "Copy Kernel KernelReport",
+        "lines": "LineMemory LineReport SourceLines",
+        "memory": "DeviceMemory DeviceMemoryDelta MemoryDelta MemoryReport",
+        "notebooks": "Notebook NotebookTable Shutdown",
+        "oom": "OutOfMemory Remedy",
+        "process_group": "ProcessGroup",
+        "processes": "Process",
+        "sample": "Sample",
+        "selection": "Selection Status WayOut",
+        "timing": "Bound CudaTiming",
+        "watch": "CellSpan DeviceSample UtilizationSample WatchHistory WatchedDevice",
+        "watch_panel": "WatchPanel",
+    }.items()
+    for name in names.split()
+}
 
 __all__ = [
     "Bound",
@@ -108,3 +149,11 @@ __all__ = [
     "WatchedDevice",
     "WayOut",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a result when it is first used (PEP 562)."""
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    return value

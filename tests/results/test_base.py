@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pkgutil
 import sys
@@ -94,7 +95,34 @@ def test_without_pandas_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
     source = (
         "import sys, gpumagic.results\n"
+        "ours = lambda: {name for name in sys.modules if name.startswith('gpumagic.results.')}\n"
+        "print('ours:', *ours())\n"
+        "from gpumagic.results import Sample\n"
+        "print(*ours())\n"
+        "[getattr(gpumagic.results, name) for name in gpumagic.results.__all__]\n"
         "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
         "print(sorted(heavy & {*sys.modules}))"
     )
-    assert run_python(source) == "[]"
+    before, after, found = run_python(source).splitlines()
+    assert before == "ours:"
+    assert "gpumagic.results.sample" in after.split()
+    assert "gpumagic.results.timing" not in after.split()
+    assert found == "[]"
+
+
+def test_each_result_is_imported_from_the_file_that_defines_it() -> None:
+    """Those who check types, and those who run, are told the same."""
+    tree = ast.parse(Path(results.__file__).read_text())
+    [typing] = [node for node in tree.body if isinstance(node, ast.If)]
+    told = {
+        name.name: node.module.rpartition(".")[2]
+        for node in typing.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in node.names
+    }
+    assert told == results._FILES
+    assert sorted(told) == sorted(results.__all__)
+    for name in told:
+        assert getattr(results, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        results.Nothing  # noqa: B018

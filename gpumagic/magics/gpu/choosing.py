@@ -12,7 +12,7 @@ from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
 from gpumagic.magics.argument_types import percentage, size
 from gpumagic.magics.extension import of
-from gpumagic.magics.gpu import publishing, restarting, saved_choice
+from gpumagic.magics.gpu import publishing, saved_choice
 from gpumagic.magics.gpu.options import is_auto
 from gpumagic.magics.output import LiveDisplay
 from gpumagic.results import Holders, Selection, Status
@@ -60,6 +60,8 @@ def choose_for_kernel(
     chosen, needed = _with_state(chosen, options)
     if options.restart and (needed or chosen.status == "too-late"):
         try:
+            from gpumagic.magics.gpu import restarting
+
             restarting.begin(magics, chosen, options, silent=silent)
         except BaseException as failure:
             STATE.restore(before)

@@ -7,19 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpumagic.errors import SpecError
-from gpumagic.magics.gpu import (
-    choosing,
-    cluster,
-    cluster_options,
-    device_table,
-    notebooks,
-    single_cell,
-)
+from gpumagic.magics.gpu import cluster_options, device_table
 from gpumagic.magics.gpu import options as gpu_options
 from gpumagic.magics.gpu.options import parser
 from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import help_hint, split, take_semicolon
-from gpumagic.results import Result, Selection
+from gpumagic.results.base import Result
+from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
 
 
@@ -42,6 +36,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
     if options.cluster or (options.spec and options.spec[0] in cluster_options.VERBS):
         if cell is not None:
             raise SpecError("%%gpu is for this kernel; %gpu … --cluster chooses for the engines")
+        from gpumagic.magics.gpu import choosing, cluster
+
         wants = choosing.wants(options, magics, text)
         return cluster.run(magics, options, given, wants, silent=silent)
     cluster_options.check_unused(given)
@@ -55,8 +51,12 @@ def run(magics: Any, line: str, cell: str | None, local_ns: Any = None) -> Any:
         options.quiet = options.quiet or silent
         result = verb(magics.shell, options)
     else:
+        from gpumagic.magics.gpu import choosing
+
         spec, wants = parse(text), choosing.wants(options, magics, text)
         if cell is not None:
+            from gpumagic.magics.gpu import single_cell
+
             return single_cell.run(magics.shell, spec, wants, options, cell, header)
         result = choosing.choose_for_kernel(magics, spec, wants, options, silent=silent)
     returned = hand_over(magics.shell, result, options, silent=silent)
@@ -90,6 +90,8 @@ def _plot(shell: Any, options: argparse.Namespace) -> Result:
 
 
 def _shutdown(shell: Any, options: argparse.Namespace) -> Result:
+    from gpumagic.magics.gpu import notebooks
+
     return notebooks.shutdown(shell, " ".join(options.spec[1:]), options)
 
 

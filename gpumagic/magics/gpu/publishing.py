@@ -8,12 +8,15 @@ from gpumagic.cells.hooks import CellHook
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics.extension import Extension
 from gpumagic.magics.gpu.saved_choice import connection_file
-from gpumagic.selection import claims, notebooks
 
 
 def update(extension: Extension) -> None:
     """Begin or stop publishing, as the configuration says; nothing without a claim."""
     wanted = extension.magics.publish_notebook and bool(STATE.choice.claim)
+    if not wanted and extension.publishing is None:
+        return
+    from gpumagic.selection import claims, notebooks
+
     if wanted and extension.publishing is None:
         name = notebooks.this_notebook(connection_file(extension.shell)) or "a notebook"
 

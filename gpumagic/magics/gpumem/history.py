@@ -9,7 +9,7 @@ from gpumagic.magics.extension import of as extension_of
 from gpumagic.magics.file_names import expanded
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.history import MAX_ENTRIES, History, write_snapshot
-from gpumagic.results import Result
+from gpumagic.results.base import Result
 from gpumagic.system.paths import output_path
 
 
