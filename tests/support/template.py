@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import gc
 import importlib
 import importlib.util
 import json
@@ -307,6 +308,9 @@ def main() -> None:
         os._exit(0)
     started_with = {name: text for name, text in os.environ.items() if name not in OWN}
     hidden = _import_everything()
+    # Forks do not look through what is here: each collection would write to all of its memory.
+    gc.collect()
+    gc.freeze()
     request = serve(owner, others[0] if others else None, started_with)
     if request is None:
         os._exit(0)
