@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -28,8 +29,9 @@ FUNCTIONS = (
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """torch with contexts on cuda:0 and cuda:1, nothing allocated, and all counters at zero.
 
-    A walk over a user's objects does not enter the tests' own modules and pytest's import hook,
-    from which all objects of pytest are reached: it would visit ten times as many.
+    A walk over a user's objects does not enter the tests' own modules, pytest's import hook and
+    the threads of pytest-xdist, from which all objects of pytest are reached: it would visit ten
+    times as many.
     """
     import torch
 
@@ -40,6 +42,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         tracebacks,
         "users_modules",
         lambda: {n: m for n, m in users().items() if n.partition(".")[0] != "tests"},
+    )
+    frames, others = sys._current_frames, {*sys._current_frames()} - {threading.get_ident()}
+    monkeypatch.setattr(
+        sys, "_current_frames", lambda: {t: f for t, f in frames().items() if t not in others}
     )
     finders = [each for each in sys.meta_path if "_pytest" not in type(each).__module__]
     monkeypatch.setattr(sys, "meta_path", finders)
