@@ -49,6 +49,15 @@ _PLAIN = (
     "IPython.core.completer",
     "IPython.terminal.ipapp",
     "ipyparallel.engine.app",
+    # What the first kernel of a process imports when it starts.
+    "faulthandler",
+    "sqlite3",
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
 )
 #: Imported and hidden again, each with what came along: tests ask whether these are loaded.
 #: torch's compiler is what the first optimizer of a process imports.
