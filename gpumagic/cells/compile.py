@@ -269,7 +269,7 @@ class MagicCode:
     - It ends the call with ``;`` if the magic's code ends so: the value of ``-o`` is not displayed,
       but can be assigned.
     - It raises a syntax error in a magic's code as one of the cell: IPython shows the line
-      without a traceback, and nothing runs.
+      without a traceback, and nothing runs. So it does where Python's compiler gives up.
 
     ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
     """
@@ -282,7 +282,10 @@ class MagicCode:
         self._line_magic = re.compile(rf"get_ipython\(\)\.run_line_magic\('({names})',")
 
     def __call__(self, lines: list[str]) -> list[str]:
-        lines = self._with_await(lines)
+        try:
+            lines = self._with_await(lines)
+        except RecursionError:
+            raise SyntaxError("the code is nested too deeply for Python's compiler") from None
         if lines and _MAY_BE_SILENT.match(lines[-1]) and _is_silent(lines[-1]):
             lines = [*lines[:-1], lines[-1].rstrip() + ";\n"]
         return lines

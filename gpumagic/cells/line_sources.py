@@ -9,13 +9,14 @@ import linecache
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpumagic.errors import SpecError
+from gpumagic.system import introspection
 
 if TYPE_CHECKING:
     from gpumagic.cells.compile import CompiledCell
@@ -118,26 +119,34 @@ def function_source(name: str, function: Any) -> Source:
         for base in function.__mro__[-2::-1]:
             inside.update(vars(base))
         functions = [n for n, each in inside.items() if type(each) in _FUNCTION_TYPES]
-        raise ValueError(_class_message(name, functions))
+        raise ValueError(_class_message(name, functions, own=vars(function)))
     code = _code_of(function)
     if code is None:
-        raise ValueError(f"{name} is no Python function: {type(function).__name__}")
+        kind = type(function)
+        call = introspection.find(kind, "__call__")
+        instead = f"; name {kind.__name__}.__call__" if type(call) is FunctionType else ""
+        raise ValueError(f"{name} is no Python function: {kind.__name__}{instead}")
     return code_source(name, code)
 
 
 #: The types of attributes that a class has for the functions in its body.
 _FUNCTION_TYPES = (FunctionType, staticmethod, classmethod, property)
 #: The functions of a class that its message names before others.
-_FIRST = ("__init__", "forward", "__call__", "__enter__", "__exit__")
+_FIRST = ("forward", "__call__", "__init__")
+#: So many of them are named.
+_NAMED = 6
 
 
-def _class_message(name: str, functions: Sequence[str]) -> str:
-    """Return the message for a class where a function is needed."""
+def _class_message(name: str, functions: Sequence[str], own: Container[str] | None = None) -> str:
+    """Return the message for a class where a function is needed: its own functions come first."""
     if not functions:
         return f"{name} is a class without Python functions"
-    named = [each for each in _FIRST if each in functions] or list(functions)
-    choice = ", ".join(f"{name}.{each}" for each in named[:3])
-    return f"{name} is a class; name one of its functions: {choice}"
+    first = [each for each in _FIRST if each in functions]
+    named = [each for each in (*first, *functions) if own is None or each in own]
+    named = list(dict.fromkeys([*named, *first])) or list(functions)
+    choice = ", ".join(f"{name}.{each}" for each in named[:_NAMED])
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"{name} is a class; name one of its functions: {choice}{more}"
 
 
 def code_source(name: str, code: CodeType) -> Source:

@@ -130,3 +130,12 @@ def test_a_call_that_the_user_has_written(ip: Any, run_cell: Callable[..., Ran],
 def test_a_call_that_is_no_code(run_cell: Callable[..., Ran]) -> None:
     ran = run_cell("get_ipython().run_cell_magic('cudatime', '-q', body", raising=False)
     assert isinstance(ran.error, SyntaxError)
+
+
+@pytest.mark.parametrize("magic", ["%%cudatime", "%%cudatime -n 2", "%%gpumem --lines"])
+def test_code_that_is_nested_too_deeply(run_cell: Callable[..., Ran], magic: str) -> None:
+    """Python's compiler gives up: one line, without a traceback through gpumagic; nothing runs."""
+    ran = run_cell(f"{magic}\nx = {'+'.join('1' * 1500)}", raising=False)
+    assert isinstance(ran.error, SyntaxError)
+    assert "nested too deeply" in str(ran.error)
+    assert "gpumagic" not in ran.stdout + ran.stderr

@@ -211,12 +211,13 @@ def test_a_cell_with_nothing_to_run(lines: Any, run_cell: Any) -> None:
         ("%%gpumem --lines -f len", "-f len is no Python function"),
         (
             "%%gpumem --lines -f M",
-            "-f M is a class; name one of its functions: M.__init__, M.forward, M.__call__",
+            "-f M is a class; name one of its functions: M.forward, M.__call__, M.__init__",
         ),
         (
             "%%gpumem --lines -f Here",
-            "-f Here is a class; name one of its functions: Here.forward, Here.__call__",
+            "-f Here is a class; name one of its functions: Here.forward, Here.__call__, Here.more",
         ),
+        ("%%gpumem --lines -f a", "-f a is no Python function: A; name A.__call__"),
         (
             "%%gpumem --lines -f torch.no_grad",
             "-f torch.no_grad is a class; name one of its functions: torch.no_grad.__init__, ",
@@ -227,7 +228,9 @@ def test_a_cell_with_nothing_to_run(lines: Any, run_cell: Any) -> None:
 )
 def test_bad_functions_are_one_line(lines: Any, run_cell: Any, magic: str, said: str) -> None:
     run_cell("class M(torch.nn.Module):\n    def forward(self, x):\n        return x")
-    here = "class Here:\n    def __call__(self): pass\n    def forward(self): pass"
+    run_cell("class A:\n    def __call__(self): pass\na = A()")
+    functions = ("__call__", "forward", "more")
+    here = "\n".join(["class Here:", *(f"    def {each}(self): pass" for each in functions)])
     ran = run_cell(f"{magic}\nx = 1\n{here}", raising=False)
     assert type(ran.error).__name__ == "UsageError"
     assert said in str(ran.error)
