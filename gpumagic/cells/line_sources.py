@@ -318,10 +318,21 @@ def _first(node: ast.stmt | ast.ExceptHandler) -> int:
 
 
 def _loops(tree: ast.Module) -> dict[int, ast.expr]:
-    """Return what ``for`` statements loop over, by line; where the body is in lines of its own."""
-    return {
-        node.lineno: node.iter
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.For, ast.AsyncFor))
-        and node.body[0].lineno > (node.iter.end_lineno or node.iter.lineno)
-    }
+    """Return what statements take the next value of, by line.
+
+    Those are ``for``, where its body is in lines of its own, and ``next(…)``, alone or assigned.
+    """
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            if node.body[0].lineno > (node.iter.end_lineno or node.iter.lineno):
+                found[node.lineno] = node.iter
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)):
+            call = node.value.value if isinstance(node.value, ast.Await) else node.value
+            if isinstance(call, ast.Call) and call.args and _takes_next(call.func):
+                found[node.lineno] = call.args[0]
+    return found
+
+
+def _takes_next(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id in ("next", "anext")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import FunctionType
 from typing import Any
+
+from gpumagic.system import introspection
 
 #: Types whose next value is there.
 _CONTAINERS = frozenset(
@@ -15,6 +17,7 @@ _CONTAINERS = frozenset(
         *(list, tuple, dict, set, frozenset, range, str, bytes, bytearray),
         *(deque, OrderedDict, defaultdict),
         *map(type, ({}.keys(), {}.values(), {}.items())),
+        *map(type, (iter([]), iter(()), iter({}), iter({1}), iter(range(1)), iter(""), iter(b""))),
     }
 )
 #: Functions that return one, and those whose values are those of their arguments.
@@ -52,8 +55,11 @@ def is_container(iterated: ast.expr, names: Mapping[str, Any], is_in_names: bool
     return called.id in _MADE
 
 
-#: Functions that compute nothing before the first value is asked for.
-_LAZY = _PASSED_ON | {"iter", "map", "filter"}
+#: Functions that compute nothing before the first value is asked for, and the cheap `range`.
+_LAZY = _PASSED_ON | {"iter", "map", "filter", "aiter", "range"}
+#: Modules whose classes are made without asking what they iterate for a value.
+_LAZY_MODULES = ("itertools.", "tqdm.", "torch.utils.data.")
+_FLAGS = CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 def is_at_hand(iterated: ast.expr, names: Mapping[str, Any], is_in_names: bool = True) -> bool:
@@ -63,12 +69,33 @@ def is_at_hand(iterated: ast.expr, names: Mapping[str, Any], is_in_names: bool =
     """
     if isinstance(iterated, (ast.Name, ast.Attribute, ast.Constant, ast.Lambda)):
         return True
-    if not isinstance(iterated, ast.Call) or not isinstance(iterated.func, ast.Name):
+    if isinstance(iterated, ast.Starred):
+        return is_at_hand(iterated.value, names, is_in_names)
+    if isinstance(iterated, ast.GeneratorExp):  # evaluates what its first loop is over
+        return is_at_hand(iterated.generators[0].iter, names, is_in_names)
+    if not isinstance(iterated, ast.Call) or not _is_lazy(iterated.func, names, is_in_names):
         return False
-    called = names.get(iterated.func.id)
-    if called is None:
-        is_lazy = iterated.func.id in _LAZY
-    else:
-        is_function = is_in_names and type(called) is FunctionType
-        is_lazy = is_function and inspect.isgeneratorfunction(called)
-    return is_lazy and all(is_at_hand(each, names, is_in_names) for each in iterated.args)
+    arguments = [*iterated.args, *(each.value for each in iterated.keywords)]
+    return all(is_at_hand(each, names, is_in_names) for each in arguments)
+
+
+def _is_lazy(function: ast.expr, names: Mapping[str, Any], is_in_names: bool) -> bool:
+    """Return whether a call computes nothing: a generator, or a class that is known for it."""
+    if isinstance(function, ast.Name) and function.id not in names:
+        return function.id in _LAZY
+    called: Any = _object(function, names) if is_in_names else None
+    if type(called) is FunctionType:
+        return bool(called.__code__.co_flags & _FLAGS)
+    if not introspection.is_a(called, type):
+        return False
+    return f"{introspection.module_of(called)}.".startswith(_LAZY_MODULES)
+
+
+def _object(expression: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return what a name, or a name in a module, refers to; None if that is not known."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        module = _object(expression.value, names)
+        return introspection.module_attributes(module).get(expression.attr)
+    return None

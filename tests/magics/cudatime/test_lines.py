@@ -169,16 +169,30 @@ def slow():
 
 @pytest.mark.parametrize(
     ("over", "waits"),
-    [("range(3)", False), ("enumerate([1, 2, 3])", False), ("items", False), ("slow()", True)],
+    [
+        *(("range(3)", False), ("enumerate([1, 2, 3])", False), ("items", False)),
+        *(("slow()", True), ("tqdm(slow(), file=nowhere)", True), ("(i for i in slow())", True)),
+    ],
 )
 def test_only_what_takes_time_is_a_wait_for_input(
     over: str, waits: bool, lines: Any, ip: Any, run_cell: Any
 ) -> None:
     run_cell(SLOW)
+    run_cell("import io; from tqdm import tqdm; tqdm.monitor_interval = 0")
+    run_cell("nowhere = io.StringIO()")
     cell = f"items = [1, 2, 3]\nfor i in {over}:\n    x = i"
     found = {line.line: line for line in lines(cell)}
     assert (found[3].input_wait is not None) is waits
     assert ("waits for the next input" in str(ip.user_ns["timing"])) is waits
+
+
+def test_next_waits_for_input(lines: Any, run_cell: Any) -> None:
+    """All of the first batch too, where the loop is over what is made lazily."""
+    run_cell(SLOW)
+    found = lines("it, ready = slow(), iter([1])\nfirst = next(it)\nnext(it)\nx = next(ready)")
+    made, first, second, ready = (line.input_wait for line in found.cell.lines)
+    assert (made, ready) == (None, None)
+    assert min(first or 0.0, second or 0.0) > 0.0099
 
 
 def test_loops_in_functions_wait_for_input_too(lines: Any, run_cell: Any) -> None:
