@@ -24,6 +24,7 @@ from typing import Any
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
 from tests.support import device, ports, template
+from tests.virtual_gpu.build import cache_root
 
 #: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
 _AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
@@ -125,7 +126,11 @@ class Template:
 
 def _compared(variables: Mapping[str, str]) -> dict[str, str]:
     read = [k for k in variables if k.startswith((*_AT_START, *_AT_IMPORT))]
-    return {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
+    compared = {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
+    # Whether there is a driver, and NVML, is settled in the fork.
+    folders = compared.pop("LD_LIBRARY_PATH", "").split(":")
+    others = [each for each in folders if not each.startswith(str(cache_root()))]
+    return {**compared, "LD_LIBRARY_PATH": ":".join(filter(None, others))}
 
 
 def _start(*others: socket.socket) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -133,7 +138,11 @@ def _start(*others: socket.socket) -> tuple[socket.socket, subprocess.Popen[byte
     from tests.support.kernels import python_environment
     from tests.virtual_gpu import Scenario, environment
 
-    variables = environment(Scenario(), device.ENVIRONMENT or dict(os.environ))
+    base = device.ENVIRONMENT or dict(os.environ)
+    # What is loaded cannot be missed again: each fork loads what its scenario has.
+    variables = environment(Scenario(driver=False, nvml=False), base)
+    if "VIRTUAL_GPU_HIDE" in variables:  # from all forks: a scenario without a driver is started
+        variables = environment(Scenario(), base)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         passed = [_roomy(each).fileno() for each in (theirs, *others)]

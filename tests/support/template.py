@@ -242,6 +242,7 @@ def become(request: dict[str, Any], hidden: _Hidden) -> None:
     _rewrite_start(dict(os.environ))
     if "VIRTUAL_GPU_STATE" in os.environ:
         remap(Path(old), Path(os.environ["VIRTUAL_GPU_STATE"]))
+    _load_driver()
     os.chdir(request["cwd"])
     _work_where_started()
     time.tzset()
@@ -251,6 +252,19 @@ def become(request: dict[str, Any], hidden: _Hidden) -> None:
         numpy_random.seed()
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         _reopen(name, fd)
+
+
+def _load_driver() -> None:
+    """Load the driver and NVML where this fork's scenario has them: the template has neither.
+
+    Later searches for them find what is loaded. The search path is that of the template, where
+    there are none.
+    """
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+            if (Path(folder) / name).exists():
+                ctypes.CDLL(str(Path(folder) / name))
+                break
 
 
 def _work_where_started() -> None:

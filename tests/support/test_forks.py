@@ -18,7 +18,7 @@ import pytest
 from tests.support import forks
 from tests.support.device import ROOT
 from tests.support.kernels import Kernel
-from tests.virtual_gpu import Scenario
+from tests.virtual_gpu import Scenario, environment
 
 #: Everything that a program can see of its own start.
 LOOK = """
@@ -119,15 +119,20 @@ def test_torch_appears_at_its_import(kernel: Callable[..., Kernel]) -> None:
 def process(
     child_environment: Callable[..., dict[str, str]], tmp_path: Path
 ) -> Iterator[Callable[..., Any]]:
-    """``process(code, env=None)``: ``python -c``, its output in ``tmp_path / "out"``."""
+    """``process(code, env=None, scenario=None)``: ``python -c``; it writes ``tmp_path / "out"``."""
     started: list[Any] = []
 
-    def start(code: str, *words: str, env: dict[str, str | None] | None = None) -> Any:
+    def start(
+        code: str,
+        *words: str,
+        env: dict[str, str | None] | None = None,
+        scenario: Scenario | None = None,
+    ) -> Any:
         with (tmp_path / "out").open("w") as out:
             started.append(
                 forks.popen(
                     [sys.executable, "-c", code, *words],
-                    env=child_environment(None, env),
+                    env=child_environment(scenario, env),
                     cwd=tmp_path,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -184,6 +189,45 @@ def test_a_fork_is_on_its_own_scenario(kernel: Callable[..., Kernel]) -> None:
     number = "(__import__('random').random(), __import__('numpy').random.random())"
     assert not set(three.value(number)) & set(one.value(number))
     assert three.value("__import__('os').getppid()") != os.getpid()
+
+
+#: Which of the driver, NVML and torch's view of both can be had, in that order.
+_LIBRARIES = """
+import ctypes, json, warnings, torch
+def loads(name):
+    try:
+        return bool(ctypes.CDLL(name))
+    except OSError as error:
+        return str(error)
+warnings.simplefilter("ignore")
+try:
+    seen = torch.zeros(1, device="cuda").device.type
+except RuntimeError as error:
+    seen = str(error)
+libraries = [loads("libcuda.so.1"), loads("libnvidia-ml.so.1")]
+print(json.dumps([*libraries, seen, torch.cuda._device_count_nvml()]))
+"""
+
+
+@pytest.mark.parametrize("nvml", [True, False])
+@pytest.mark.parametrize("driver", [True, False])
+def test_a_fork_has_the_libraries_of_its_scenario(
+    process: Callable[..., Any], tmp_path: Path, driver: bool, nvml: bool
+) -> None:
+    """One without a driver cannot load it, though the other forks of the template can."""
+    scenario = Scenario(devices=2, driver=driver, nvml=nvml)
+    done = process(_LIBRARIES, scenario=scenario)
+    # A machine's own driver cannot be hidden in a fork.
+    assert isinstance(done, forks.ForkedProcess) or "VIRTUAL_GPU_HIDE" in environment(scenario)
+    assert done.wait(120) == 0
+    *found, seen, count = json.loads((tmp_path / "out").read_text().splitlines()[-1])
+    missing = ": cannot open shared object file: No such file or directory"
+    assert found == [
+        driver or f"libcuda.so.1{missing}",
+        nvml or f"libnvidia-ml.so.1{missing}",
+    ]
+    assert seen.partition(" on your system")[0] == ("cuda" if driver else "Found no NVIDIA driver")
+    assert count == (2 if nvml else -1)
 
 
 #: Serves without having imported anything: what is forked here only waits.
