@@ -57,9 +57,9 @@ def _environment() -> Mapping[str, str]:
 
 
 class Shared:
-    """A cluster that several tests use, replaced by a fresh one when a test has changed it.
+    """A cluster that several tests use, whose engines are replaced when a test has changed them.
 
-    A forked cluster starts sooner than its engines could be restarted in place.
+    Forks start sooner than engines could be restarted in place; the controller is ten processes.
     """
 
     def __init__(self, start: Callable[[], Cluster]) -> None:
@@ -68,14 +68,14 @@ class Shared:
 
     def fresh(self) -> Cluster:
         """Two engines in the state in which they start."""
-        try:
-            if self.cluster is not None and not self.cluster.used():
-                return self.cluster
-        except Exception:  # whatever the last test did to it
-            pass
-        self.close()
         before = {*threading.enumerate()}
-        self.cluster = self._start()
+        try:
+            if self.cluster is not None and self.cluster.used():
+                self.cluster.replace_engines()
+        except Exception:  # whatever the last test did to it
+            self.close()
+        if self.cluster is None:
+            self.cluster = self._start()
         self.cluster.used()
         leaks.SHARED.update({*threading.enumerate()} - before)
         return self.cluster

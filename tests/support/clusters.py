@@ -48,6 +48,7 @@ class Cluster:
         self._controller: subprocess.Popen[bytes] | None = None
         self._client: Any = None
         self._state: Any = None
+        self._environments: Sequence[Mapping[str, str]] = ()
 
     def start(self, environments: Sequence[Mapping[str, str]]) -> Cluster:
         """Start the controller, and an engine in each of the environments, which get ids in order.
@@ -58,16 +59,25 @@ class Cluster:
         own = ",".join(str(port) for port in ports.take(_PORTS))
         self._controller = self._run("controller", environments[0], *_OPTIONS, f"--ports={own}")
         self._until(self.file.exists, "the controller's connection file")
-        same = all(environment == environments[0] for environment in environments)
-        for environment in environments:
-            self.engines.append(self._run("engine", environment))
-            if not same:
-                self._until(lambda: len(self.client.ids) == len(self.engines), "an engine")
-        self._until(lambda: len(self.client.ids) == len(environments), "the engines")
-        # Which of the processes has which id is theirs to settle.
-        pids = self.client[:].apply_sync(os.getpid)
-        self.engines.sort(key=lambda engine: pids.index(engine.pid))
+        self._environments = environments
+        self._start_engines()
         return self
+
+    def _start_engines(self) -> None:
+        for engine, environment in enumerate(self._environments):
+            self.engines.append(self._run("engine", environment, f"--IPEngine.id={engine}"))
+        wanted = [*range(len(self.engines))]
+        self._until(lambda: self.client.ids == wanted, "the engines")
+
+    def replace_engines(self) -> None:
+        """End the engines, and start others with the same ids; the controller stays."""
+        for engine in self.engines:
+            _kill(engine)
+        self._until(lambda: not self.client.ids, "the end of the engines")
+        self._client.close(linger=0)
+        self._client = self._state = None
+        self.engines.clear()
+        self._start_engines()
 
     def _run(self, what: str, environment: Mapping[str, str], *options: str) -> Any:
         return forks.popen(
@@ -117,7 +127,7 @@ class Cluster:
     def renew(self) -> None:
         """Give the engines back the state in which they were started, where they have left it.
 
-        By gpumagic's own restart in place, which keeps their ids and takes a second, not five.
+        By gpumagic's own restart in place.
         """
         if dirty := self.used():
             calls = [
@@ -133,19 +143,25 @@ class Cluster:
     def end_controller(self) -> None:
         """End the controller, its schedulers included."""
         assert self._controller is not None
-        os.killpg(self._controller.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._controller.pid, signal.SIGKILL)
         self._controller.wait()
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close(linger=0)
-        for process in (*self.engines, self._controller):
-            if process is not None:
-                with suppress(ProcessLookupError):
-                    if measured() and process is not self._controller:
-                        process.terminate()
-                        with suppress(subprocess.TimeoutExpired):
-                            process.wait(timeout=_PATIENCE)
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for engine in self.engines:
+            _kill(engine)
+        if self._controller is not None:
+            self.end_controller()
         self._log.close()
+
+
+def _kill(engine: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        if measured():
+            engine.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                engine.wait(timeout=_PATIENCE)
+        os.killpg(engine.pid, signal.SIGKILL)
+    engine.wait()
