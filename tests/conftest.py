@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -163,17 +162,14 @@ def child_environment(request: pytest.FixtureRequest) -> Callable[..., dict[str,
 
 @pytest.fixture
 def run_python(child_environment: Callable[..., dict[str, str]]) -> Callable[..., str]:
-    """``run_python(code, env=None)``: what a new process prints that runs ``code``."""
+    """``run_python(code, env=None, fresh=False)``: what another process prints that runs ``code``.
 
-    def run(code: str, env: Mapping[str, str | None] | None = None) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=child_environment(env=env),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    A fork of the template, unless ``fresh``: where what a process has imported is the question.
+    """
+    from tests.support import forks
+
+    def run(code: str, env: Mapping[str, str | None] | None = None, *, fresh: bool = False) -> str:
+        done = forks.run([sys.executable, "-c", code], env=child_environment(env=env), fresh=fresh)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

@@ -189,7 +189,7 @@ print(json.dumps({
 
 def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
     """No torch, no pynvml, no rich, no pandas; no thread; the driver not opened."""
-    found = json.loads(run_python(LOADING).splitlines()[-1])
+    found = json.loads(run_python(LOADING, fresh=True).splitlines()[-1])
     heavy = {
         "torch",
         "pynvml",

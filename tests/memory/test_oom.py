@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import re
 import sys
 import time
@@ -18,6 +19,7 @@ from gpumagic.memory import oom, start_counters
 from gpumagic.memory.oom import WALK, explain, find
 from gpumagic.results import Holders, OutOfMemory
 from gpumagic.results.base import as_text
+from tests.support import forks
 
 GIB = 2**30
 
@@ -325,10 +327,14 @@ print(json.dumps(ip.user_ns["torch"].cuda.memory_stats(0)))
 
 def test_the_users_counters_are_as_without_gpumagic(child_environment: Any) -> None:
     """The same session with and without the extension: every counter is equal."""
-    from tests.benchmarks.process import script
 
-    source = "import json, sys\n" + SESSION
-    without, having = (script(source, child_environment(), mode) for mode in ("without", "with"))
+    def counters(mode: str) -> Any:
+        source = "import json, sys\n" + SESSION
+        done = forks.run([sys.executable, "-c", source, mode], env=child_environment())
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    without, having = counters("without"), counters("with")
     assert without == having
     assert having["num_ooms"] == 1
 

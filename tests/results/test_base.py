@@ -103,7 +103,7 @@ def test_results_import_nothing_heavy(run_python: Callable[..., str]) -> None:
         "heavy = {'torch', 'pynvml', 'rich', 'pandas', 'numpy', 'matplotlib', 'IPython'}\n"
         "print(sorted(heavy & {*sys.modules}))"
     )
-    before, after, found = run_python(source).splitlines()
+    before, after, found = run_python(source, fresh=True).splitlines()
     assert before == "ours:"
     assert "gpumagic.results.sample" in after.split()
     assert "gpumagic.results.timing" not in after.split()

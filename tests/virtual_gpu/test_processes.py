@@ -9,13 +9,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import forks
+from tests.support.device import ROOT
 from tests.support.kernels import python_environment
 
 from . import GPU, Mig, Scenario, World, default_uuid, environment
@@ -338,45 +340,60 @@ def test_contexts_are_made_on_first_use_and_forks_cannot_use_them() -> None:
 
 
 HOLD = """
-import sys, torch
+import os, signal, torch
 block = torch.empty(%d, dtype=torch.uint8, device="cuda")
 print("ready", flush=True)
-sys.stdin.readline()
+signal.pause()
 """
+
+
+@contextmanager
+def held(env: Mapping[str, str], *sizes: int) -> Iterator[list[Any]]:
+    """Processes that have each allocated so many bytes."""
+    processes: list[Any] = []
+    with ExitStack() as cleanup:
+        for size in sizes:
+            read, write = os.pipe()
+            with os.fdopen(write, "wb") as theirs, os.fdopen(read) as ours:
+                processes.append(
+                    forks.popen(
+                        [sys.executable, "-c", HOLD % size],
+                        env=variables(env),
+                        cwd=ROOT,
+                        stdin=subprocess.DEVNULL,
+                        stdout=theirs,
+                    )
+                )
+                cleanup.callback(processes[-1].wait)
+                cleanup.callback(processes[-1].kill)
+                theirs.close()
+                assert ours.readline() == "ready\n"
+        yield processes
 
 
 def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
     """NVML tells one what another holds, until that is gone, however it went."""
     env = environment(Scenario(devices=1))
     world = World(env[STATE])
-    first = start(env, HOLD % (70 * GIB))
-    second = start(env, HOLD % (5 * GIB))
-    try:
-        assert first.stdout is not None
-        assert second.stdout is not None
-        assert first.stdout.readline() + second.stdout.readline() == "ready\n" * 2
-        code = """
-            import json, pynvml
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
-            all = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            print(json.dumps([free >> 30, {p.pid: p.usedGpuMemory >> 30 for p in all}]))
-        """
+    code = """
+        import json, pynvml
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
+        all = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        print(json.dumps([free >> 30, {p.pid: p.usedGpuMemory >> 30 for p in all}]))
+    """
+    with held(env, 70 * GIB, 5 * GIB) as (first, second):
         free, processes = run(env, code)
         assert free == 3
         assert processes[str(first.pid)] == 70
         assert processes[str(second.pid)] == 5
         assert world.used(0, first.pid) > 70 * GIB
-        first.send_signal(signal.SIGKILL)
+        os.kill(first.pid, signal.SIGKILL)
         deadline = time.monotonic() + 60
         while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
             assert time.monotonic() < deadline
         assert found[0] == 74
-    finally:
-        for process in (first, second):
-            process.kill()
-            process.communicate()
 
 
 def test_exec_gives_back_what_the_old_image_held() -> None:
@@ -491,13 +508,23 @@ def test_the_profiler_does_without_the_gpu() -> None:
     assert found is True
 
 
-@pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_other_allocators(backend: str) -> None:
-    """Virtual memory and memory pools: data comes back, memory is counted, too much is an error."""
+@pytest.mark.parametrize(
+    ("settings", "call"),
+    [("expandable_segments:True", "cuMemCreate"), ("backend:cudaMallocAsync", "cudaMallocAsync*")],
+)
+def test_other_allocators(settings: str, call: str) -> None:
+    """Virtual memory and memory pools: data comes back, memory is counted, too much is an error.
+
+    The second case is slow: torch reads which backend it has where it is imported.
+    """
+    env = environment(Scenario(devices=1))
+    late = settings.startswith("expandable")
     found = run(
-        Scenario(devices=1),
+        env,
         """
-        import json, torch
+        import json, os, torch
+        if "SETTINGS" in os.environ:
+            torch.cuda.memory._set_allocator_settings(os.environ["SETTINGS"])
         data = torch.arange(3_000_000.0)
         blocks = [data.cuda() for _ in range(5)]
         good = all(torch.equal(block.cpu(), data) for block in blocks)
@@ -512,8 +539,9 @@ def test_other_allocators(backend: str) -> None:
         after = torch.cuda.mem_get_info()
         print(json.dumps([good, full, (after[0] - held[0]) >> 20]))
         """,
-        PYTORCH_CUDA_ALLOC_CONF=backend,
+        **{"SETTINGS" if late else "PYTORCH_CUDA_ALLOC_CONF": settings},
     )
+    assert World(env[STATE]).calls(call) > 0
     assert found[:2] == [True, True]
     assert 50 <= found[2] <= 64
 
@@ -545,6 +573,24 @@ def test_the_command_line() -> None:
     assert done.returncode == 8
 
 
+#: Uses a context as a program does that has not imported torch.
+AGAIN = """
+import ctypes, json, sys
+lib, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+back = ctypes.create_string_buffer(4)
+codes = [
+    lib.cuInit(0),
+    lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+    lib.cuCtxSetCurrent(context),
+    lib.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(4)),
+    lib.cuMemcpyHtoD_v2(block, b"abcd", ctypes.c_size_t(4)),
+    lib.cuMemcpyDtoH_v2(back, block, ctypes.c_size_t(4)),
+    lib.cuCtxSynchronize(),
+]
+print(json.dumps([json.loads(sys.argv[1]), codes, back.raw.hex()]))
+"""
+
+
 def test_a_dead_context_stays_dead_until_another_program_replaces_the_process() -> None:
     """What needs no context still goes well."""
     code = """
@@ -559,7 +605,8 @@ def test_a_dead_context_stays_dead_until_another_program_replaces_the_process() 
             except RuntimeError as error:
                 said.append(str(error).splitlines()[0][-28:])
         said.append(torch.cuda.device_count())
-        again = "import json, sys, torch; torch.ones(2, device='cuda').cpu(); print(sys.argv[1])"
-        os.execv(sys.executable, [sys.executable, "-W", "ignore", "-c", again, json.dumps(said)])
+        os.execv(sys.executable, [sys.executable, "-c", os.environ["AGAIN"], json.dumps(said)])
     """
-    assert run(Scenario(devices=1), code) == [*["device-side assert triggered"] * 4, 1]
+    said, *again = run(Scenario(devices=1), code, AGAIN=AGAIN)
+    assert said == [*["device-side assert triggered"] * 4, 1]
+    assert again == [[0] * 7, b"abcd".hex()]

@@ -12,6 +12,7 @@ import pytest
 
 from gpumagic.results import CudaTiming
 from gpumagic.timing import profiler
+from tests.support import forks
 
 
 def test_a_profiler_that_sees_nothing_says_so(gpu_work: Any, ip: Any, run_cell: Any) -> None:
@@ -269,15 +270,14 @@ def test_nvtx_ranges_reach_a_tool(child_environment: Any, tmp_path: Path) -> Non
     library, heard = tmp_path / "listener.so", tmp_path / "heard"
     command = [*compiler(), "-shared", "-fPIC", "-o", str(library), str(tmp_path / "listener.c")]
     subprocess.run(command, check=True)
-    subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", RANGES],
         env={
             **child_environment(),
             "NVTX_INJECTION64_PATH": str(library),
             "LISTENER_FILE": str(heard),
         },
-        check=True,
-        timeout=120,
     )
+    assert done.returncode == 0, done.stderr
     ranges = ["push mine", "push inner", "pop", "pop", "push looped", "pop", "push failing", "pop"]
     assert heard.read_text().splitlines() == ranges

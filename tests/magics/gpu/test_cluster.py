@@ -71,4 +71,4 @@ def test_ipyparallel_is_not_imported_before(run_python: Callable[..., str]) -> N
         "ip.run_line_magic('gpu', '')\n"
         "print([n for n in sys.modules if n.split('.')[0] == 'ipyparallel'])"
     )
-    assert run_python(code).splitlines()[-1] == "[]"
+    assert run_python(code, fresh=True).splitlines()[-1] == "[]"
