@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.virtual_gpu.plugin",
     "tests.support.times",
+    "tests.support.own_process",
     "tests.support.ending",
     "tests.support.other_user",
-    "tests.support.own_process",
     "tests.support.gpu_work",
     "tests.support.spread",
 ]
@@ -71,13 +72,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the tests themselves, very many objects, out of each garbage collection."""
+    """Leave the tests themselves, very many objects, out of each garbage collection.
+
+    But for that at the end of Python: extension modules tell what is left then.
+    """
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Have the end of Python collect them: extension modules tell what is left then."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)

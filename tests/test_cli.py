@@ -34,6 +34,8 @@ def command(request: pytest.FixtureRequest) -> list[str]:
 def test_the_command_line(
     command: list[str], child_environment: Callable[..., dict[str, str]]
 ) -> None:
+    """Slow: each command is started as a user does, and the doctor asks torch in a child."""
+
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*command, *words],

@@ -51,6 +51,7 @@ def diagnosed(child_environment: Callable[..., dict[str, str]], tmp_path: Path) 
 
 
 def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
+    """Slow for that child."""
     report = diagnosed(scenario=Scenario(devices=2))
     findings = report["findings"]
     assert report["verdict"] == "torch can use 2 GPUs here."
@@ -85,6 +86,7 @@ sys.meta_path.insert(0, Strip())
 
 
 def test_torch_without_cuda(diagnosed: Diagnosed, tmp_path: Path) -> None:
+    """Slow: a child imports torch, as ``sitecustomize`` changes it."""
     (tmp_path / "sitecustomize.py").write_text(CPU_ONLY)
     root = str(Path(__file__).parents[2])
     report = diagnosed(env={"PYTHONPATH": f"{tmp_path}:{root}"})

@@ -583,6 +583,7 @@ print(device["x"].bytes, device.rounding, device.allocated == torch.cuda.memory_
 
 
 def test_an_allocator_that_does_not_list_its_blocks(run_python: Callable[..., str]) -> None:
+    """Slow: torch reads which allocator it has where it is imported."""
     printed = run_python(OTHER_ALLOCATOR, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
     assert printed.startswith("4000 None True True")
     assert "does not list its blocks" in printed

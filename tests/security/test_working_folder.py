@@ -32,6 +32,7 @@ def test_a_use_is_recorded(planted: PlantedModules) -> None:
 
 
 def test_torch_asked_in_a_child(planted: PlantedModules) -> None:
+    """Slow: how the child starts, and imports torch, is the question."""
     build, start = probe.in_child({}, timeout=600)
     assert (build.error, build.compiled, start.message) == (None, True, None)
     assert start.count
@@ -56,7 +57,8 @@ def test_kept_variables_tried_in_a_child(
 ) -> None:
     """Not even where the notebook's own import path begins with the working folder.
 
-    From there comes what was imported from there, and nothing else.
+    From there comes what was imported from there, and nothing else. Slow, as what is tried in the
+    child imports torch.
     """
     import torch
 
@@ -84,7 +86,7 @@ def test_the_command_line(
     child_environment: Callable[..., dict[str, str]],
     words: tuple[str, ...],
 ) -> None:
-    """As its installed script starts it."""
+    """As its installed script starts it; slow, as the doctor asks torch in a child."""
     script = planted.folder.parent / "gpumagic"
     script.write_text("import sys\nfrom gpumagic.cli import main\nsys.exit(main())\n")
     path = os.pathsep.join(filter(os.path.isabs, os.environ["PYTHONPATH"].split(os.pathsep)))
@@ -103,7 +105,10 @@ def test_the_command_line(
 def test_the_command_line_by_its_module(
     planted: PlantedModules, child_environment: Callable[..., dict[str, str]]
 ) -> None:
-    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere."""
+    """Python itself imports from the folder then; what gpumagic imports comes from elsewhere.
+
+    Slow: a start, and the doctor asks torch in a child.
+    """
     for each in planted.folder.glob("*.py"):
         if each.stem in sys.stdlib_module_names or each.stem == "gpumagic":
             each.unlink()  # a stranger's gpumagic would be all that runs

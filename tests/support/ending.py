@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import device, reaper
+from tests.support import device, own_process, reaper
 
 _watch: list[subprocess.Popen[bytes]] = []
 _left: dict[int, str] = {}
@@ -26,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
+    """Whether another pytest has started this one, for its own run."""
+    return hasattr(config, "workerinput") or own_process.inside()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -128,9 +128,9 @@ def _compared(variables: Mapping[str, str]) -> dict[str, str]:
     read = [k for k in variables if k.startswith((*_AT_START, *_AT_IMPORT))]
     compared = {k: variables[k] for k in read if not k.startswith(_WHEN_USED)}
     # Whether there is a driver, and NVML, is settled in the fork.
-    folders = compared.pop("LD_LIBRARY_PATH", "").split(":")
-    others = [each for each in folders if not each.startswith(str(cache_root()))]
-    return {**compared, "LD_LIBRARY_PATH": ":".join(filter(None, others))}
+    path = compared.pop("LD_LIBRARY_PATH", "")
+    others = [each for each in path.split(":") if not each.startswith(str(cache_root()))]
+    return {**compared, "LD_LIBRARY_PATH": ":".join(others)}
 
 
 def _start(*others: socket.socket) -> tuple[socket.socket, subprocess.Popen[bytes]]:

@@ -15,13 +15,18 @@ import pytest
 _INSIDE = "GPUMAGIC_TEST_IN_ITS_OWN_PROCESS"
 
 
+def inside() -> bool:
+    """Whether this process runs one such test."""
+    return _INSIDE in os.environ
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_process: runs in a process of its own, which it spoils")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if pyfuncitem.get_closest_marker("own_process") is None or os.environ.get(_INSIDE):
+    if pyfuncitem.get_closest_marker("own_process") is None or inside():
         return None
     from tests.support import forks
     from tests.support.kernels import python_environment

@@ -51,7 +51,7 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("how", ["a failing fixture", "SIGINT", "SIGKILL", "a killed worker"])
 def test_nothing_is_left(tmp_path: Path, how: str) -> None:
-    """Slow: each case is a run of pytest."""
+    """Slow: each case is a run of pytest, whose start and end are the question."""
     note = tmp_path / "note"
     body = "pass" if how == "a failing fixture" else "time.sleep(600)"
     inner = ROOT / "tests" / "support" / f"inner_{os.getpid()}.py"
