@@ -37,11 +37,13 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path, file: str, workers: i
     (tmp_path / file).write_text(_INNER)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    options = ["-n", str(workers), "--dist", "loadgroup", "-p", "tests.support.spread", "-rA"]
+    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    plugins = ["-p", "no:cacheprovider", "-p", "xdist.plugin", "-p", "tests.support.spread"]
+    options = ["-n", str(workers), "--dist", "loadgroup", "-rA"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-m", "pytest", *plugins, *options],
         cwd=tmp_path,
-        env={**env, "PYTHONPATH": str(ROOT)},
+        env=env,
         capture_output=True,
         text=True,
         timeout=150,  # it would never end
