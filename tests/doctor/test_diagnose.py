@@ -67,9 +67,10 @@ def test_without_torch_loaded_a_child_imports_it(diagnosed: Diagnosed) -> None:
 
 
 def test_no_driver(diagnosed: Diagnosed) -> None:
-    report = diagnosed(scenario=Scenario(driver=False, nvml=False))
+    report = diagnosed("import torch", Scenario(driver=False, nvml=False))
     assert report["verdict"] == "torch cannot use a GPU here, because there is no NVIDIA driver."
     assert report["findings"]["driver"]["status"] == "bad"
+    assert "(in a copy of this process)" in report["findings"]["start of CUDA"]["evidence"]
 
 
 #: torch as in a build for the CPU: without the function by which torch itself detects CUDA.
