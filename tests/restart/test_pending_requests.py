@@ -70,19 +70,6 @@ def test_a_refusal_stops_the_rest(kernel: Callable[..., Kernel]) -> None:
     assert k.run(SEES).stdout == "None False\n"
 
 
-def test_requests_of_other_kinds_are_answered(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(FREEZE)
-    asking = k.submit("%gpu off --restart")
-    completing = k.client.complete("import o", 8)
-    kernel_info = k.client.kernel_info()
-    history = k.client.history(hist_access_type="tail", n=1)
-    assert k.wait(asking).status == "ok"
-    for message in (completing, kernel_info, history):
-        answer = k._next(k.client.get_shell_msg, message, time.monotonic() + 30)
-        assert answer["content"]["status"] == "ok"
-
-
 @pytest.fixture
 def second_client() -> Iterator[Callable[[Kernel], Any]]:
     """A further client of a kernel, and what it reads of what is published, by request."""

@@ -29,6 +29,16 @@ _FIRST = (
 )
 
 
+def scope(nodeid: str) -> str:
+    """Return what a test has in common with those that are to run on the same worker."""
+    together = next((str(each) for each in _TOGETHER if nodeid.startswith(each)), None)
+    if together is not None:
+        return together
+    file, *names = nodeid.partition("[")[0].split("::")
+    # The tests of a class share its fixture.
+    return f"{file}::{names[0]}" if len(names) > 1 else nodeid
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a worker: the same order in each."""
@@ -43,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
-        """Makes a scope of each of `_TOGETHER`, and one of every other test.
+        """Makes a scope of each of `_TOGETHER`, of each class, and of every other test.
 
         What a worker has done is removed from its work. xdist keeps it, which makes each step
         longer than the last one; and where a worker dies, xdist gives out all of its scopes again,
@@ -51,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """
 
         def _split_scope(self, nodeid: str) -> str:
-            return next((str(each) for each in _TOGETHER if nodeid.startswith(each)), nodeid)
+            return scope(nodeid)
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             self._remove(node, self.registered_collections[node][item_index])
