@@ -17,6 +17,7 @@ _TOGETHER: tuple[str | tuple[str, ...], ...] = (
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_options.py",  # a kernel
+    "tests/magics/gpu/test_restarting.py::test_refusals_change_nothing",  # another
     "tests/test_imports.py",  # the syntax trees of the package
 )
 #: Beginnings of the names of tests that take long, but would come last: all workers end together.

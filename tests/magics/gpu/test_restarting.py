@@ -120,6 +120,24 @@ def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> No
     assert k.value("(kept, x.numel())") == (1, 3)
 
 
+@pytest.fixture(scope="module")
+def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for all refusals, which change nothing; what their cells do is undone."""
+    with shared(tmp_path_factory.mktemp("kernel")) as one:
+        one.run(FREEZE + "; kept = 1; import sys; python = sys.executable")
+        yield one
+
+
+#: Ends what a cell has begun.
+TIDY = """
+sys.executable = python
+if 'end' in globals():
+    end.set(); busy.join(); del end
+if 'child' in globals():
+    child.kill(); child.wait(); del child
+"""
+
+
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
@@ -129,7 +147,7 @@ def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> No
         ("get_ipython().run_cell('%gpu off --restart')\n1 / 0", "last line of its cell"),
         (
             "import threading\nend = threading.Event()\n"
-            "threading.Thread(target=end.wait, name='busy').start()\n%gpu off --restart",
+            "(busy := threading.Thread(target=end.wait, name='busy')).start()\n%gpu off --restart",
             "running thread busy",
         ),
         (
@@ -144,18 +162,18 @@ def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> No
         ("%gpu off --soft --save", "--save is for a choice of devices, not for a gate"),
     ],
 )
-def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said: str) -> None:
+def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) -> None:
     """One line with the reason; the kernel is unchanged."""
-    k = kernel()
-    k.run(FREEZE + "; kept = 1")
+    k = frozen_kernel
     refused = k.run(cell, raising=False)
+    unchanged = k.run(SEES + "; kept").stdout
+    k.run(TIDY)
     assert refused.status == "error"
     assert said in refused.shown
     if "1 / 0" not in cell:
         assert refused.shown.startswith("UsageError: ")
         assert refused.shown.count("\n") == 1
-    assert k.run(SEES + "; kept").stdout.startswith("None")
-    k.run("globals().get('end') and end.set()\nglobals().get('child') and child.kill()")
+    assert unchanged == "None False\n"
 
 
 def test_refused_in_a_forked_worker(kernel: Callable[..., Kernel]) -> None:
@@ -230,15 +248,15 @@ def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
     executed = notebook(
         [
             "%load_ext gpumagic",
-            "import torch; print(torch.cuda.is_available()); torch.ones(1).cuda().device",
+            f"import torch; gone = torch.ones(1).cuda(); {SEES}",
             "%gpu off --restart",
-            "import torch; print(torch.cuda.is_available())",
+            SEES,
         ]
     )
     outputs = [cell.outputs for cell in executed.cells]
-    assert outputs[1][0]["text"] == "True\n"
+    assert outputs[1][0]["text"] == "None True\n"
     assert outputs[2][0]["data"]["text/plain"].startswith("restarted: this kernel sees no GPU")
-    assert outputs[3][0]["text"] == "False\n"
+    assert outputs[3][0]["text"] == "-1 False\n"
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, 4]
 
 
