@@ -139,49 +139,51 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="class")
+def a_session(class_kernel: Kernel) -> SimpleNamespace:
+    k, noted = class_kernel, SimpleNamespace()
+    k.run(f"%%writefile drawing_extension.py{DRAWING}")
+    k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
+    k.run("%cudatime on --above 7s\n%gpumem on")
+    k.run("%config GpuMagic.max_util = '55'\n%automagic off\n%xmode Verbose\n%precision 2")
+    k.run(MODEL)
+    k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
+    k.run("%cudatime -q --name first begun = 1")
+    noted.before = k.value("[repr(each) for each in told()]")
+    k.run("fork = random.Random(); fork.setstate(random.getstate())")
+
+    noted.all = k.run("%gpu 1 --restart --keep all").text
+    noted.after = k.value("[repr(each) for each in told()]")
+    noted.as_random = k.value("random.random() == fork.random()")
+    noted.graph = {name: k.value(asked) for name, asked in GRAPH.items()}
+    noted.settings = {name: k.value(asked) for name, asked in SETTINGS.items()}
+    noted.compared = k.run("%cudatime --compare", raising=False).shown
+    noted.functions = [k.value("(f(2), point.scaled())")]
+    k.run("factor = 10")
+    noted.functions.append(k.value("(f(2), point.scaled())"))
+    noted.step = k.run("optimizer.step()").status
+
+    k.run("'an output'")
+    noted.comment = k.run("%gpu off --restart --keep f told  # both", raising=False).shown
+    # What cannot be loaded again.
+    k.run("__import__('os').remove('drawing_extension.py')")
+    noted.few = k.run("%gpu off --restart --keep told f row place").text
+    noted.default_device = k.value("str(torch.get_default_device())")
+    noted.rest = k.value("(f(1), str(row.device), str(place), 'model' in globals())")
+    return noted
+
+
 class TestASession:
     """All of a session with a model and many settings, and then three of its variables."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, class_kernel: Kernel) -> SimpleNamespace:
-        k, noted = class_kernel, SimpleNamespace()
-        k.run(f"%%writefile drawing_extension.py{DRAWING}")
-        k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
-        k.run("%cudatime on --above 7s\n%gpumem on")
-        k.run("%config GpuMagic.max_util = '55'\n%automagic off\n%xmode Verbose\n%precision 2")
-        k.run(MODEL)
-        k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
-        k.run("%cudatime -q --name first begun = 1")
-        noted.before = k.value("[repr(each) for each in told()]")
-        k.run("fork = random.Random(); fork.setstate(random.getstate())")
-
-        noted.all = k.run("%gpu 1 --restart --keep all").text
-        noted.after = k.value("[repr(each) for each in told()]")
-        noted.as_random = k.value("random.random() == fork.random()")
-        noted.graph = {name: k.value(asked) for name, asked in GRAPH.items()}
-        noted.settings = {name: k.value(asked) for name, asked in SETTINGS.items()}
-        noted.compared = k.run("%cudatime --compare", raising=False).shown
-        noted.functions = [k.value("(f(2), point.scaled())")]
-        k.run("factor = 10")
-        noted.functions.append(k.value("(f(2), point.scaled())"))
-        noted.step = k.run("optimizer.step()").status
-
-        k.run("'an output'")
-        noted.comment = k.run("%gpu off --restart --keep f told  # both", raising=False).shown
-        # What cannot be loaded again.
-        k.run("__import__('os').remove('drawing_extension.py')")
-        noted.few = k.run("%gpu off --restart --keep told f row place").text
-        noted.default_device = k.value("str(torch.get_default_device())")
-        noted.rest = k.value("(f(1), str(row.device), str(place), 'model' in globals())")
-        return noted
-
-    def test_everything_comes_back(self, session: SimpleNamespace) -> None:
-        assert "No variable was lost." in session.all
-        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in session.all  # by UUID
-        assert "Devices moved: cuda:0 → cpu (settings), cuda:1 → cuda:0 (settings)." in session.all
-        assert "Imported again: math, np, torch, t, dataclass, " in session.all
-        assert session.graph == {
+    def test_everything_comes_back(self, a_session: SimpleNamespace) -> None:
+        assert "No variable was lost." in a_session.all
+        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in a_session.all  # by UUID
+        assert (
+            "Devices moved: cuda:0 → cpu (settings), cuda:1 → cuda:0 (settings)." in a_session.all
+        )
+        assert "Imported again: math, np, torch, t, dataclass, " in a_session.all
+        assert a_session.graph == {
             "names": ("cuda", "1.2", ["f"]),
             "devices": ("cuda:0", "cpu", "cuda:0"),
             "parameters": True,
@@ -192,207 +194,207 @@ class TestASession:
             "objects": (True, True, "Point(a=5)"),
         }
 
-    def test_functions_see_what_is_changed_later(self, session: SimpleNamespace) -> None:
+    def test_functions_see_what_is_changed_later(self, a_session: SimpleNamespace) -> None:
         """They live in the notebook, and an optimizer goes on."""
-        assert session.functions == [(8, 15), (22, 50)]
-        assert session.step == "ok"
+        assert a_session.functions == [(8, 15), (22, 50)]
+        assert a_session.step == "ok"
 
-    def test_settings_of_the_session_are_restored(self, session: SimpleNamespace) -> None:
-        assert session.after == [each.replace("cuda:1", "cuda:0") for each in session.before]
+    def test_settings_of_the_session_are_restored(self, a_session: SimpleNamespace) -> None:
+        assert a_session.after == [each.replace("cuda:1", "cuda:0") for each in a_session.before]
         assert (
             "Not registered again: %hello, the hook after_cell, warnings.showwarning, the handler "
             "of SIGALRM, builtins.of_mine."
-        ) in session.all
+        ) in a_session.all
         assert (
             "Not as it was: the root logger's StreamHandler, the logger mine's FileHandler."
-        ) in session.all
+        ) in a_session.all
         # What draws the report imports libraries that draw random numbers.
-        assert session.as_random
-        assert session.settings == {
+        assert a_session.as_random
+        assert a_session.settings == {
             "reloads": True,
             "watches": (7.0, True),
             "configured": "55",
             "on the CPU": ([0.0, 1.0, 2.0], "cpu", "cuda:0"),
             "of tensors": (True, True),
         }
-        assert "there is only first;" in session.compared
+        assert "there is only first;" in a_session.compared
 
-    def test_names_and_what_they_need(self, session: SimpleNamespace) -> None:
-        assert session.comment == (
+    def test_names_and_what_they_need(self, a_session: SimpleNamespace) -> None:
+        assert a_session.comment == (
             "UsageError: a comment does not belong on a magic's line: put it on the line above\n"
         )
-        assert re.search(r"Lost: \d+ variables \(.* more\)\.", session.few)
-        assert "Out is empty." in session.few
-        assert "Kept: told, f, row, place, helper, factor." in session.few
-        assert "Tensors moved: cuda:0 → cpu." in session.few
-        assert "Devices moved: cuda → cpu (place)." in session.few
-        assert session.rest == (12, "cpu", "cpu", False)
+        assert re.search(r"Lost: \d+ variables \(.* more\)\.", a_session.few)
+        assert "Out is empty." in a_session.few
+        assert "Kept: told, f, row, place, helper, factor." in a_session.few
+        assert "Tensors moved: cuda:0 → cpu." in a_session.few
+        assert "Devices moved: cuda → cpu (place)." in a_session.few
+        assert a_session.rest == (12, "cpu", "cpu", False)
 
-    def test_settings_that_cannot_be_restored(self, session: SimpleNamespace) -> None:
-        assert "Not as it was: torch's default device (cuda:0 is hidden)" in session.few
+    def test_settings_that_cannot_be_restored(self, a_session: SimpleNamespace) -> None:
+        assert "Not as it was: torch's default device (cuda:0 is hidden)" in a_session.few
         # Without digits.
-        assert "numpy's formatter, pandas's option display.float_format." in session.few
-        assert "Not loaded again: drawing_extension (ModuleNotFoundError" in session.few
-        assert session.default_device == "cpu"
+        assert "numpy's formatter, pandas's option display.float_format." in a_session.few
+        assert "Not loaded again: drawing_extension (ModuleNotFoundError" in a_session.few
+        assert a_session.default_device == "cpu"
+
+
+@pytest.fixture(scope="class")
+def without_torch(
+    class_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
+) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("inserted")
+    (folder / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
+    k, noted = class_kernel, SimpleNamespace()
+    k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(folder)!r})")
+    k.run("from inserted_path_model import M\nm = M(); important = {'a': 1}; _mine = 7")
+    k.run("made = sys.modules['made'] = types.ModuleType('made')")
+    k.run("exec('class Z: pass', vars(made)); z = made.Z(); ip = get_ipython()")
+    # Methods of the shell, which a child that tries them does not have.
+    k.run("magic = get_ipython().run_line_magic; import threading")
+    k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
+    noted.first = k.run("def f(): return 1 / 0\n'first'").execution_count
+    noted.not_loaded = k.run("%gpu off --restart --keep all", raising=False).shown
+    noted.unchanged = k.value("important")
+    k.run("handle = open('/dev/null'); big = list(range(300_000))")
+    noted.not_pickled = k.run("%gpu off --restart --keep all", raising=False).shown
+    k.run("from gpumagic.magics.gpu import keep_variables\nkeep_variables.PROGRESS_AFTER = 0")
+    k.run("del keep_variables")
+
+    noted.said = k.run("%gpu off --restart --keep all Out --force").text
+    noted.later = k.run("'later'").execution_count
+    noted.values = k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())")
+    noted.names = k.value("[n for n in ('handle', 'made', 'z', 'big', 'f') if n in globals()]")
+    noted.torch = k.value("'torch' in sys.modules")
+    first, later = noted.first, noted.later
+    noted.outputs = k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)")
+    noted.objects = k.value("(magic.__self__ is get_ipython(), ended.is_alive(), len(big))")
+    noted.source = k.value("__import__('inspect').getsource(f)")
+    noted.raised = k.run("f()", raising=False).shown
+    return noted
 
 
 class TestWithoutTorch:
     """What a fresh process cannot load, and what of IPython's own can be kept."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(
-        cls, class_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
-    ) -> SimpleNamespace:
-        folder = tmp_path_factory.mktemp("inserted")
-        (folder / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
-        k, noted = class_kernel, SimpleNamespace()
-        k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(folder)!r})")
-        k.run("from inserted_path_model import M\nm = M(); important = {'a': 1}; _mine = 7")
-        k.run("made = sys.modules['made'] = types.ModuleType('made')")
-        k.run("exec('class Z: pass', vars(made)); z = made.Z(); ip = get_ipython()")
-        # Methods of the shell, which a child that tries them does not have.
-        k.run("magic = get_ipython().run_line_magic; import threading")
-        k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
-        noted.first = k.run("def f(): return 1 / 0\n'first'").execution_count
-        noted.not_loaded = k.run("%gpu off --restart --keep all", raising=False).shown
-        noted.unchanged = k.value("important")
-        k.run("handle = open('/dev/null'); big = list(range(300_000))")
-        noted.not_pickled = k.run("%gpu off --restart --keep all", raising=False).shown
-        k.run("from gpumagic.magics.gpu import keep_variables\nkeep_variables.PROGRESS_AFTER = 0")
-        k.run("del keep_variables")
-
-        noted.said = k.run("%gpu off --restart --keep all Out --force").text
-        noted.later = k.run("'later'").execution_count
-        noted.values = k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())")
-        noted.names = k.value("[n for n in ('handle', 'made', 'z', 'big', 'f') if n in globals()]")
-        noted.torch = k.value("'torch' in sys.modules")
-        first, later = noted.first, noted.later
-        noted.outputs = k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)")
-        noted.objects = k.value("(magic.__self__ is get_ipython(), ended.is_alive(), len(big))")
-        noted.source = k.value("__import__('inspect').getsource(f)")
-        noted.raised = k.run("f()", raising=False).shown
-        return noted
-
     def test_what_a_fresh_process_cannot_load_is_refused_by_name(
-        self, session: SimpleNamespace
+        self, without_torch: SimpleNamespace
     ) -> None:
         """Before anything is lost; and everything else is kept."""
-        assert session.not_loaded.startswith("UsageError: cannot keep ")
-        assert "z (No module named 'made')" in session.not_loaded
-        assert "important" not in session.not_loaded
-        assert session.unchanged == {"a": 1}
-        assert "Imported again: ctypes, sys, types, M, threading." in session.said
-        assert session.values == (1, True, {"a": 1}, 7, True)
+        assert without_torch.not_loaded.startswith("UsageError: cannot keep ")
+        assert "z (No module named 'made')" in without_torch.not_loaded
+        assert "important" not in without_torch.not_loaded
+        assert without_torch.unchanged == {"a": 1}
+        assert "Imported again: ctypes, sys, types, M, threading." in without_torch.said
+        assert without_torch.values == (1, True, {"a": 1}, 7, True)
 
-    def test_force_loses_what_cannot_be_kept(self, session: SimpleNamespace) -> None:
-        assert session.not_pickled.startswith("UsageError: cannot keep handle (an open file)")
-        assert "Not kept: handle (an open file)" in session.said
-        assert "z (No module named 'made')." in session.said
-        assert "Lost: 3 variables (made, z, handle)." in session.said
-        assert session.names == ["big", "f"]
-        assert session.torch is False
+    def test_force_loses_what_cannot_be_kept(self, without_torch: SimpleNamespace) -> None:
+        assert without_torch.not_pickled.startswith("UsageError: cannot keep handle (an open file)")
+        assert "Not kept: handle (an open file)" in without_torch.said
+        assert "z (No module named 'made')." in without_torch.said
+        assert "Lost: 3 variables (made, z, handle)." in without_torch.said
+        assert without_torch.names == ["big", "f"]
+        assert without_torch.torch is False
 
-    def test_outputs_go_on_and_the_times_are_said(self, session: SimpleNamespace) -> None:
-        assert "keeping variables: " in session.said
+    def test_outputs_go_on_and_the_times_are_said(self, without_torch: SimpleNamespace) -> None:
+        assert "keeping variables: " in without_torch.said
         times = r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to"
-        assert re.search(times, session.said)
-        assert session.outputs == ("first", "later", "first", True)
-        assert session.objects == (True, False, 300_000)
-        assert session.source == "def f(): return 1 / 0\n"
-        assert f"In[{session.first}]" in session.raised
+        assert re.search(times, without_torch.said)
+        assert without_torch.outputs == ("first", "later", "first", True)
+        assert without_torch.objects == (True, False, 300_000)
+        assert without_torch.source == "def f(): return 1 / 0\n"
+        assert f"In[{without_torch.first}]" in without_torch.raised
 
 
+@pytest.fixture(scope="class")
+def much(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    noted = SimpleNamespace(folder=tmp_path_factory.mktemp("temporary"))
+    folder, env = tmp_path_factory.mktemp("kernel"), {"TMPDIR": str(noted.folder)}
+    with shared(folder, env=env) as k:
+        k.run("import torch, numpy as np; torch.cuda.init(); small = {'epoch': 7}")
+        k.run(f"big = torch.arange({MIB} * 2**17); array = np.ones({MIB} * 2**14)")
+        k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
+        k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
+        # Behind what the process gives back itself there is room for its context only.
+        k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
+        k.run("World.current().add_process(0, 4321, free); del World")
+        asked = "%gpu 0 --restart --keep w small state big array"
+        noted.shown = k.run(asked, timeout=300).text
+        noted.much = k.value("(big[-1].item() + 1, int(array.sum()))")
+        noted.values = k.value("(str(w.device), small)")
+        noted.state = k.value("torch.equal(torch.cuda.get_rng_state(), state)")
+        yield noted
+
+
+@pytest.mark.timeout(600)
 class TestMuch:
     """Large tensors and a GPU that another job has filled meanwhile."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-        noted = SimpleNamespace(folder=tmp_path_factory.mktemp("temporary"))
-        folder, env = tmp_path_factory.mktemp("kernel"), {"TMPDIR": str(noted.folder)}
-        with shared(folder, env=env) as k:
-            k.run("import torch, numpy as np; torch.cuda.init(); small = {'epoch': 7}")
-            k.run(f"big = torch.arange({MIB} * 2**17); array = np.ones({MIB} * 2**14)")
-            k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
-            k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
-            # Behind what the process gives back itself there is room for its context only.
-            k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
-            k.run("World.current().add_process(0, 4321, free); del World")
-            asked = "%gpu 0 --restart --keep w small state big array"
-            noted.shown = k.run(asked, timeout=300).text
-            noted.much = k.value("(big[-1].item() + 1, int(array.sum()))")
-            noted.values = k.value("(str(w.device), small)")
-            noted.state = k.value("torch.equal(torch.cuda.get_rng_state(), state)")
-            yield noted
-
-    @pytest.mark.timeout(600)
-    def test_much_is_kept_with_progress(self, session: SimpleNamespace) -> None:
+    def test_much_is_kept_with_progress(self, much: SimpleNamespace) -> None:
         if MIB >= 1024:  # less is written before there is anything to tell
-            assert "keeping variables: " in session.shown
-        assert session.much == (MIB * 2**17, MIB * 2**14)
-        assert list(session.folder.iterdir()) == []
+            assert "keeping variables: " in much.shown
+        assert much.much == (MIB * 2**17, MIB * 2**14)
+        assert list(much.folder.iterdir()) == []
 
-    def test_a_full_gpu_and_a_hidden_one(self, session: SimpleNamespace) -> None:
+    def test_a_full_gpu_and_a_hidden_one(self, much: SimpleNamespace) -> None:
         """Another job takes the GPU's memory while the kernel restarts."""
-        assert "Tensors moved: cuda:0 → cpu." in session.shown
+        assert "Tensors moved: cuda:0 → cpu." in much.shown
         too_little = "On the CPU, since cuda:0 has too little free memory for it: 100 MiB."
-        assert too_little in report(session.shown)
-        assert session.values == ("cpu", {"epoch": 7})
-        assert session.state
+        assert too_little in report(much.shown)
+        assert much.values == ("cpu", {"epoch": 7})
+        assert much.state
+
+
+@pytest.fixture(scope="class")
+def random_states(class_kernel: Kernel) -> SimpleNamespace:
+    k, noted = class_kernel, SimpleNamespace()
+    k.run("%gpu 3 -q")
+    k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7)")
+    k.run(f"small = {{'epoch': 7}}\n{FREEZE}")
+    noted.unused = k.run("%gpu 2,1 --restart --keep small").text
+    noted.seeds = k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())")
+
+    k.run("torch.cuda.init(); torch.cuda.manual_seed_all(5); generator = torch.Generator('cuda')")
+    k.run("state = torch.cuda.get_rng_state(1)")
+    k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
+    k.run("x, w = torch.arange(3.0).to('cuda:0'), torch.ones(2).to('cuda:1')")
+    asked = "%gpu off --restart --keep generator small"
+    noted.refused = k.run(asked, raising=False).shown
+    noted.unchanged = k.value("small")
+    asked = "%gpu 1 --restart --keep generator small state pinned pinned_too plain x w"
+    noted.hidden = k.run(asked).text
+    noted.state = k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
+    noted.generator = k.value("(generator.device.type, small)")
+    noted.tensors = k.value("(str(w.device), str(x.device), x.tolist())")
+    return noted
 
 
 class TestRandomStates:
     """Seeds for GPUs that are not in use yet; then states of two GPUs, one of which is hidden."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, class_kernel: Kernel) -> SimpleNamespace:
-        k, noted = class_kernel, SimpleNamespace()
-        k.run("%gpu 3 -q")
-        k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7)")
-        k.run(f"small = {{'epoch': 7}}\n{FREEZE}")
-        noted.unused = k.run("%gpu 2,1 --restart --keep small").text
-        noted.seeds = k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())")
+    def test_a_seed_for_gpus_that_are_not_in_use_yet(self, random_states: SimpleNamespace) -> None:
+        assert "random state" not in random_states.unused
+        assert random_states.seeds == (False, 7)
 
-        k.run(
-            "torch.cuda.init(); torch.cuda.manual_seed_all(5); generator = torch.Generator('cuda')"
-        )
-        k.run("state = torch.cuda.get_rng_state(1)")
-        k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
-        k.run("x, w = torch.arange(3.0).to('cuda:0'), torch.ones(2).to('cuda:1')")
-        asked = "%gpu off --restart --keep generator small"
-        noted.refused = k.run(asked, raising=False).shown
-        noted.unchanged = k.value("small")
-        asked = "%gpu 1 --restart --keep generator small state pinned pinned_too plain x w"
-        noted.hidden = k.run(asked).text
-        noted.state = k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
-        noted.generator = k.value("(generator.device.type, small)")
-        noted.tensors = k.value("(str(w.device), str(x.device), x.tolist())")
-        return noted
-
-    def test_a_seed_for_gpus_that_are_not_in_use_yet(self, session: SimpleNamespace) -> None:
-        assert "random state" not in session.unused
-        assert session.seeds == (False, 7)
-
-    def test_a_generator_of_a_hidden_gpu(self, session: SimpleNamespace) -> None:
+    def test_a_generator_of_a_hidden_gpu(self, random_states: SimpleNamespace) -> None:
         """It goes to another GPU; where there is none, it is refused."""
         hidden = "cannot keep generator (a random generator of a GPU that is hidden)"
-        assert hidden in session.refused
-        assert session.unchanged == {"epoch": 7}
-        assert "Kept: generator, small, " in session.hidden
-        assert session.generator == ("cuda", {"epoch": 7})
+        assert hidden in random_states.refused
+        assert random_states.unchanged == {"epoch": 7}
+        assert "Kept: generator, small, " in random_states.hidden
+        assert random_states.generator == ("cuda", {"epoch": 7})
 
-    def test_the_random_state_of_a_hidden_gpu_is_not_kept(self, session: SimpleNamespace) -> None:
+    def test_the_random_state_of_a_hidden_gpu_is_not_kept(
+        self, random_states: SimpleNamespace
+    ) -> None:
         """That of a GPU without a context is."""
-        assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in session.hidden
-        assert "Kept without pinned memory: pinned, pinned_too." in session.hidden
-        assert session.state
+        assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in random_states.hidden
+        assert "Kept without pinned memory: pinned, pinned_too." in random_states.hidden
+        assert random_states.state
 
-    def test_tensors_follow_their_gpus(self, session: SimpleNamespace) -> None:
+    def test_tensors_follow_their_gpus(self, random_states: SimpleNamespace) -> None:
         """By UUID, also under a choice in another order."""
-        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in session.hidden
-        assert session.tensors == ("cuda:0", "cpu", [0, 1, 2])
+        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in random_states.hidden
+        assert random_states.tensors == ("cuda:0", "cpu", [0, 1, 2])
 
 
 def test_trying_changes_nothing(kernel: Callable[..., Kernel]) -> None:

@@ -39,72 +39,74 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     assert k.value("__import__('os').getpid()") == before
 
 
+@pytest.fixture(scope="class")
+def two_restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    other, noted = tmp_path_factory.mktemp("other"), SimpleNamespace()
+    env = {"CUDA_VISIBLE_DEVICES": "1"}
+    with shared(tmp_path_factory.mktemp("kernel"), env=env) as k:
+        ask = "session = get_ipython().history_manager"
+        noted.first = k.run(f"import os; os.chdir({str(other)!r}); {ask}").execution_count
+        noted.session = k.value("session.session_number")
+        k.run(FREEZE)
+        noted.claims = [claims.all_claims()]
+        k.run("%gpu 2 -q")
+        noted.claims.append(claims.all_claims())
+        noted.quiet = k.run("%gpu 2 --restart -q -o")
+        noted.claims.append(claims.all_claims())
+        noted.after = k.run("import os; print(os.getcwd()); In")
+        noted.pid = k.value("os.getpid()")
+        noted.input = k.run("_i3").value
+        noted.session_after = k.value("get_ipython().history_manager.session_number")
+        noted.status = k.run(f"_{noted.quiet.execution_count}.status").value
+        noted.reset = k.run("%gpu reset").text
+        noted.history = k.run("%history").stdout
+        noted.folder = str(other)
+
+        k.run(f"{FREEZE}\nimport subprocess, threading, time")
+        k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+        child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
+        noted.child = Path(f"/proc/{child}")
+        noted.assigned = k.run("%gpu 0 --restart --force -v chosen;")
+        noted.index = k.run("chosen.devices[0].index").value
+        noted.pid_after = k.value("__import__('os').getpid()")
+        yield noted
+
+
 class TestTwoRestarts:
     """What is noted in one kernel before and after two restarts, which take a second each."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def session(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-        other, noted = tmp_path_factory.mktemp("other"), SimpleNamespace()
-        env = {"CUDA_VISIBLE_DEVICES": "1"}
-        with shared(tmp_path_factory.mktemp("kernel"), env=env) as k:
-            ask = "session = get_ipython().history_manager"
-            noted.first = k.run(f"import os; os.chdir({str(other)!r}); {ask}").execution_count
-            noted.session = k.value("session.session_number")
-            k.run(FREEZE)
-            noted.claims = [claims.all_claims()]
-            k.run("%gpu 2 -q")
-            noted.claims.append(claims.all_claims())
-            noted.quiet = k.run("%gpu 2 --restart -q -o")
-            noted.claims.append(claims.all_claims())
-            noted.after = k.run("import os; print(os.getcwd()); In")
-            noted.pid = k.value("os.getpid()")
-            noted.input = k.run("_i3").value
-            noted.session_after = k.value("get_ipython().history_manager.session_number")
-            noted.status = k.run(f"_{noted.quiet.execution_count}.status").value
-            noted.reset = k.run("%gpu reset").text
-            noted.history = k.run("%history").stdout
-            noted.folder = str(other)
+    def test_numbering_inputs_folder_and_start_go_on(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.first is not None
+        assert two_restarts.quiet.execution_count == two_restarts.first + 4
+        assert two_restarts.after.execution_count == two_restarts.first + 5
+        assert two_restarts.after.stdout.strip() == two_restarts.folder
+        assert (
+            "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in two_restarts.after.value
+        )
+        assert two_restarts.input is not None
+        assert two_restarts.session_after == two_restarts.session
+        assert "CUDA_VISIBLE_DEVICES=1)" in two_restarts.reset
+        assert "%load_ext gpumagic" in two_restarts.history
 
-            k.run(f"{FREEZE}\nimport subprocess, threading, time")
-            k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
-            child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
-            noted.child = Path(f"/proc/{child}")
-            noted.assigned = k.run("%gpu 0 --restart --force -v chosen;")
-            noted.index = k.run("chosen.devices[0].index").value
-            noted.pid_after = k.value("__import__('os').getpid()")
-            yield noted
+    def test_options_of_the_result(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.quiet.text == ""
+        assert two_restarts.quiet.value.startswith("restarted: this kernel sees 1 GPU")
+        assert two_restarts.status == "'restarted'"
+        assert two_restarts.assigned.text == ""
+        assert two_restarts.index == "0"
 
-    def test_numbering_inputs_folder_and_start_go_on(self, session: SimpleNamespace) -> None:
-        assert session.first is not None
-        assert session.quiet.execution_count == session.first + 4
-        assert session.after.execution_count == session.first + 5
-        assert session.after.stdout.strip() == session.folder
-        assert "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in session.after.value
-        assert session.input is not None
-        assert session.session_after == session.session
-        assert "CUDA_VISIBLE_DEVICES=1)" in session.reset
-        assert "%load_ext gpumagic" in session.history
-
-    def test_options_of_the_result(self, session: SimpleNamespace) -> None:
-        assert session.quiet.text == ""
-        assert session.quiet.value.startswith("restarted: this kernel sees 1 GPU")
-        assert session.status == "'restarted'"
-        assert session.assigned.text == ""
-        assert session.index == "0"
-
-    def test_a_restart_in_place_keeps_the_claim(self, session: SimpleNamespace) -> None:
-        before, too_late, after = session.claims
+    def test_a_restart_in_place_keeps_the_claim(self, two_restarts: SimpleNamespace) -> None:
+        before, too_late, after = two_restarts.claims
         assert before == []
         assert too_late == [], "it is too late, so nothing is claimed"
         (claim,) = after
-        assert claim.pid == session.pid
+        assert claim.pid == two_restarts.pid
 
-    def test_force_ends_children_and_threads(self, session: SimpleNamespace) -> None:
-        assert session.assigned.status == "ok"
-        assert not session.child.exists()
-        assert session.pid_after == session.pid
-        os.kill(session.pid, 0)
+    def test_force_ends_children_and_threads(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.assigned.status == "ok"
+        assert not two_restarts.child.exists()
+        assert two_restarts.pid_after == two_restarts.pid
+        os.kill(two_restarts.pid, 0)
 
 
 def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> None:
