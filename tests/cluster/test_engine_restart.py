@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 
 from gpumagic.cluster import connection, rpc
 from tests.cluster.conftest import INITIALISE_CUDA, wait_for
+from tests.restart import FREEZE
 from tests.support.clusters import Cluster
 from tests.support.planted_modules import PlantedModules
 from tests.support.shells import Ran
@@ -72,7 +73,7 @@ def test_requests_that_arrive_behind_a_restart(two_engines: Cluster, run: Run) -
 def test_a_restarted_engine_works(two_engines: Cluster, run: Run, busy_engine: Any) -> None:
     """Interrupts reach it, it can be restarted again, and its end is noticed."""
     for _ in range(3):
-        two_engines.run(0, INITIALISE_CUDA)
+        two_engines.run(0, FREEZE)  # without torch, which each would import again
         chosen = run(two_engines, "%gpu off --cluster -t 0 --restart -o -q").value
         assert chosen[0].selection.status == "restarted"
         two_engines.run(0, "import os; os.environ.pop('CUDA_VISIBLE_DEVICES')")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jupyter_client import BlockingKernelClient
 
 from tests.restart import FREEZE, report
-from tests.support.kernels import Kernel
+from tests.support.kernels import Kernel, shared
 from tests.support.terminal import Terminal
 
 LOADED = "sorted(n.rpartition('.')[2] for n in get_ipython().extension_manager.loaded)"
@@ -123,27 +124,6 @@ def children():
 """
 
 
-def test_nothing_of_the_old_process_stays(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """Folders, helper processes, ignored and blocked signals end, as at the end of a kernel."""
-    k = kernel()
-    k.run(f"{FREEZE}{LEFT.format(folder=str(tmp_path))}")
-    assert list(tmp_path.glob("left-*"))
-    assert k.run("%gpu 1 --restart").text.startswith("restarted")
-    assert not list(tmp_path.glob("left-*"))
-    assert (tmp_path / "ran").exists()
-    k.run(CHILDREN)
-    deadline = time.monotonic() + 60
-    while k.value("children()"):
-        assert time.monotonic() < deadline
-    k.run("import signal, subprocess")
-    assert k.value("[signal.getsignal(s).value for s in (signal.SIGTERM, signal.SIGCHLD)]") == [
-        0,
-        0,
-    ]
-    assert k.value("list(signal.pthread_sigmask(signal.SIG_BLOCK, []))") == []
-    assert k.value("subprocess.run('exit 3', shell=True).returncode") == 3
-
-
 TEE = """
 import sys
 class Tee:
@@ -154,14 +134,99 @@ sys.stdout = Tee(sys.stdout)
 """
 
 
-def test_what_c_code_writes_is_shown_after_a_tee(kernel: Callable[..., Kernel]) -> None:
-    """The descriptors are restored whatever the user has assigned to sys.stdout."""
-    k = kernel()
-    k.run(FREEZE + TEE)
-    assert k.run("%gpu 1 --restart").status == "ok"
-    running = k.submit("import os; [os.write(1, b'z' * 1000) for _ in range(300)]; print('end')")
-    k.until(running, "end")
-    assert k.wait(running).status == "ok"
+def _listening(kernel: Kernel, pid: int) -> dict[int, str]:
+    """The kernel's ports on which a process listens, and the inodes of their sockets."""
+    ports = kernel.client.get_connection_info()
+    found = {}
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        port = int(words[1].partition(":")[2], 16)
+        if words[3] == "0A" and port in ports.values():
+            found[port] = words[9]
+    return found
+
+
+@pytest.fixture(scope="class")
+def one_restart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    noted = SimpleNamespace(folder=tmp_path_factory.mktemp("files"))
+    with shared(tmp_path_factory.mktemp("kernel")) as k:
+        noted.kernel, pid = k, k.value("__import__('os').getpid()")
+        k.run(f"{FREEZE}\nfrom concurrent.futures import ThreadPoolExecutor")
+        k.run("pool = ThreadPoolExecutor(2); list(pool.map(abs, range(9)))")
+        file = str(noted.folder / "out.txt")
+        k.run(f"out = open({file!r}, 'w'); _ = out.write('all of it'); import os, socket")
+        k.run("os.set_inheritable(null := os.open('/dev/null', os.O_RDWR), True)")
+        k.run("os.dup2(null, 200); listening = socket.create_server(('127.0.0.1', 0))")
+        k.run("os.dup2(listening.fileno(), 201); os.dup2(os.pipe()[0], 202)")
+        k.run(LEFT.format(folder=str(noted.folder)))
+        k.run(TEE)
+        noted.left = list(noted.folder.glob("left-*"))
+        noted.before = _listening(k, pid)
+
+        asking = k.submit("%gpu 1 --restart")
+        completing = k.client.complete("import o", 8)
+        others = completing, k.client.kernel_info(), k.client.history(hist_access_type="tail")
+        noted.reply = k.wait(asking)
+        noted.others = [
+            k._next(k.client.get_shell_msg, message, time.monotonic() + 60)["content"]
+            for message in others
+        ]
+        noted.after = _listening(k, pid)
+        yield noted
+
+
+class TestOneRestart:
+    """A kernel with much that could stay or be lost; restarted once, it answers all questions."""
+
+    def test_nothing_of_the_old_process_stays(self, one_restart: SimpleNamespace) -> None:
+        """Folders, helper processes, ignored and blocked signals end, as at a kernel's end."""
+        k = one_restart.kernel
+        assert one_restart.reply.text.startswith("restarted")
+        assert one_restart.left
+        assert not list(one_restart.folder.glob("left-*"))
+        assert (one_restart.folder / "ran").exists()
+        k.run(CHILDREN)
+        deadline = time.monotonic() + 60
+        while k.value("children()"):
+            assert time.monotonic() < deadline
+        k.run("import signal, subprocess")
+        handlers = "[signal.getsignal(s).value for s in (signal.SIGTERM, signal.SIGCHLD)]"
+        assert k.value(handlers) == [0, 0]
+        assert k.value("list(signal.pthread_sigmask(signal.SIG_BLOCK, []))") == []
+        assert k.value("subprocess.run('exit 3', shell=True).returncode") == 3
+
+    def test_files_are_written_out(self, one_restart: SimpleNamespace) -> None:
+        """What the end of an interpreter would have flushed."""
+        assert (one_restart.folder / "out.txt").read_text() == "all of it"
+
+    def test_descriptors_of_libraries_are_closed(self, one_restart: SimpleNamespace) -> None:
+        """Of GPUs, for example: they would hold the memory of the old image."""
+        opened = "[d for d in __import__('os').listdir('/dev/fd') if d in ('200', '201', '202')]"
+        assert one_restart.kernel.value(opened) == ["202"]
+
+    def test_idle_pools_are_nothing_to_lose(self, one_restart: SimpleNamespace) -> None:
+        assert one_restart.reply.status == "ok"
+        assert "pool" in one_restart.reply.text  # as a variable
+
+    def test_what_c_code_writes_is_shown_after_a_tee(self, one_restart: SimpleNamespace) -> None:
+        """The descriptors are restored whatever the user has assigned to sys.stdout."""
+        k = one_restart.kernel
+        writes = "import os; [os.write(1, b'z' * 1000) for _ in range(300)]; print('end')"
+        running = k.submit(writes)
+        k.until(running, "end")
+        assert k.wait(running).status == "ok"
+
+    def test_requests_of_other_kinds_are_answered(self, one_restart: SimpleNamespace) -> None:
+        completed, info, history = one_restart.others
+        assert [answer["status"] for answer in one_restart.others] == ["ok"] * 3
+        assert "os" in completed["matches"]
+        assert info["language_info"]["name"] == "python"
+        assert history["history"]
+
+    def test_the_ports_are_never_free(self, one_restart: SimpleNamespace) -> None:
+        """Another process that waits for them would get the next cells: the sockets stay open."""
+        assert len(one_restart.before) == 5
+        assert one_restart.after == one_restart.before  # their inodes
 
 
 #: Python does not start in a folder that is gone where its path has a relative entry.

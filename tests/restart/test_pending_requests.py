@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.restart import FREEZE, SEES
-from tests.support.kernels import Kernel
+from tests.support.kernels import PATIENCE, Kernel
 
 #: ``GPUMAGIC_TEST_RESTARTS=100`` for the full number.
 ROUNDS = int(os.environ.get("GPUMAGIC_TEST_RESTARTS", "6"))
@@ -68,19 +68,6 @@ def test_a_refusal_stops_the_rest(kernel: Callable[..., Kernel]) -> None:
     assert "last line of its cell" in refused.shown
     assert k.wait(rest).status == "aborted"
     assert k.run(SEES).stdout == "None False\n"
-
-
-def test_requests_of_other_kinds_are_answered(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(FREEZE)
-    asking = k.submit("%gpu off --restart")
-    completing = k.client.complete("import o", 8)
-    kernel_info = k.client.kernel_info()
-    history = k.client.history(hist_access_type="tail", n=1)
-    assert k.wait(asking).status == "ok"
-    for message in (completing, kernel_info, history):
-        answer = k._next(k.client.get_shell_msg, message, time.monotonic() + 30)
-        assert answer["content"]["status"] == "ok"
 
 
 @pytest.fixture
@@ -186,18 +173,24 @@ def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
     k = kernel()
     k.run(FREEZE)
     asking, rest = k.submit("%gpu off --restart"), []
-    until = time.monotonic() + 1.5  # the restart waits a second at most for a pause
-    while time.monotonic() < until:
-        rest.append(k.submit("1"))
-        time.sleep(0.004)
     answers: dict[str, list[str]] = {}
-    while not {asking, *rest} <= answers.keys():
-        if asking in answers and not k.client.shell_channel.socket.poll(5000):
-            break
-        reply = k.client.get_shell_msg(timeout=60)
+
+    def receive() -> None:
+        reply = k.client.get_shell_msg(timeout=PATIENCE)
         answers.setdefault(reply["parent_header"]["msg_id"], []).append(reply["content"]["status"])
+
+    began = time.monotonic()
+    while asking not in answers:  # from there on no connection is closed
+        rest.append(k.submit("1"))
+        # The restart waits a second at most for a pause; a slow machine then takes a while.
+        time.sleep(0.004 if time.monotonic() - began < 1.5 else 0.05)
+        assert time.monotonic() - began < PATIENCE
+        while k.client.shell_channel.socket.poll(0):
+            receive()
+    rest.append(k.submit("1"))
+    while rest[-1] not in answers:
+        receive()
     assert answers[asking] == ["ok"]
-    assert rest[-1] in answers
     lost = [n for n, message in enumerate(rest) if message not in answers]
     assert len(lost) <= 1, f"{lost} of {len(rest)}"
     assert {tuple(statuses) for statuses in answers.values()} == {("ok",)}

@@ -261,25 +261,3 @@ def test_a_process_that_would_not_start_is_detected_before(
     assert said in refused.shown
     assert refused.shown.count("\n") == 1
     assert k.run("kept").value == "1"
-
-
-def test_the_ports_are_never_free(kernel: Callable[..., Kernel]) -> None:
-    """Another process that waits for them would get the next cells: the sockets stay open."""
-
-    def listening() -> dict[int, str]:
-        ports = k.client.get_connection_info()
-        found = {}
-        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-            words = line.split()
-            port = int(words[1].partition(":")[2], 16)
-            if words[3] == "0A" and port in ports.values():
-                found[port] = words[9]
-        return found
-
-    k = kernel()
-    pid = k.value("__import__('os').getpid()")
-    before = listening()
-    assert len(before) == 5
-    k.run(FREEZE)
-    assert k.run("%gpu 1 --restart").status == "ok"
-    assert listening() == before  # their inodes

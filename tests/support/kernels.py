@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from jupyter_client.manager import KernelManager
 
 from tests.support import forks
-from tests.support.device import ROOT
+from tests.support.device import DEVICES, ROOT
 from tests.support.measured import measured
 
 #: A safety net, not a measure: a machine may be slow.
@@ -195,3 +196,19 @@ def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` for a child that imports gpumagic from this checkout."""
     path = [str(ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
+
+
+@contextmanager
+def shared(
+    folder: Path, scenario: Any = None, env: Mapping[str, str] | None = None
+) -> Iterator[Kernel]:
+    """A kernel that several tests ask, with gpumagic loaded; for fixtures of a class or module."""
+    from tests.virtual_gpu import Scenario, environment
+
+    variables = {**environment(scenario or Scenario(devices=DEVICES)), **(env or {})}
+    kernel = Kernel(python_environment(variables), folder)
+    try:
+        kernel.run("%load_ext gpumagic")
+        yield kernel
+    finally:
+        kernel.close()

@@ -17,6 +17,7 @@ _TOGETHER: tuple[str | tuple[str, ...], ...] = (
     "tests/cluster/",  # the engines
     "tests/restart/variables/test_cases.py",  # two processes for all cases
     "tests/magics/gpu/test_options.py",  # a kernel
+    "tests/magics/gpu/test_restarting.py::test_refusals_change_nothing",  # another
     "tests/test_imports.py",  # the syntax trees of the package
 )
 #: Beginnings of the names of tests that take long, but would come last: all workers end together.
@@ -27,6 +28,16 @@ _FIRST = (
     "tests/support/test_ending.py",
     "tests/virtual_gpu/test_processes.py",
 )
+
+
+def scope(nodeid: str) -> str:
+    """Return what a test has in common with those that are to run on the same worker."""
+    together = next((str(each) for each in _TOGETHER if nodeid.startswith(each)), None)
+    if together is not None:
+        return together
+    file, *names = nodeid.partition("[")[0].split("::")
+    # The tests of a class share its fixture.
+    return f"{file}::{names[0]}" if len(names) > 1 else nodeid
 
 
 @pytest.hookimpl(trylast=True)
@@ -43,7 +54,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
-        """Makes a scope of each of `_TOGETHER`, and one of every other test.
+        """Makes a scope of each of `_TOGETHER`, of each class, and of every other test.
 
         What a worker has done is removed from its work. xdist keeps it, which makes each step
         longer than the last one; and where a worker dies, xdist gives out all of its scopes again,
@@ -51,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """
 
         def _split_scope(self, nodeid: str) -> str:
-            return next((str(each) for each in _TOGETHER if nodeid.startswith(each)), nodeid)
+            return scope(nodeid)
 
         def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
             self._remove(node, self.registered_collections[node][item_index])

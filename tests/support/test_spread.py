@@ -65,3 +65,12 @@ def test_long_tests_do_not_come_last() -> None:
     assert [item.nodeid for item in items] == names
     spread.pytest_collection_modifyitems(cast("Any", SimpleNamespace(workerinput={})), items)
     assert [item.nodeid for item in items] == [names[1], names[0], *names[2:]]
+
+
+def test_the_tests_of_a_class_stay_together() -> None:
+    """They share its fixture; other tests of the file do not."""
+    names = ["a", "TestIt::a", "TestIt::b[x::y]", "TestIts::a", "a[x::y]", "a[TestIt::a]"]
+    scopes = [spread.scope(f"tests/a.py::{name}") for name in names]
+    assert scopes[1] == scopes[2] == "tests/a.py::TestIt"
+    assert len({*scopes}) == len(names) - 1
+    assert spread.scope("tests/cluster/test_a.py::b") == "tests/cluster/"

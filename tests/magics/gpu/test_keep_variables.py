@@ -1,16 +1,20 @@
-"""Variables that come back after a restart."""
+"""Variables that come back after a restart.
+
+A restart takes a second of CPU time, and three where torch is imported again, by a child first: so
+a class has one kernel, whose answers are noted before and after each restart.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from tests.restart import FREEZE
-from tests.support.kernels import Kernel
+from tests.restart import FREEZE, report
+from tests.support.kernels import Kernel, shared
 from tests.support.parking import needs_parking
 from tests.virtual_gpu import World
 
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 model = torch.nn.Linear(3, 2).cuda(1)
 optimizer = torch.optim.Adam(model.parameters())
 model(torch.ones(1, 3, device='cuda:1')).sum().backward(); optimizer.step()
-x = torch.arange(6.0).cuda(0); view = x[2:4]
+x = torch.arange(6.0).cuda(0); view = x[2:4]; row = torch.ones(2, device='cuda:1')
 array = np.arange(10)
 factor = 3
 def helper(a): return a * factor
@@ -42,186 +46,11 @@ before = optimizer.state[model.weight]['exp_avg'].tolist()
 """
 
 
-def test_everything_comes_back(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(MODEL)
-    shown = k.run("%gpu 1 --restart --keep all").text
-    assert "No variable was lost." in shown
-    assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown  # by UUID
-    assert "Devices moved: cuda:0 → cpu (settings), cuda:1 → cuda:0 (settings)." in shown
-    assert "Imported again: math, np, torch, t, dataclass." in shown
-    assert k.value("(str(place), __version__, __all__)") == ("cuda", "1.2", ["f"])
-    assert k.value("(str(model.weight.device), str(x.device))") == ("cuda:0", "cpu")
-    assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
-    assert k.value("optimizer.state[model.weight]['exp_avg'].tolist() == before")
-    assert k.value("(x.tolist(), view.tolist())") == ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0])
-    assert k.value("view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()")
-    assert k.value("(array.tolist(), math.pi == np.pi, t is torch)")[1:] == (True, True)
-    assert k.value("(one is same, isinstance(point, Point), repr(point))") == (
-        True,
-        True,
-        "Point(a=5)",
-    )
-    # Functions live in the notebook: they see what is changed later.
-    assert k.value("(f(2), point.scaled())") == (8, 15)
-    k.run("factor = 10")
-    assert k.value("(f(2), point.scaled())") == (22, 50)
-    k.run("optimizer.step()")
-
-
-def test_names_and_what_they_need(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(f"{MODEL}\n'an output'")
-    refused = k.run("%gpu off --restart --keep f x  # both", raising=False)
-    assert refused.shown == (
-        "UsageError: a comment does not belong on a magic's line: put it on the line above\n"
-    )
-    shown = k.run("%gpu off --restart --keep f x place").text
-    assert re.search(r"Lost: \d+ variables \(model, optimizer, view, array, .* more\)\.", shown)
-    assert "Out is empty." in shown
-    assert "Kept: f, x, place, helper, factor." in shown
-    assert "Tensors moved: cuda:0 → cpu." in shown
-    assert "Devices moved: cuda → cpu (place)." in shown
-    assert k.value("(f(1), str(x.device), 'model' in globals())") == (5, "cpu", False)
-
-
-def test_force_loses_what_cannot_be_kept(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(f"{FREEZE}\nhandle = open('/dev/null'); number = 1")
-    refused = k.run("%gpu off --restart --keep all", raising=False)
-    assert refused.shown.startswith("UsageError: cannot keep handle (an open file)")
-    assert k.value("number") == 1
-    shown = k.run("%gpu off --restart --keep all --force").text
-    assert "Not kept: handle (" in shown
-    assert k.value("(number, 'handle' in globals())") == (1, False)
-    assert k.value("'torch' in __import__('sys').modules") is False
-
-
-def test_trying_changes_nothing(kernel: Callable[..., Kernel]) -> None:
-    """A refused restart leaves classes and functions as they were."""
-    k = kernel()
-    k.run(MODEL + "\nmethod, repr_ = Point.scaled, Point.__repr__; g = (i for i in [])")
-    assert k.run("%gpu off --restart --keep all", raising=False).status == "error"
-    assert k.value("(Point.scaled is method, Point.__repr__ is repr_, point.scaled())") == (
-        True,
-        True,
-        15,
-    )
-
-
-@pytest.mark.timeout(600)
-def test_much_is_kept_with_progress(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    k = kernel(env={"TMPDIR": str(tmp_path)})
-    k.run(f"{FREEZE}\nimport torch, numpy as np")
-    k.run(f"big = torch.arange({MIB} * 2**17); array = np.ones({MIB} * 2**14)")
-    shown = k.run("%gpu off --restart --keep big array", timeout=300).text
-    if MIB >= 1024:  # less is written before there is anything to tell
-        assert "keeping variables: " in shown
-    assert k.value("(big[-1].item() + 1, int(array.sum()))") == (MIB * 2**17, MIB * 2**14)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_reported_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(f"{FREEZE}\nimport shutil, numpy as np; array = np.ones(2**20)")
-    k.run("old = shutil.disk_usage; shutil.disk_usage = lambda f: old(f)._replace(free=2**20)")
-    refused = k.run("%gpu off --restart --keep array", raising=False)
-    assert "has 0.0 GiB; set TMPDIR" in refused.shown
-    assert k.value("int(array.sum())") == 2**20
-
-
-def test_what_a_fresh_process_cannot_load_is_refused_by_name(
-    kernel: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    """Before anything is lost; and everything else is kept."""
-    (tmp_path / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
-    k = kernel()
-    k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(tmp_path)!r})")
-    k.run("from inserted_path_model import M\nm = M(); important = {'a': 1}; _mine = 7")
-    k.run("made = sys.modules['made'] = types.ModuleType('made')")
-    k.run("exec('class Z: pass', vars(made)); z = made.Z(); ip = get_ipython()")
-    refused = k.run("%gpu off --restart --keep all", raising=False)
-    assert refused.shown.startswith("UsageError: cannot keep ")
-    assert "z (No module named 'made')" in refused.shown
-    assert "important" not in refused.shown
-    assert k.value("important") == {"a": 1}
-    shown = k.run("%gpu off --restart --keep all --force").text
-    assert "Not kept: z (No module named 'made')." in shown
-    assert "Lost: 2 variables (made, z)." in shown
-    assert "Imported again: ctypes, sys, types, M." in shown
-    assert k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())") == (
-        *(1, True, {"a": 1}, 7, True),
-    )
-
-
-def test_outputs_go_on_and_the_times_are_said(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(
-        f"{FREEZE}\nfrom gpumagic.magics.gpu import keep_variables\n"
-        "keep_variables.PROGRESS_AFTER = 0"
-    )
-    # Methods of the shell, which a child that tries them does not have.
-    k.run("magic = get_ipython().run_line_magic; import threading")
-    k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
-    first = k.run("def f(): return 1 / 0\n'first'").execution_count
-    k.run("big = list(range(300_000))\ndel keep_variables")
-    asked = k.run("%gpu off --restart --keep Out f big magic ended")
-    assert "keeping variables: " in asked.text
-    assert re.search(r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to", asked.text)
-    later = k.run("'later'").execution_count
-    assert k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)") == (
-        *("first", "later", "first", True),
-    )
-    assert k.value("(magic.__self__ is get_ipython(), ended.is_alive())") == (True, False)
-    assert k.value("__import__('inspect').getsource(f)") == "def f(): return 1 / 0\n"
-    assert f"In[{first}]" in k.run("f()", raising=False).shown
-
-
-def test_a_full_gpu_and_a_hidden_one(kernel: Callable[..., Kernel]) -> None:
-    """Another job takes the GPU's memory while the kernel restarts."""
-    k = kernel()
-    k.run("import torch; torch.cuda.init(); small = {'epoch': 7}")
-    k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
-    k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
-    # Behind what the process gives back itself there is room for its context only.
-    k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
-    k.run("World.current().add_process(0, 4321, free); del World")
-    shown = k.run("%gpu 0 --restart --keep w small state").text
-    assert "Tensors moved: cuda:0 → cpu." in shown
-    assert "On the CPU, since cuda:0 has too little free memory for it: 100 MiB." in shown
-    assert k.value("(str(w.device), small)") == ("cpu", {"epoch": 7})
-    assert k.value("torch.equal(torch.cuda.get_rng_state(), state)")
-
-
-def test_the_random_state_of_a_hidden_gpu_is_not_kept(kernel: Callable[..., Kernel]) -> None:
-    """That of a GPU without a context is."""
-    k = kernel()
-    k.run("%gpu 1,2 -q")
-    k.run("import torch; torch.cuda.init(); torch.cuda.manual_seed_all(5)")
-    k.run("state = torch.cuda.get_rng_state(1)")
-    k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
-    shown = k.run("%gpu 2 --restart --keep state pinned pinned_too plain").text
-    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
-    assert "Kept without pinned memory: pinned, pinned_too." in shown
-    assert k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
-
-
-def test_a_seed_for_gpus_that_are_not_in_use_yet(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("%gpu 3 -q")
-    k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7); small = {'epoch': 7}")
-    k.run(FREEZE)
-    shown = k.run("%gpu 2 --restart --keep small").text
-    assert "random state" not in shown
-    assert k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())") == (False, 7)
-    k.run("torch.cuda.init(); generator = torch.Generator('cuda')")
-    refused = k.run("%gpu off --restart --keep generator small", raising=False)
-    assert "cannot keep generator (a random generator of a GPU that is hidden)" in refused.shown
-    assert k.value("small") == {"epoch": 7}
-    shown = k.run("%gpu 1 --restart --keep generator small").text
-    assert "Kept: generator, small." in shown
-    assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in shown
-    assert k.value("generator.device.type") == "cuda"
+@pytest.fixture(scope="class")
+def class_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """A kernel that all tests of a class ask."""
+    with shared(tmp_path_factory.mktemp("kernel")) as kernel:
+        yield kernel
 
 
 #: What a session has told torch, NumPy, pandas, matplotlib, Python and IPython.
@@ -284,58 +113,316 @@ def told():
 """
 
 
-def test_settings_of_the_session_are_restored(
-    kernel: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    k = kernel()
-    # An extension that is imported anew, and draws a number as it is.
-    (tmp_path / "drawing_extension.py").write_text(
-        "import random\nrandom.random()\ndef load_ipython_extension(shell): pass\n"
-    )
+#: An extension that is imported anew, and draws a number as it is.
+DRAWING = """
+import random
+random.random()
+def load_ipython_extension(shell): pass
+"""
+GRAPH = {
+    "names": "(str(place), __version__, __all__)",
+    "devices": "(str(model.weight.device), str(x.device), str(row.device))",
+    "parameters": "optimizer.param_groups[0]['params'][0] is model.weight",
+    "state": "optimizer.state[model.weight]['exp_avg'].tolist() == before",
+    "views": "(x.tolist(), view.tolist())",
+    "one storage": "view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()",
+    "imports": "(array.tolist(), math.pi == np.pi, t is torch)",
+    "objects": "(one is same, isinstance(point, Point), repr(point))",
+}
+EXTENSION = "get_ipython().magics_manager.registry['GpuMagic'].extension"
+SETTINGS = {
+    "reloads": "get_ipython().magics_manager.registry['AutoreloadMagics']._reloader.check_all",
+    "watches": f"({EXTENSION}.cell_timing.above, {EXTENSION}.cell_memory.watching)",
+    "configured": f"{EXTENSION}.magics.max_util",
+    "on the CPU": "(cpu.tolist(), str(cpu.device), str(gpu.weight.device))",
+    "of tensors": "(gpu.weight.requires_grad, cpu.dtype is torch.float64)",
+}
+
+
+@pytest.fixture(scope="class")
+def a_session(class_kernel: Kernel) -> SimpleNamespace:
+    k, noted = class_kernel, SimpleNamespace()
+    k.run(f"%%writefile drawing_extension.py{DRAWING}")
     k.run("%load_ext drawing_extension\n%load_ext autoreload\n%autoreload 2")
     k.run("%cudatime on --above 7s\n%gpumem on")
     k.run("%config GpuMagic.max_util = '55'\n%automagic off\n%xmode Verbose\n%precision 2")
+    k.run(MODEL)
     k.run(f"{TOLD}\n{ASKED}\nimport torch; torch.cuda.init()\nimport random; random.seed(3)")
-    k.run("%cudatime -q --name first x = 1")
-    before = k.value("[repr(each) for each in told()]")
+    k.run("%cudatime -q --name first begun = 1")
+    noted.before = k.value("[repr(each) for each in told()]")
     k.run("fork = random.Random(); fork.setstate(random.getstate())")
-    shown = k.run("%gpu 1 --restart --keep all").text
-    after = k.value("[repr(each) for each in told()]")
-    moved = [each.replace("cuda:1", "cuda:0") for each in before]
-    assert after == moved
-    assert (
-        "Not registered again: %hello, the hook after_cell, warnings.showwarning, the handler of "
-        "SIGALRM, builtins.of_mine."
-    ) in shown
-    assert "Not as it was: the root logger's StreamHandler, the logger mine's FileHandler." in shown
-    # What draws the report imports libraries that draw random numbers.
-    assert k.value("random.random() == fork.random()")
-    ip = "get_ipython()"
-    extension = f"{ip}.magics_manager.registry['GpuMagic'].extension"
-    assert k.value(f"{ip}.magics_manager.registry['AutoreloadMagics']._reloader.check_all")
-    assert k.value(f"({extension}.cell_timing.above, {extension}.cell_memory.watching)") == (
-        *(7.0, True),
+
+    noted.all = k.run("%gpu 1 --restart --keep all").text
+    noted.after = k.value("[repr(each) for each in told()]")
+    noted.as_random = k.value("random.random() == fork.random()")
+    noted.graph = {name: k.value(asked) for name, asked in GRAPH.items()}
+    noted.settings = {name: k.value(asked) for name, asked in SETTINGS.items()}
+    noted.compared = k.run("%cudatime --compare", raising=False).shown
+    noted.functions = [k.value("(f(2), point.scaled())")]
+    k.run("factor = 10")
+    noted.functions.append(k.value("(f(2), point.scaled())"))
+    noted.step = k.run("optimizer.step()").status
+
+    k.run("'an output'")
+    noted.comment = k.run("%gpu off --restart --keep f told  # both", raising=False).shown
+    # What cannot be loaded again.
+    k.run("__import__('os').remove('drawing_extension.py')")
+    noted.few = k.run("%gpu off --restart --keep told f row place").text
+    noted.default_device = k.value("str(torch.get_default_device())")
+    noted.rest = k.value("(f(1), str(row.device), str(place), 'model' in globals())")
+    return noted
+
+
+class TestASession:
+    """All of a session with a model and many settings, and then three of its variables."""
+
+    def test_everything_comes_back(self, a_session: SimpleNamespace) -> None:
+        assert "No variable was lost." in a_session.all
+        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in a_session.all  # by UUID
+        assert (
+            "Devices moved: cuda:0 → cpu (settings), cuda:1 → cuda:0 (settings)." in a_session.all
+        )
+        assert "Imported again: math, np, torch, t, dataclass, " in a_session.all
+        assert a_session.graph == {
+            "names": ("cuda", "1.2", ["f"]),
+            "devices": ("cuda:0", "cpu", "cuda:0"),
+            "parameters": True,
+            "state": True,
+            "views": ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 3.0]),
+            "one storage": True,
+            "imports": ([*range(10)], True, True),
+            "objects": (True, True, "Point(a=5)"),
+        }
+
+    def test_functions_see_what_is_changed_later(self, a_session: SimpleNamespace) -> None:
+        """They live in the notebook, and an optimizer goes on."""
+        assert a_session.functions == [(8, 15), (22, 50)]
+        assert a_session.step == "ok"
+
+    def test_settings_of_the_session_are_restored(self, a_session: SimpleNamespace) -> None:
+        assert a_session.after == [each.replace("cuda:1", "cuda:0") for each in a_session.before]
+        assert (
+            "Not registered again: %hello, the hook after_cell, warnings.showwarning, the handler "
+            "of SIGALRM, builtins.of_mine."
+        ) in a_session.all
+        assert (
+            "Not as it was: the root logger's StreamHandler, the logger mine's FileHandler."
+        ) in a_session.all
+        # What draws the report imports libraries that draw random numbers.
+        assert a_session.as_random
+        assert a_session.settings == {
+            "reloads": True,
+            "watches": (7.0, True),
+            "configured": "55",
+            "on the CPU": ([0.0, 1.0, 2.0], "cpu", "cuda:0"),
+            "of tensors": (True, True),
+        }
+        assert "there is only first;" in a_session.compared
+
+    def test_names_and_what_they_need(self, a_session: SimpleNamespace) -> None:
+        assert a_session.comment == (
+            "UsageError: a comment does not belong on a magic's line: put it on the line above\n"
+        )
+        assert re.search(r"Lost: \d+ variables \(.* more\)\.", a_session.few)
+        assert "Out is empty." in a_session.few
+        assert "Kept: told, f, row, place, helper, factor." in a_session.few
+        assert "Tensors moved: cuda:0 → cpu." in a_session.few
+        assert "Devices moved: cuda → cpu (place)." in a_session.few
+        assert a_session.rest == (12, "cpu", "cpu", False)
+
+    def test_settings_that_cannot_be_restored(self, a_session: SimpleNamespace) -> None:
+        assert "Not as it was: torch's default device (cuda:0 is hidden)" in a_session.few
+        # Without digits.
+        assert "numpy's formatter, pandas's option display.float_format." in a_session.few
+        assert "Not loaded again: drawing_extension (ModuleNotFoundError" in a_session.few
+        assert a_session.default_device == "cpu"
+
+
+@pytest.fixture(scope="class")
+def without_torch(
+    class_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory
+) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("inserted")
+    (folder / "inserted_path_model.py").write_text("class M:\n    a = 1\n")
+    k, noted = class_kernel, SimpleNamespace()
+    k.run(f"{FREEZE}\nimport sys, types; sys.path.insert(0, {str(folder)!r})")
+    k.run("from inserted_path_model import M\nm = M(); important = {'a': 1}; _mine = 7")
+    k.run("made = sys.modules['made'] = types.ModuleType('made')")
+    k.run("exec('class Z: pass', vars(made)); z = made.Z(); ip = get_ipython()")
+    # Methods of the shell, which a child that tries them does not have.
+    k.run("magic = get_ipython().run_line_magic; import threading")
+    k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
+    noted.first = k.run("def f(): return 1 / 0\n'first'").execution_count
+    noted.not_loaded = k.run("%gpu off --restart --keep all", raising=False).shown
+    noted.unchanged = k.value("important")
+    k.run("handle = open('/dev/null'); big = list(range(300_000))")
+    noted.not_pickled = k.run("%gpu off --restart --keep all", raising=False).shown
+    k.run("from gpumagic.magics.gpu import keep_variables\nkeep_variables.PROGRESS_AFTER = 0")
+    k.run("del keep_variables")
+
+    noted.said = k.run("%gpu off --restart --keep all Out --force").text
+    noted.later = k.run("'later'").execution_count
+    noted.values = k.value("(m.a, type(m) is M, important, _mine, ip is get_ipython())")
+    noted.names = k.value("[n for n in ('handle', 'made', 'z', 'big', 'f') if n in globals()]")
+    noted.torch = k.value("'torch' in sys.modules")
+    first, later = noted.first, noted.later
+    noted.outputs = k.value(f"(Out[{first}], Out[{later}], _{first}, Out is _oh)")
+    noted.objects = k.value("(magic.__self__ is get_ipython(), ended.is_alive(), len(big))")
+    noted.source = k.value("__import__('inspect').getsource(f)")
+    noted.raised = k.run("f()", raising=False).shown
+    return noted
+
+
+class TestWithoutTorch:
+    """What a fresh process cannot load, and what of IPython's own can be kept."""
+
+    def test_what_a_fresh_process_cannot_load_is_refused_by_name(
+        self, without_torch: SimpleNamespace
+    ) -> None:
+        """Before anything is lost; and everything else is kept."""
+        assert without_torch.not_loaded.startswith("UsageError: cannot keep ")
+        assert "z (No module named 'made')" in without_torch.not_loaded
+        assert "important" not in without_torch.not_loaded
+        assert without_torch.unchanged == {"a": 1}
+        assert "Imported again: ctypes, sys, types, M, threading." in without_torch.said
+        assert without_torch.values == (1, True, {"a": 1}, 7, True)
+
+    def test_force_loses_what_cannot_be_kept(self, without_torch: SimpleNamespace) -> None:
+        assert without_torch.not_pickled.startswith("UsageError: cannot keep handle (an open file)")
+        assert "Not kept: handle (an open file)" in without_torch.said
+        assert "z (No module named 'made')." in without_torch.said
+        assert "Lost: 3 variables (made, z, handle)." in without_torch.said
+        assert without_torch.names == ["big", "f"]
+        assert without_torch.torch is False
+
+    def test_outputs_go_on_and_the_times_are_said(self, without_torch: SimpleNamespace) -> None:
+        assert "keeping variables: " in without_torch.said
+        times = r"in [\d.]+ s \([\d.]+ s more to keep variables, [\d.]+ s to"
+        assert re.search(times, without_torch.said)
+        assert without_torch.outputs == ("first", "later", "first", True)
+        assert without_torch.objects == (True, False, 300_000)
+        assert without_torch.source == "def f(): return 1 / 0\n"
+        assert f"In[{without_torch.first}]" in without_torch.raised
+
+
+@pytest.fixture(scope="class")
+def much(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    noted = SimpleNamespace(folder=tmp_path_factory.mktemp("temporary"))
+    folder, env = tmp_path_factory.mktemp("kernel"), {"TMPDIR": str(noted.folder)}
+    with shared(folder, env=env) as k:
+        k.run("import torch, numpy as np; torch.cuda.init(); small = {'epoch': 7}")
+        k.run(f"big = torch.arange({MIB} * 2**17); array = np.ones({MIB} * 2**14)")
+        k.run("w = torch.zeros(100 << 18).cuda(); from tests.virtual_gpu import World")
+        k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
+        # Behind what the process gives back itself there is room for its context only.
+        k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
+        k.run("World.current().add_process(0, 4321, free); del World")
+        asked = "%gpu 0 --restart --keep w small state big array"
+        noted.shown = k.run(asked, timeout=300).text
+        noted.much = k.value("(big[-1].item() + 1, int(array.sum()))")
+        noted.values = k.value("(str(w.device), small)")
+        noted.state = k.value("torch.equal(torch.cuda.get_rng_state(), state)")
+        yield noted
+
+
+@pytest.mark.timeout(600)
+class TestMuch:
+    """Large tensors and a GPU that another job has filled meanwhile."""
+
+    def test_much_is_kept_with_progress(self, much: SimpleNamespace) -> None:
+        if MIB >= 1024:  # less is written before there is anything to tell
+            assert "keeping variables: " in much.shown
+        assert much.much == (MIB * 2**17, MIB * 2**14)
+        assert list(much.folder.iterdir()) == []
+
+    def test_a_full_gpu_and_a_hidden_one(self, much: SimpleNamespace) -> None:
+        """Another job takes the GPU's memory while the kernel restarts."""
+        assert "Tensors moved: cuda:0 → cpu." in much.shown
+        too_little = "On the CPU, since cuda:0 has too little free memory for it: 100 MiB."
+        assert too_little in report(much.shown)
+        assert much.values == ("cpu", {"epoch": 7})
+        assert much.state
+
+
+@pytest.fixture(scope="class")
+def random_states(class_kernel: Kernel) -> SimpleNamespace:
+    k, noted = class_kernel, SimpleNamespace()
+    k.run("%gpu 3 -q")
+    k.run("import torch; torch.manual_seed(8); torch.cuda.manual_seed(7)")
+    k.run(f"small = {{'epoch': 7}}\n{FREEZE}")
+    noted.unused = k.run("%gpu 2,1 --restart --keep small").text
+    noted.seeds = k.value("(torch.cuda.is_initialized(), torch.cuda.initial_seed())")
+
+    k.run("torch.cuda.init(); torch.cuda.manual_seed_all(5); generator = torch.Generator('cuda')")
+    k.run("state = torch.cuda.get_rng_state(1)")
+    k.run("pinned = torch.ones(2).pin_memory(); pinned_too = pinned[1:]; plain = torch.ones(2)")
+    k.run("x, w = torch.arange(3.0).to('cuda:0'), torch.ones(2).to('cuda:1')")
+    asked = "%gpu off --restart --keep generator small"
+    noted.refused = k.run(asked, raising=False).shown
+    noted.unchanged = k.value("small")
+    asked = "%gpu 1 --restart --keep generator small state pinned pinned_too plain x w"
+    noted.hidden = k.run(asked).text
+    noted.state = k.value("torch.equal(torch.cuda.get_rng_state(0), state)")
+    noted.generator = k.value("(generator.device.type, small)")
+    noted.tensors = k.value("(str(w.device), str(x.device), x.tolist())")
+    return noted
+
+
+class TestRandomStates:
+    """Seeds for GPUs that are not in use yet; then states of two GPUs, one of which is hidden."""
+
+    def test_a_seed_for_gpus_that_are_not_in_use_yet(self, random_states: SimpleNamespace) -> None:
+        assert "random state" not in random_states.unused
+        assert random_states.seeds == (False, 7)
+
+    def test_a_generator_of_a_hidden_gpu(self, random_states: SimpleNamespace) -> None:
+        """It goes to another GPU; where there is none, it is refused."""
+        hidden = "cannot keep generator (a random generator of a GPU that is hidden)"
+        assert hidden in random_states.refused
+        assert random_states.unchanged == {"epoch": 7}
+        assert "Kept: generator, small, " in random_states.hidden
+        assert random_states.generator == ("cuda", {"epoch": 7})
+
+    def test_the_random_state_of_a_hidden_gpu_is_not_kept(
+        self, random_states: SimpleNamespace
+    ) -> None:
+        """That of a GPU without a context is."""
+        assert "Not kept: CUDA's random state of cuda:0 (hidden now)." in random_states.hidden
+        assert "Kept without pinned memory: pinned, pinned_too." in random_states.hidden
+        assert random_states.state
+
+    def test_tensors_follow_their_gpus(self, random_states: SimpleNamespace) -> None:
+        """By UUID, also under a choice in another order."""
+        assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in random_states.hidden
+        assert random_states.tensors == ("cuda:0", "cpu", [0, 1, 2])
+
+
+def test_trying_changes_nothing(kernel: Callable[..., Kernel]) -> None:
+    """A refused restart leaves classes and functions as they were."""
+    k = kernel()
+    k.run(MODEL + "\nmethod, repr_ = Point.scaled, Point.__repr__; g = (i for i in [])")
+    assert k.run("%gpu off --restart --keep all", raising=False).status == "error"
+    assert k.value("(Point.scaled is method, Point.__repr__ is repr_, point.scaled())") == (
+        True,
+        True,
+        15,
     )
-    assert k.value(f"{extension}.magics.max_util") == "55"
-    assert k.value("(cpu.tolist(), str(cpu.device), str(gpu.weight.device))") == (
-        *([0.0, 1.0, 2.0], "cpu", "cuda:0"),
-    )
-    assert k.value("(gpu.weight.requires_grad, cpu.dtype is torch.float64)") == (True, True)
-    assert "there is only first;" in k.run("%cudatime --compare", raising=False).shown
-    # What cannot be loaded again, and a default device that is hidden.
-    (tmp_path / "drawing_extension.py").unlink()
-    shown = k.run("%gpu off --restart --keep told").text
-    assert "Not as it was: torch's default device (cuda:0 is hidden)" in shown
-    assert "numpy's formatter, pandas's option display.float_format." in shown  # without digits
-    assert "Not loaded again: drawing_extension (ModuleNotFoundError" in shown
-    assert k.value("str(torch.get_default_device())") == "cpu"
+
+
+def test_a_full_disk_is_reported_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}\nimport shutil, numpy as np; array = np.ones(2**20)")
+    k.run("old = shutil.disk_usage; shutil.disk_usage = lambda f: old(f)._replace(free=2**20)")
+    refused = k.run("%gpu off --restart --keep array", raising=False)
+    assert "has 0.0 GiB; set TMPDIR" in refused.shown
+    assert k.value("int(array.sum())") == 2**20
 
 
 PARKED = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.Adam(model.parameters())
-big, host = torch.zeros(64 * 2**20).cuda(), torch.ones(3)
+big, host = torch.zeros(4 * 2**20).cuda(), torch.ones(3)
 x = torch.arange(1000.).to("cuda:1")
 y = x.view(10, 100).t()
 sparse = torch.eye(4).to_sparse().cuda()
@@ -360,33 +447,24 @@ def test_what_is_parked_is_kept_without_room_on_the_device(
     assert "%gpu auto 2 --restart --keep all takes everything to 2 free GPUs" in failed.shown
     failed = k.run("%gpu off --restart --keep sparse host", raising=False)
     assert len(failed.shown.strip().splitlines()) == 1
-    assert "parked memory cannot come back: cuda:0 needs 256 MiB" in failed.shown
+    assert "parked memory cannot come back: cuda:0 needs 16.0 MiB" in failed.shown
     assert "Parked in host memory" in k.run("%gpumem").text
     k.run("del sparse")
     shown = k.run("%gpu 0,1 --restart --keep all").text
-    assert "On the CPU, since cuda:0 has too little free memory for it: 256 MiB." in shown
-    assert k.value("(big.numel(), str(x.device), str(big.device))") == (64 * 2**20, "cuda:1", "cpu")
+    assert "On the CPU, since cuda:0 has too little free memory for it: 16.0 MiB." in shown
+    assert k.value("(big.numel(), str(x.device), str(big.device))") == (4 * 2**20, "cuda:1", "cpu")
     assert k.value("x.tolist() == [*range(1000)] and y.t().tolist()[1][:2] == [100, 101]")
     assert k.value("y.data_ptr() == x.data_ptr() and model.weight.tolist() == weight")
     assert k.value("optimizer.param_groups[0]['params'][0] is model.weight")
     assert "Parked" not in k.run("%gpumem").text
     # To other GPUs, as far as there are visible ones without tensors.
     k.run("%gpumem park -q")
-    shown = k.run("%gpu 3,2 --restart --keep all").text
+    shown = k.run("%gpu 3,2 --restart --keep x y host").text
     assert "Tensors moved: cuda:1 → cuda:0 (another GPU)." in shown
-    k.run("w = torch.ones(2, device='cuda:1')")
-    shown = k.run("%gpu 2 --restart --keep x w").text
-    assert "Tensors moved: cuda:0 → cpu, cuda:1 → cuda:0." in shown
-    assert k.value("(str(w.device), str(x.device), x.sum().item())") == ("cuda:0", "cpu", 499500)
-
-
-@needs_parking
-def test_what_is_parked_is_kept_and_the_gpu_hidden(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("import torch; x = torch.arange(1000.).cuda(); y = x[3:9]; z = torch.ones(2)")
+    # And to the CPU, where every GPU is hidden.
     k.run("%gpumem park -q")
-    shown = k.run("%gpu off --restart --keep x y z").text
+    shown = k.run("%gpu off --restart --keep x y host").text
     assert "Tensors moved: cuda:0 → cpu." in shown
-    assert k.value("(y.tolist(), z.tolist(), str(x.device))") == (
-        *([3, 4, 5, 6, 7, 8], [1, 1], "cpu"),
+    assert k.value("(y.t().tolist()[1][:2], host.tolist(), str(x.device), x.sum().item())") == (
+        *([100, 101], [1, 1, 1], "cpu", 499500),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.kernels import Kernel
+from tests.support.kernels import Kernel, shared
 from tests.virtual_gpu import GPU, Scenario
 
 
@@ -29,18 +29,10 @@ def test_bad_specs_change_nothing(shared_kernel: Kernel, spec: str) -> None:
 @pytest.fixture(scope="module")
 def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for all bad specs: they change nothing."""
-    from tests.support.kernels import python_environment
-    from tests.virtual_gpu import environment
-
-    folder = tmp_path_factory.mktemp("kernel")
     uuids = [f"GPU-aa000000-0000-0000-0000-00000000000{index}" for index in range(2)]
     scenario = Scenario(devices=[GPU(uuid=uuid) for uuid in uuids])
-    shared = Kernel(python_environment(environment(scenario)), folder)
-    try:
-        shared.run("%load_ext gpumagic")
-        yield shared
-    finally:
-        shared.close()
+    with shared(tmp_path_factory.mktemp("kernel"), scenario) as one:
+        yield one
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ipykernel
@@ -13,7 +14,7 @@ import pytest
 
 from gpumagic.selection import claims
 from tests.restart import FREEZE, SEES, report
-from tests.support.kernels import Kernel
+from tests.support.kernels import Kernel, shared
 from tests.support.terminal import Terminal
 
 
@@ -38,27 +39,74 @@ def test_frozen_torch_is_freed(kernel: Callable[..., Kernel]) -> None:
     assert k.value("__import__('os').getpid()") == before
 
 
-def test_numbering_inputs_folder_and_start_go_on(
-    kernel: Callable[..., Kernel], tmp_path: Path
-) -> None:
-    k = kernel(env={"CUDA_VISIBLE_DEVICES": "1"})
-    other = tmp_path / "other"
-    other.mkdir()
-    first = k.run(f"import os; os.chdir({str(other)!r}); session = get_ipython().history_manager")
-    session = k.value("session.session_number")
-    k.run(FREEZE)
-    asked = k.run("%gpu off --restart")
-    after = k.run("import os; print(os.getcwd()); In")
-    assert first.execution_count is not None
-    assert asked.execution_count == first.execution_count + 3
-    assert after.execution_count == first.execution_count + 4
-    assert after.stdout.strip() == str(other)
-    assert "get_ipython().run_line_magic('gpu', 'off --restart')" in (after.value or "")
-    assert k.run("_i3").value is not None
-    assert k.value("get_ipython().history_manager.session_number") == session
-    reset = k.run("%gpu reset")
-    assert "CUDA_VISIBLE_DEVICES=1)" in reset.text
-    assert "%load_ext gpumagic" in k.run("%history").stdout
+@pytest.fixture(scope="class")
+def two_restarts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    other, noted = tmp_path_factory.mktemp("other"), SimpleNamespace()
+    env = {"CUDA_VISIBLE_DEVICES": "1"}
+    with shared(tmp_path_factory.mktemp("kernel"), env=env) as k:
+        ask = "session = get_ipython().history_manager"
+        noted.first = k.run(f"import os; os.chdir({str(other)!r}); {ask}").execution_count
+        noted.session = k.value("session.session_number")
+        k.run(FREEZE)
+        noted.claims = [claims.all_claims()]
+        k.run("%gpu 2 -q")
+        noted.claims.append(claims.all_claims())
+        noted.quiet = k.run("%gpu 2 --restart -q -o")
+        noted.claims.append(claims.all_claims())
+        noted.after = k.run("import os; print(os.getcwd()); In")
+        noted.pid = k.value("os.getpid()")
+        noted.input = k.run("_i3").value
+        noted.session_after = k.value("get_ipython().history_manager.session_number")
+        noted.status = k.run(f"_{noted.quiet.execution_count}.status").value
+        noted.reset = k.run("%gpu reset").text
+        noted.history = k.run("%history").stdout
+        noted.folder = str(other)
+
+        k.run(f"{FREEZE}\nimport subprocess, threading, time")
+        k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
+        child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
+        noted.child = Path(f"/proc/{child}")
+        noted.assigned = k.run("%gpu 0 --restart --force -v chosen;")
+        noted.index = k.run("chosen.devices[0].index").value
+        noted.pid_after = k.value("__import__('os').getpid()")
+        yield noted
+
+
+class TestTwoRestarts:
+    """What is noted in one kernel before and after two restarts, which take a second each."""
+
+    def test_numbering_inputs_folder_and_start_go_on(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.first is not None
+        assert two_restarts.quiet.execution_count == two_restarts.first + 4
+        assert two_restarts.after.execution_count == two_restarts.first + 5
+        assert two_restarts.after.stdout.strip() == two_restarts.folder
+        assert (
+            "get_ipython().run_line_magic('gpu', '2 --restart -q -o')" in two_restarts.after.value
+        )
+        assert two_restarts.input is not None
+        assert two_restarts.session_after == two_restarts.session
+        assert "CUDA_VISIBLE_DEVICES=1)" in two_restarts.reset
+        assert "%load_ext gpumagic" in two_restarts.history
+
+    def test_options_of_the_result(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.quiet.text == ""
+        assert two_restarts.quiet.value.startswith("restarted: this kernel sees 1 GPU")
+        assert two_restarts.status == "'restarted'"
+        assert two_restarts.assigned.text == ""
+        assert two_restarts.index == "0"
+
+    def test_a_restart_in_place_keeps_the_claim(self, two_restarts: SimpleNamespace) -> None:
+        before, too_late, after = two_restarts.claims
+        assert before == []
+        assert too_late == [], "it is too late, so nothing is claimed"
+        (claim,) = after
+        assert claim.pid == two_restarts.pid
+
+    def test_force_ends_children_and_threads(self, two_restarts: SimpleNamespace) -> None:
+        assert two_restarts.assigned.status == "ok"
+        assert not two_restarts.child.exists()
+        assert two_restarts.pid_after == two_restarts.pid
+        os.kill(two_restarts.pid, 0)
 
 
 def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> None:
@@ -74,17 +122,22 @@ def test_nothing_too_late_nothing_restarted(kernel: Callable[..., Kernel]) -> No
     assert k.value("(kept, x.numel())") == (1, 3)
 
 
-def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(FREEZE)
-    quiet = k.run("%gpu 1 --restart -q -o")
-    assert quiet.text == ""
-    assert quiet.value is not None
-    assert quiet.value.startswith("restarted: this kernel sees 1 GPU")
-    assert k.run(f"_{quiet.execution_count}.status").value == "'restarted'"
-    k.run(FREEZE)
-    assert k.run("%gpu 0 --restart -v chosen;").text == ""
-    assert k.run("chosen.devices[0].index").value == "0"
+@pytest.fixture(scope="module")
+def frozen_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """One kernel for all refusals, which change nothing; what their cells do is undone."""
+    with shared(tmp_path_factory.mktemp("kernel")) as one:
+        one.run(FREEZE + "; kept = 1; import sys; python = sys.executable")
+        yield one
+
+
+#: Ends what a cell has begun.
+TIDY = """
+sys.executable = python
+if 'end' in globals():
+    end.set(); busy.join(); del end
+if 'child' in globals():
+    child.kill(); child.wait(); del child
+"""
 
 
 @pytest.mark.parametrize(
@@ -96,7 +149,7 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
         ("get_ipython().run_cell('%gpu off --restart')\n1 / 0", "last line of its cell"),
         (
             "import threading\nend = threading.Event()\n"
-            "threading.Thread(target=end.wait, name='busy').start()\n%gpu off --restart",
+            "(busy := threading.Thread(target=end.wait, name='busy')).start()\n%gpu off --restart",
             "running thread busy",
         ),
         (
@@ -111,18 +164,18 @@ def test_options_of_the_result(kernel: Callable[..., Kernel]) -> None:
         ("%gpu off --soft --save", "--save is for a choice of devices, not for a gate"),
     ],
 )
-def test_refusals_change_nothing(kernel: Callable[..., Kernel], cell: str, said: str) -> None:
+def test_refusals_change_nothing(frozen_kernel: Kernel, cell: str, said: str) -> None:
     """One line with the reason; the kernel is unchanged."""
-    k = kernel()
-    k.run(FREEZE + "; kept = 1")
+    k = frozen_kernel
     refused = k.run(cell, raising=False)
+    unchanged = k.run(SEES + "; kept").stdout
+    k.run(TIDY)
     assert refused.status == "error"
     assert said in refused.shown
     if "1 / 0" not in cell:
         assert refused.shown.startswith("UsageError: ")
         assert refused.shown.count("\n") == 1
-    assert k.run(SEES + "; kept").stdout.startswith("None")
-    k.run("globals().get('end') and end.set()\nglobals().get('child') and child.kill()")
+    assert unchanged == "None False\n"
 
 
 def test_refused_in_a_forked_worker(kernel: Callable[..., Kernel]) -> None:
@@ -156,43 +209,6 @@ def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
     assert "runs in a subshell" in refused.shown
     # An idle subshell is nothing to lose.
     assert k.run("%gpu off --restart").text.startswith("restarted")
-
-
-def test_force_ends_children_and_threads(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(f"{FREEZE}\nimport subprocess, threading, time")
-    k.run("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
-    child = k.value("(globals().update(c=subprocess.Popen(['sleep', '600'])), c.pid)[1]")
-    assert k.run("%gpu off --restart --force").status == "ok"
-    assert not Path(f"/proc/{child}").exists()
-    os.kill(k.value("__import__('os').getpid()"), 0)
-
-
-def test_idle_pools_are_nothing_to_lose(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run(f"{FREEZE}\nfrom concurrent.futures import ThreadPoolExecutor")
-    k.run("pool = ThreadPoolExecutor(2); list(pool.map(abs, range(9)))")
-    assert k.run("%gpu off --restart").status == "ok"
-
-
-def test_files_are_written_out(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """What the end of an interpreter would have flushed."""
-    k = kernel()
-    k.run(f"{FREEZE}\nout = open({str(tmp_path / 'out.txt')!r}, 'w'); _ = out.write('all of it')")
-    k.run("%gpu off --restart")
-    assert (tmp_path / "out.txt").read_text() == "all of it"
-
-
-def test_descriptors_of_libraries_are_closed(kernel: Callable[..., Kernel]) -> None:
-    """Of GPUs, for example: they would hold the memory of the old image."""
-    k = kernel()
-    k.run(f"{FREEZE}\nimport os, socket")
-    k.run("os.set_inheritable(null := os.open('/dev/null', os.O_RDWR), True); os.dup2(null, 200)")
-    k.run("listening = socket.create_server(('127.0.0.1', 0)); os.dup2(listening.fileno(), 201)")
-    k.run("os.dup2(os.pipe()[0], 202)")
-    k.run("%gpu off --restart")
-    assert k.run("import os; [d for d in os.listdir('/dev/fd') if d in ('200', '201', '202')]"
-                 ).value == "['202']"  # fmt: skip
 
 
 def test_standard_streams_stay_connected(
@@ -234,15 +250,15 @@ def test_notebook_runs_on(notebook: Callable[..., Any]) -> None:
     executed = notebook(
         [
             "%load_ext gpumagic",
-            "import torch; print(torch.cuda.is_available()); torch.ones(1).cuda().device",
+            f"import torch; gone = torch.ones(1).cuda(); {SEES}",
             "%gpu off --restart",
-            "import torch; print(torch.cuda.is_available())",
+            SEES,
         ]
     )
     outputs = [cell.outputs for cell in executed.cells]
-    assert outputs[1][0]["text"] == "True\n"
+    assert outputs[1][0]["text"] == "None True\n"
     assert outputs[2][0]["data"]["text/plain"].startswith("restarted: this kernel sees no GPU")
-    assert outputs[3][0]["text"] == "False\n"
+    assert outputs[3][0]["text"] == "-1 False\n"
     assert [cell.execution_count for cell in executed.cells] == [1, 2, 3, 4]
 
 
@@ -295,14 +311,3 @@ def test_a_saved_choice_of_another_user_is_not_applied(kernel: Callable[..., Ker
     assert k.run("%load_ext gpumagic").stdout == ""
     assert k.run(SEES).stdout == "None False\n"
     kept.unlink()
-
-
-def test_a_restart_in_place_keeps_the_claim(kernel: Callable[..., Kernel]) -> None:
-    k = kernel()
-    k.run("import torch; x = torch.ones(3, device='cuda')")
-    assert claims.all_claims() == []
-    k.run("%gpu 1 -q")
-    assert claims.all_claims() == [], "it is too late, so nothing is claimed"
-    k.run("%gpu 1 --restart -q")
-    (claim,) = claims.all_claims()
-    assert claim.pid == k.value("__import__('os').getpid()")
