@@ -9,10 +9,24 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from dis import opmap
+from enum import Enum
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from gpumagic.cells.interrupts import DeferredInterrupts
+
+
+class Left(Enum):
+    """How a call is left."""
+
+    #: By ``return`` or an exception.
+    ENDED = 0
+    #: It may resume.
+    YIELDED = 1
+    #: It waits for what it awaits.
+    AWAITS = 2
 
 
 class Receiver(Protocol):
@@ -26,8 +40,8 @@ class Receiver(Protocol):
         """Begin a line."""
         ...
 
-    def leave(self, frame: FrameType) -> None:
-        """End a call by ``return`` or an exception, or pause it by ``await`` or ``yield``."""
+    def leave(self, frame: FrameType, how: Left) -> None:
+        """End a call, or pause it."""
         ...
 
 
@@ -55,11 +69,41 @@ def _codes_of(function: Any) -> Iterator[CodeType]:
     yield from (each for each in code.co_consts if isinstance(each, CodeType))
 
 
+def _paused(code: CodeType, value: Any) -> Left:
+    """Return how a generator or coroutine is left that pauses with ``value``."""
+    flags = code.co_flags
+    # What an asynchronous generator yields is wrapped, in contrast to what it awaits with.
+    is_yield = flags & CO_GENERATOR or (
+        flags & CO_ASYNC_GENERATOR and _name_of_type(type(value)) == "async_generator_wrapped_value"
+    )
+    return Left.YIELDED if is_yield else Left.AWAITS
+
+
+#: The name of a type; a metaclass may have code of its own for the attribute.
+_name_of_type: Any = type.__dict__["__name__"].__get__
+
+_PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+
+
+def _pauses(code: CodeType) -> frozenset[int]:
+    """Return the places in a code object at which its frame stands while it is paused."""
+    if not code.co_flags & _PAUSES:
+        return frozenset()
+    instructions, found = code.co_code, set[int]()
+    for at in range(0, len(instructions), 2):
+        if instructions[at] == opmap["YIELD_VALUE"]:
+            found |= {at, at + 2}  # some versions of Python have advanced
+        elif instructions[at] == opmap.get("YIELD_FROM"):
+            found.add(at - 2)  # Python 3.10 runs it again
+    return frozenset(found)
+
+
 class TraceEvents:
     """Events from ``sys.settrace``; a trace function that is set already is called too."""
 
     def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver) -> None:
-        self._codes = codes
+        #: By the id of a code object, where it pauses.
+        self._codes = {id_: _pauses(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
         #: The trace function that was set before.
@@ -94,14 +138,16 @@ class TraceEvents:
         if other is not None:
             other = other(frame, event, arg)
             self._set_again()
-        if id(frame.f_code) not in self._codes or not self._is_tracing:
+        pauses = self._codes.get(id(frame.f_code))
+        if pauses is None or not self._is_tracing:
             return other
         self._receiver.enter(frame)
         # A coverage tool disables line events in frames where it needs none.
         wanted, frame.f_trace_lines = frame.f_trace_lines, True
+        raised = -1  # the place of the last exception in the current line
 
         def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal other
+            nonlocal other, raised
             call: set[None] = set()
             if self._interrupts.is_pending:
                 self._interrupts.resend_after(call)
@@ -111,9 +157,17 @@ class TraceEvents:
                 self._set_again()
             if self._is_tracing:
                 if event == "line":
+                    raised = -1
                     self._receiver.to_line(frame, frame.f_lineno)
+                elif event == "exception":
+                    raised = frame.f_lasti
                 elif event == "return":
-                    self._receiver.leave(frame)
+                    # An exception can also be thrown into a paused call, where it stands.
+                    is_paused = frame.f_lasti in pauses and not (
+                        arg is None and frame.f_lasti == raised
+                    )
+                    how = _paused(frame.f_code, arg) if is_paused else Left.ENDED
+                    self._receiver.leave(frame, how)
             return trace_lines
 
         return trace_lines
@@ -143,7 +197,8 @@ class MonitoringEvents:
         self._tool = tool
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._thread = 0
-        calls = (MonitoringEvents._enter, MonitoringEvents._line, MonitoringEvents._leave)
+        of_class = MonitoringEvents
+        calls = (of_class._enter, of_class._line, of_class._leave, of_class._pause)
         self._interrupts = DeferredInterrupts([code for call in calls for code in _codes_of(call)])
 
     def start(self) -> None:
@@ -157,7 +212,7 @@ class MonitoringEvents:
             kinds.PY_THROW: self._enter,
             kinds.LINE: self._line,
             kinds.PY_RETURN: self._leave,
-            kinds.PY_YIELD: self._leave,
+            kinds.PY_YIELD: self._pause,
             kinds.PY_UNWIND: self._leave,
         }
         for kind, callback in callbacks.items():
@@ -202,4 +257,11 @@ class MonitoringEvents:
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if id(code) in self._codes and threading.get_ident() == self._thread:
-            self._receiver.leave(sys._getframe(1))
+            self._receiver.leave(sys._getframe(1), Left.ENDED)
+
+    def _pause(self, code: CodeType, _: int, value: Any) -> None:
+        call: set[None] = set()
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
+        if threading.get_ident() == self._thread:
+            self._receiver.leave(sys._getframe(1), _paused(code, value))

@@ -12,11 +12,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from gpumagic.cells.line_events import events
+from gpumagic.cells.line_events import Left, events
 from gpumagic.cells.line_sources import Inline, Source, with_inline
 from gpumagic.system import text
 
@@ -65,11 +64,10 @@ class LineCounter(Protocol[_Record]):
         """Begin a statement, whose lines may run several times, also after an ``await``."""
         ...
 
-    def begin_line(self, call: _Record, line: Line, *, again: bool, awaited: bool) -> None:
+    def begin_line(self, call: _Record, line: Line, *, again: bool) -> None:
         """Begin a line at the last reading.
 
-        ``again``: go on with it, after what was called in it, or a pause of the call; ``awaited``:
-        after an ``await``, which belongs to the line.
+        ``again``: go on with it, after what was called in it, or a pause of the call.
         """
         ...
 
@@ -80,7 +78,7 @@ class LineCounter(Protocol[_Record]):
         """
         ...
 
-    def end_call(self, call: _Record, caller: _Record | None) -> None:
+    def end_call(self, call: _Record, caller: _Record | None, how: Left) -> None:
         """End or pause a call, which may resume later with the same record."""
         ...
 
@@ -103,7 +101,7 @@ class _Call(Generic[_Record]):
 
 @dataclass(frozen=True)
 class _Paused(Generic[_Record]):
-    """A call that ``await`` or ``yield`` may have paused."""
+    """A call that ``await`` or ``yield`` has paused."""
 
     code: CodeType
     #: The index of its last instruction.
@@ -112,12 +110,11 @@ class _Paused(Generic[_Record]):
     record: _Record
 
     def is_resumed(self, frame: FrameType) -> bool:
-        """Return whether a frame with the same id is this call's: a new one is elsewhere in it."""
-        # Some versions of Python have advanced to the next instruction.
-        return self.code is frame.f_code and frame.f_lasti in (self.last, self.last + 2)
+        """Return whether a frame with the same id is this call's: a new one is before there."""
+        # Some versions of Python have advanced; and after an exception thrown into what it awaits.
+        return self.code is frame.f_code and frame.f_lasti >= self.last
 
 
-_PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 #: The tracers that run.
 _running: weakref.WeakSet[LineTracer[Any]] = weakref.WeakSet()
 
@@ -214,11 +211,11 @@ class LineTracer(Generic[_Record]):
             self._guarded(self._end_short)
         self._guarded(self._to_line, frame, line)
 
-    def leave(self, frame: FrameType) -> None:
-        """End a call, or pause it by ``await`` or ``yield``."""
+    def leave(self, frame: FrameType, how: Left) -> None:
+        """End a call, or pause it."""
         if self._tracing:
             self._guarded(self._end_short)
-            self._guarded(self._leave, frame)
+            self._guarded(self._leave, frame, how)
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
         """Run a step; after an error of gpumagic, stop tracing: it must not reach user code."""
@@ -239,8 +236,8 @@ class LineTracer(Generic[_Record]):
             return
         self._read()
         paused = self._paused.pop(id(frame), None)
-        again = is_resumed = paused is not None and paused.is_resumed(frame)
-        if paused is not None and is_resumed:
+        again = paused is not None and paused.is_resumed(frame)
+        if paused is not None and again:
             call = _Call(source, frame, paused.record)
             call.statement = paused.statement
         else:
@@ -250,15 +247,14 @@ class LineTracer(Generic[_Record]):
         call.follows = not again and id(frame.f_code) in self._following
         again = again or self._goes_on(call)
         self._calls.append(call)
-        awaited = is_resumed and bool(frame.f_code.co_flags & CO_COROUTINE)
-        self._begin_line(call, again=again, awaited=awaited)
+        self._begin_line(call, again=again)
 
     def _to_line(self, frame: FrameType, line: int) -> None:
         call = self._unwind_to(frame)
         if call is not None:
             self._go_to(call, line, frame)
 
-    def _leave(self, frame: FrameType) -> None:
+    def _leave(self, frame: FrameType, how: Left) -> None:
         call = self._unwind_to(frame)
         if call is None:
             return
@@ -267,7 +263,7 @@ class LineTracer(Generic[_Record]):
             # A comprehension has ended: continue the line that runs it.
             self._go_to(call, line, call.frames[-1][0], again=True)
         else:
-            self._pop(frame if frame.f_code.co_flags & _PAUSES else None)
+            self._pop(frame, how)
 
     def _unwind_to(self, frame: FrameType) -> _Call[_Record] | None:
         """Return the call of ``frame``; end the calls above it, whose end was not traced."""
@@ -278,23 +274,24 @@ class LineTracer(Generic[_Record]):
         while True:
             call = self._calls[-1]
             while call.frames:
-                if call.frames[-1][0] is frame:
+                last, _ = call.frames[-1]
+                if last is frame:
                     return call
                 call.frames.pop()
-            self._pop()
+            self._pop(last, Left.ENDED)
 
-    def _pop(self, paused: FrameType | None = None) -> None:
-        """End the innermost call; ``paused`` is its frame if it may resume."""
+    def _pop(self, frame: FrameType, how: Left) -> None:
+        """End or pause the innermost call, whose frame it is."""
         self._read()
         call = self._calls.pop()
         self._end_line(call)
         if not self._calls:
             self._ended = Line(call.source, call.line)
-        if paused is not None:
-            self._paused[id(paused)] = _Paused(
-                paused.f_code, paused.f_lasti, call.statement, call.record
+        if how is not Left.ENDED:
+            self._paused[id(frame)] = _Paused(
+                frame.f_code, frame.f_lasti, call.statement, call.record
             )
-        self._counter.end_call(call.record, self._calls[-1].record if self._calls else None)
+        self._counter.end_call(call.record, self._calls[-1].record if self._calls else None, how)
 
     def _go_to(
         self, call: _Call[_Record], line: int, frame: FrameType, *, again: bool = False
@@ -315,14 +312,9 @@ class LineTracer(Generic[_Record]):
                 call.statement = statement
                 self._counter.begin_statement(call.record)
         self._begin_line(call, again=again)
-        if self._begin_short is not None and self._may_be_short(call):
+        if self._begin_short is not None and self._by_statement and len(call.frames) == 1:
             self._short = self._begin_short(call.record, Line(call.source, call.line))
             self._short_frame = None if self._short is None else frame
-
-    def _may_be_short(self, call: _Call[_Record]) -> bool:
-        """Return whether nothing but this call's own lines runs in its source."""
-        is_alone = all(each.source != call.source for each in self._calls[:-1])
-        return is_alone and self._by_statement and len(call.frames) == 1
 
     def _end_short(self) -> None:
         """Go on with the last of the short runs as with any other."""
@@ -351,12 +343,10 @@ class LineTracer(Generic[_Record]):
     def _read(self) -> None:
         self._counter.read(self._calls[-1].record if self._calls else None)
 
-    def _begin_line(
-        self, call: _Call[_Record], *, again: bool = False, awaited: bool = False
-    ) -> None:
+    def _begin_line(self, call: _Call[_Record], *, again: bool = False) -> None:
         line = Line(call.source, call.line)
         self._active[line] += 1
-        self._counter.begin_line(call.record, line, again=again, awaited=awaited)
+        self._counter.begin_line(call.record, line, again=again)
 
     def _end_line(self, call: _Call[_Record]) -> None:
         line = Line(call.source, call.line)

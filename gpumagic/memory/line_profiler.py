@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.cells.measured_block import Measured
@@ -103,7 +104,7 @@ class _MemoryCounter:
     def begin_statement(self, call: _CallMemory) -> None:
         call.carried = {}
 
-    def begin_line(self, call: _CallMemory, line: Line, *, again: bool, awaited: bool) -> None:
+    def begin_line(self, call: _CallMemory, line: Line, *, again: bool) -> None:
         call.start = dict(self.now)
         call.peak = {ordinal: reading.allocated for ordinal, reading in self.now.items()}
 
@@ -121,7 +122,7 @@ class _MemoryCounter:
             if end != start or peak > start.allocated:
                 self.totals.setdefault((line, ordinal), _LineTotal()).add(start, end, peak)
 
-    def end_call(self, call: _CallMemory, caller: _CallMemory | None) -> None:
+    def end_call(self, call: _CallMemory, caller: _CallMemory | None, how: Left) -> None:
         if caller is not None:
             for ordinal, peak in call.highest.items():
                 _update_peak(caller.peak, ordinal, peak)

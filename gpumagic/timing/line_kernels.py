@@ -36,8 +36,8 @@ def by_line(
 ) -> dict[Line | None, LineWork]:
     """Return the work of each line; of None, what no line of the cell has launched.
 
-    ``lines_at`` returns the lines that ran at a time of the trace, the innermost last: one of the
-    cell at most counts, and each of a function, whose work is also that of the line that calls it.
+    ``lines_at`` returns the lines that ran at a time of the trace, one of each source at most: the
+    work of a function's line is also that of the line of the cell that calls it.
     """
     launched: dict[int, float] = {}
     for event in sorted(host_events(trace), key=lambda event: float(event["ts"])):
@@ -53,16 +53,13 @@ def by_line(
         busy_until[ordinal] = max(busy_until[ordinal], stop)
         number = correlation(event)
         at = None if number is None else launched.get(number)
-        for line in _counted(() if at is None else lines_at(at)):
+        lines: set[Line | None] = {*(() if at is None else lines_at(at))}
+        if all(line is None or line.source != CELL for line in lines):
+            lines.add(None)
+        for line in lines:
             one = work[line]
             one.busy += fresh / 1e6
             if event["cat"] == "kernel":
                 one.kernels += 1
                 one.kernel_time += duration / 1e6
     return dict(work)
-
-
-def _counted(running: Sequence[Line]) -> set[Line | None]:
-    """Return the lines that what is launched counts to."""
-    of_cell = [line for line in running if line.source == CELL]
-    return {of_cell[-1] if of_cell else None, *(line for line in running if line.source != CELL)}

@@ -7,9 +7,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from time import perf_counter
 
+from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.system import text
+from gpumagic.timing.current_calls import CurrentCalls
+
+
+class _Call:
+    """A call of traced code."""
+
+    __slots__ = ("line",)
+
+    #: Its current line.
+    line: Line
 
 
 class LineLog:
@@ -19,10 +30,10 @@ class LineLog:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self._tracer: LineTracer[None] = LineTracer(sources, self, by_statement=True)
+        self._tracer: LineTracer[_Call] = LineTracer(sources, self, by_statement=True)
         self._now = 0.0
-        #: The lines that run now, the innermost last.
-        self._running: list[Line] = []
+        #: By source, the calls that run or wait.
+        self._calls: list[CurrentCalls[_Call]] = [CurrentCalls() for _ in sources]
         #: When the lines changed, and to which of ``_states``.
         self._times, self._entries = array("d"), array("l")
         self._states: list[tuple[Line, ...]] = []
@@ -42,19 +53,19 @@ class LineLog:
             return
         self._tracer.stop()
         self._now = perf_counter()
-        self._running.clear()
+        self._calls.clear()
         self._write()
         if self._tracer.notes:
             self.note = self._tracer.notes[0]
 
     def at(self, time: float) -> tuple[Line, ...]:
-        """Return the lines that ran at a time of `perf_counter`, the innermost last."""
+        """Return the line of each source that ran at a time of `perf_counter`."""
         place = bisect_right(self._times, time) - 1
         return self._states[self._entries[place]] if place >= 0 else ()
 
     def _write(self) -> None:
         """Write down which lines run from now on."""
-        state = tuple(self._running)
+        state = tuple(calls.current.line for calls in self._calls if calls.current is not None)
         number = self._numbers.setdefault(state, len(self._states))
         if number == len(self._states):
             self._states.append(state)
@@ -66,26 +77,29 @@ class LineLog:
 
     # --- what the tracer calls ---------------------------------------------------------------
 
-    def new_record(self) -> None:
-        """Return nothing: calls need no record."""
+    def new_record(self) -> _Call:
+        """Return the record of a call that begins."""
+        return _Call()
 
-    def read(self, running: None) -> None:
+    def read(self, running: _Call | None) -> None:
         """Read the clock."""
         self._now = perf_counter()
 
-    def begin_statement(self, call: None) -> None:
+    def begin_statement(self, call: _Call) -> None:
         """Do nothing: the runs of lines are independent of one another."""
 
-    def begin_line(self, call: None, line: Line, *, again: bool, awaited: bool) -> None:
+    def begin_line(self, call: _Call, line: Line, *, again: bool) -> None:
         """Begin a run of a line, or go on with it."""
-        self._running.append(line)
+        call.line = line
+        calls = self._calls[line.source]
+        if not calls.is_running(call):
+            calls.enter(call)
         self._write()
 
-    def end_line(self, call: None, line: Line, *, recursive: bool) -> None:
-        """End the run of a line."""
-        last = len(self._running) - 1 - self._running[::-1].index(line)
-        del self._running[last]
-        self._write()
+    def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
+        """Do nothing: another line begins, or the call ends."""
 
-    def end_call(self, call: None, caller: None) -> None:
-        """Do nothing: the call's line has ended."""
+    def end_call(self, call: _Call, caller: _Call | None, how: Left) -> None:
+        """End or pause a call."""
+        self._calls[call.line.source].leave(call, awaits=how is Left.AWAITS)
+        self._write()

@@ -2,7 +2,8 @@
 
 The time of a line is that between two marks: from the end of all GPU work queued before the line to
 the end of all work queued by its end. The times of successive lines add up to the time of the cell,
-and nothing is counted twice. A short line that runs often is not marked at each run: where lines
+and nothing is counted twice: of each source, one line has the time, that of the call which
+`CurrentCalls` names. A short line that runs often is not marked at each run: where lines
 ran without a mark between them, the measured time is divided as their marked runs have it.
 
 Where the GPU had reached the last mark before the next one was recorded, it may have been idle in
@@ -11,14 +12,16 @@ between: for as long as the host took at most. A time with much of that is an up
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from math import fsum
 from time import perf_counter
 from typing import Any, TypeVar
 
+from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_tracer import Line
 from gpumagic.system import text
+from gpumagic.timing.current_calls import CurrentCalls
 from gpumagic.timing.line_totals import Boundary, LineTime, Total, parts, weights
 from gpumagic.timing.short_runs import ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
@@ -38,28 +41,26 @@ class _Call:
     """A call of traced code, and the run of a line in it."""
 
     __slots__ = (
-        "begin", "entry", "is_from_above", "is_marked", "is_new", "is_recursive", "left", "number",
-        "ran", "total",
+        "begin", "is_from_above", "is_marked", "is_new", "is_over", "number", "ran", "source",
+        "total",
     )  # fmt: skip
 
-    begin: Boundary
+    #: The running line, and where it began to have the time.
     total: Total
-    #: Where the call was left last.
-    left: Boundary
+    begin: Boundary
 
     def __init__(self) -> None:
+        self.source = 0
+        #: Whether it is at the line at which it began, or that line has just ended: where another
+        #: one follows, nothing has run on it, and it is no run.
         self.is_new = True
+        self.is_over = False
         self.is_marked = False
         #: The line that runs, by its number, and whether it follows a line above it.
         self.number = 0
         self.is_from_above = True
-        #: Whether a caller runs the line at which the call began, which counts it.
-        self.is_recursive = False
         #: The lines that have run in this pass of the statement, and whether they are marked.
         self.ran: dict[Line, bool] = {}
-        #: The end of the line at which the call began: where a line of its own follows, nothing
-        #: has run on it.
-        self.entry: Boundary | None = None
 
 
 class LineTimer:
@@ -83,6 +84,8 @@ class LineTimer:
         self._totals: dict[Line, Total] = {}
         #: Those of short lines, by source and number.
         self._short: dict[int, dict[int, Total]] = {}
+        #: By source, the calls that run or wait.
+        self._calls = defaultdict[int, CurrentCalls[_Call]](CurrentCalls)
         #: Marks that are not read yet, each with the boundaries since the last one, and whether the
         #: GPU may have been idle since.
         self._waiting: deque[tuple[Mark, list[Boundary], bool]] = deque()
@@ -108,6 +111,10 @@ class LineTimer:
     def stop(self) -> None:
         """Record the last mark."""
         self.read(None)
+        for calls in self._calls.values():
+            waiting = calls.waiting()
+            if waiting is not None:
+                self._add(waiting)
         self._record()
         self._leave()
 
@@ -153,9 +160,12 @@ class LineTimer:
         """Begin a pass of a statement, which is one run of each of its lines."""
         call.ran.clear()
 
-    def begin_line(self, call: _Call, line: Line, *, again: bool, awaited: bool) -> None:
-        """Begin a run of a line, or go on with it; what it awaits is part of it."""
-        call.entry = None
+    def begin_line(self, call: _Call, line: Line, *, again: bool) -> None:
+        """Begin a run of a line, or go on with it; it has the time of its source from now on."""
+        if call.is_over:
+            call.is_over = False
+            call.total.hits -= 1
+            call.ran.clear()
         if line.number != call.number:
             call.is_from_above = line.number > call.number
             call.number = line.number
@@ -165,8 +175,14 @@ class LineTimer:
         if line not in call.ran:
             total.hits += not again
             call.ran[line] = total.hits % total.interval == 0
+        calls = self._calls[line.source]
+        if not calls.is_running(call):
+            if calls.current is not None:
+                self._add(calls.current)
+            calls.enter(call)
+            call.source = line.source
         call.is_marked = call.ran[line]
-        call.begin, call.total = call.left if awaited else self._boundary, total
+        call.begin, call.total = self._boundary, total
         if call.is_marked and self._unmarked:
             self._record()
         self._leave()
@@ -211,20 +227,22 @@ class LineTimer:
     def end_line(self, call: _Call, line: Line, *, recursive: bool) -> None:
         """End the run of a line."""
         if call.is_new:
-            call.is_new = False
-            call.total.hits -= 1
-            call.ran.clear()
-            call.entry, call.is_recursive = self._boundary, recursive
-        elif not recursive:
-            self._add(call, self._boundary)
+            call.is_new, call.is_over = False, True
+        else:
+            self._add(call)
 
-    def end_call(self, call: _Call, caller: _Call | None) -> None:
-        """End or leave a call."""
-        call.left = self._boundary
-        if call.entry is not None:  # all of it is one line
-            call.total.hits += 1
-            if not call.is_recursive:
-                self._add(call, call.entry)
+    def end_call(self, call: _Call, caller: _Call | None, how: Left) -> None:
+        """End or pause a call; another one has the time of its source from now on."""
+        if call.is_over:  # all of it is one line
+            call.is_over = False
+            self._add(call)
+        calls = self._calls[call.source]
+        calls.leave(call, awaits=how is Left.AWAITS)
+        current = calls.current
+        if current is not None:
+            current.begin = self._boundary
+            if current.is_marked and self._unmarked:
+                self._record()
         self._leave()
 
     # --- boundaries and marks ----------------------------------------------------------------
@@ -244,8 +262,9 @@ class LineTimer:
         boundary.taken = boundary.left - boundary.entered
         boundary.own = self.own
 
-    def _add(self, call: _Call, end: Boundary) -> None:
-        total, begin = call.total, call.begin
+    def _add(self, call: _Call) -> None:
+        """Add the time until the last boundary to the line that has it."""
+        total, begin, end = call.total, call.begin, self._boundary
         end.ended.append((total, begin))
         host = end.entered - begin.left - (end.own - begin.own) - self.tracing
         total.host += host

@@ -16,6 +16,7 @@ import pytest
 
 from gpumagic.cells import line_events
 from gpumagic.cells.interrupts import DeferredInterrupts
+from gpumagic.cells.line_events import Left
 
 
 class Lines:
@@ -34,7 +35,7 @@ class Lines:
             signal.raise_signal(signal.SIGINT)
             sum(range(10))  # Python looks for signals between its instructions
 
-    def leave(self, frame: FrameType) -> None:
+    def leave(self, frame: FrameType, how: Left) -> None:
         pass
 
 

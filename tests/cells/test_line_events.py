@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from gpumagic.cells import line_events
+from gpumagic.cells.line_events import Left
 
 SOURCES = ["trace", *(["monitoring"] if hasattr(sys, "monitoring") else [])]
+HOW = {how.name.lower() for how in Left}
 
 
 class Record:
@@ -28,8 +30,8 @@ class Record:
     def to_line(self, frame: FrameType, line: int) -> None:
         self.events.append(f"{line - frame.f_code.co_firstlineno}")
 
-    def leave(self, frame: FrameType) -> None:
-        self.events.append(f"leave {frame.f_code.co_name}")
+    def leave(self, frame: FrameType, how: Left) -> None:
+        self.events.append(f"{how.name.lower()} {frame.f_code.co_name}")
 
 
 @pytest.fixture(params=SOURCES)
@@ -70,7 +72,7 @@ def test_lines_calls_and_what_is_not_asked_for(record: Any) -> None:
         other()
         other()
 
-    assert record(function, function) == ["enter function", "1", "2", "leave function"]
+    assert record(function, function) == ["enter function", "1", "2", "ended function"]
     assert record(other, function) == []
 
 
@@ -80,8 +82,10 @@ def test_a_generator_is_left_and_entered(record: Any) -> None:
         yield 2
 
     events = record(lambda: [*numbers()], numbers)
-    once = ["enter numbers", "leave numbers"]
-    assert [event for event in events if not event.isdecimal()] == once * 3
+    assert [event for event in events if not event.isdecimal()] == [
+        *["enter numbers", "yielded numbers"] * 2,
+        *["enter numbers", "ended numbers"],
+    ]
     assert [event for event in events if event.isdecimal()] == ["1", "2"]
 
 
@@ -89,7 +93,81 @@ def test_an_exception_leaves(record: Any) -> None:
     def fails() -> None:
         raise ValueError
 
-    assert record(fails, fails) == ["enter fails", "1", "leave fails"]
+    assert record(fails, fails) == ["enter fails", "1", "ended fails"]
+
+
+class Turn:
+    """Waits for the next turn of what drives the coroutine."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def test_waiting_is_not_ending(record: Any) -> None:
+    """Also where it is ended from outside while it waits, or waits again after that."""
+
+    async def waits() -> int:
+        await Turn()
+        with contextlib.suppress(KeyError):
+            await Turn()
+        await Turn()
+        return 1
+
+    def drive() -> None:
+        coroutine = waits()
+        coroutine.send(None)
+        coroutine.send(None)
+        coroutine.throw(KeyError)
+        with contextlib.suppress(StopIteration):
+            coroutine.send(None)
+
+    def abandon() -> None:
+        coroutine = waits()
+        coroutine.send(None)
+        with contextlib.suppress(ValueError):
+            coroutine.throw(ValueError)
+
+    left = [each for each in record(drive, waits) if each.split()[0] in HOW]
+    assert left == [*["awaits waits"] * 3, "ended waits"]
+    left = [each for each in record(abandon, waits) if each.split()[0] in HOW]
+    assert left == ["awaits waits", "ended waits"]
+
+
+def test_an_asynchronous_generator_yields_or_waits(record: Any) -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        await Turn()
+        yield 2
+
+    async def all_of_it() -> list[int]:
+        return [each async for each in numbers()]
+
+    def drive() -> None:
+        coroutine = all_of_it()
+        coroutine.send(None)
+        with contextlib.suppress(StopIteration):
+            coroutine.send(None)
+
+    left = [each for each in record(drive, numbers) if each.endswith(" numbers")]
+    assert [each.split()[0] for each in left] == [
+        *["enter", "yielded", "enter", "awaits", "enter", "yielded", "enter", "ended"]
+    ]
+
+
+def test_a_generator_that_is_closed_has_ended(record: Any) -> None:
+    def numbers() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            ""
+
+    def drive() -> None:
+        one = numbers()
+        next(one)
+        one.close()
+
+    left = [each for each in record(drive, numbers) if each.endswith("ed numbers")]
+    assert left == ["yielded numbers", "ended numbers"]
 
 
 def test_another_thread_is_left_out(record: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source, cell_source, code_source
 from gpumagic.cells.line_tracer import Line, LineTracer
 
@@ -27,8 +28,10 @@ class Ticks:
         self.readings = 0
         self.calls: list[tuple[dict[str, int], dict[str, int] | None]] = []
         self.broken = False
-        #: The lines that have begun, whether again, and after an ``await``.
-        self.begun: list[tuple[int, bool, bool]] = []
+        #: The lines that have begun, and whether again.
+        self.begun: list[tuple[int, bool]] = []
+        #: How calls were left.
+        self.left: list[Left] = []
 
     def tick(self, count: int) -> int:
         self.now += count
@@ -45,9 +48,9 @@ class Ticks:
     def begin_statement(self, call: dict[str, int]) -> None:
         self.statements += 1
 
-    def begin_line(self, call: dict[str, int], line: Line, *, again: bool, awaited: bool) -> None:
+    def begin_line(self, call: dict[str, int], line: Line, *, again: bool) -> None:
         call["start"] = self.now
-        self.begun.append((line.number, again, awaited))
+        self.begun.append((line.number, again))
 
     def end_line(self, call: dict[str, int], line: Line, *, recursive: bool) -> None:
         if recursive:
@@ -55,8 +58,9 @@ class Ticks:
         else:
             self.lines[line] = self.lines.get(line, 0) + self.now - call["start"]
 
-    def end_call(self, call: dict[str, int], caller: dict[str, int] | None) -> None:
+    def end_call(self, call: dict[str, int], caller: dict[str, int] | None, how: Left) -> None:
         self.calls.append((call, caller))
+        self.left.append(how)
 
     def of(self, source: int = 0) -> dict[int, int]:
         """The ticks by line, of lines with any."""
@@ -247,7 +251,7 @@ def test_a_line_goes_on_after_what_runs_in_it() -> None:
 
     first = numbers.__code__.co_firstlineno
     ticks, _ = traced("x = [\n    i\n    for i in numbers()\n]", ("numbers",), numbers=numbers)
-    assert (first + 1, True, False) in ticks.begun
+    assert (first + 1, True) in ticks.begun
 
     async def waits() -> None:
         await Turn()
@@ -260,8 +264,15 @@ def test_a_line_goes_on_after_what_runs_in_it() -> None:
     text = "c = waits()\nc.send(None)\ntry:\n    c.send(None)\nexcept StopIteration:\n    pass"
     ticks, _ = traced(text, ("waits",), waits=waits)
     assert [each for each in ticks.begun if each[0] == first + 1] == [
-        (first + 1, False, False),
-        (first + 1, True, True),
+        (first + 1, False),
+        (first + 1, True),
+    ]
+    assert ticks.left == [Left.AWAITS, Left.ENDED, Left.ENDED]
+    text = "c = waits()\nc.send(None)\ntry:\n    c.throw(KeyError)\nexcept KeyError:\n    pass"
+    ticks, _ = traced(text, ("waits",), waits=waits)
+    assert [each for each in ticks.begun if each[0] == first + 1] == [
+        (first + 1, False),
+        (first + 1, True),
     ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import pytest
 
-from gpumagic.cells.line_sources import cell_source, function_source
+from gpumagic.cells.line_sources import Source, cell_source, defined_source, function_source
 from gpumagic.cells.line_tracer import Line
 from gpumagic.timing import line_log
 from gpumagic.timing.line_log import LineLog
@@ -31,6 +32,15 @@ class Host:
         self.now += 1.0
 
 
+def traced_source(function: Any, code: CodeType) -> Source:
+    """The source of a function, or of the one with this name in the cell."""
+    if not isinstance(function, str):
+        return function_source(function.__name__, function)
+    found = defined_source([code], function)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[tuple[Line, ...]]]]:
     """``logged(cell, functions, **names)``: the lines that ran at each ``call(name)``."""
@@ -42,7 +52,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, list[tupl
         monkeypatch.setattr(line_log, "perf_counter", host.perf_counter)
         code = compile("\n" + source, "<cell>", "exec")
         sources = [cell_source([code], source, 2)]
-        sources += [function_source(each.__name__, each) for each in functions]
+        sources += [traced_source(each, code) for each in functions]
         log = LineLog(sources)
         names["call"] = host.call
         try:
@@ -86,8 +96,39 @@ def test_functions_and_recursions(logged: Any) -> None:
     first = down.__code__.co_firstlineno + 1
     found = logged("down(1)\ncall('after')", (down,), down=down, host=host)
     assert found["down 1"] == [(Line(0, 2), Line(1, first))]
-    assert found["down 0"] == [(Line(0, 2), Line(1, first + 2), Line(1, first))]
+    assert found["down 0"] == [(Line(0, 2), Line(1, first))]
     assert found["after"] == of_cell(3)
+
+
+def test_the_line_of_a_source_is_the_innermost_calls(logged: Any) -> None:
+    """A generator of the cell's, which a function runs that another line of the cell calls."""
+    cell = "numbers = (\n    call('inner') for i in range(2)\n)\nnext(numbers)\nrun(numbers)"
+    host = Host()
+
+    def run(numbers: Any) -> None:
+        host.call("before")
+        next(numbers)
+        host.call("after")
+
+    first = run.__code__.co_firstlineno + 1
+    found = logged(cell, (run,), run=run, host=host)
+    assert found["before"] == [(Line(0, 6), Line(1, first))]
+    assert found["inner"] == [(Line(0, 3),), (Line(0, 3), Line(1, first + 1))]
+    assert found["after"] == [(Line(0, 6), Line(1, first + 2))]
+
+
+def test_a_line_that_waits_is_current_while_its_source_does_not_run(logged: Any) -> None:
+    cell = (
+        "import asyncio\nasync def other():\n    call('other')\nasync def step():\n"
+        "    call('step')\n    await asyncio.sleep(0)\nasync def main():\n"
+        "    await asyncio.gather(step(), step(), other())\nasyncio.run(main())\ncall('after')"
+    )
+    found = logged(cell, ("step",))
+    assert found == {
+        "step": [(Line(0, 10), Line(1, 6))] * 2,
+        "other": [(Line(0, 10), Line(1, 7))],
+        "after": of_cell(11),
+    }
 
 
 def test_what_other_threads_do_is_the_lines_time(logged: Any) -> None:
