@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -140,6 +141,28 @@ class CellHooks:
             cell.begun[hook] = begun
 
     def _after(self, result: Any) -> None:
+        try:
+            with recorded() as interrupts:
+                self._end_cell(result)
+        except KeyboardInterrupt as error:  # before they are recorded, or after
+            self._interrupt_ended(result, error)
+        else:
+            if interrupts:
+                try:
+                    signal.raise_signal(signal.SIGINT)
+                except BaseException as error:  # the user's handler may raise anything
+                    self._interrupt_ended(result, error)
+
+    def _interrupt_ended(self, result: Any, error: BaseException) -> None:
+        """Have the cell whose hooks were interrupted fail: it was still shown as running.
+
+        IPython would show the hook's traceback otherwise, and go on with the next cell.
+        """
+        if result is not None and result.error_before_exec is result.error_in_exec is None:
+            result.error_in_exec = error.with_traceback(None)
+            self._shell.showtraceback((type(error), error, None))
+
+    def _end_cell(self, result: Any) -> None:
         self._interrupt.remove()  # of a cell that was not run: its syntax is wrong
         cell = None if result is None else self._ended(result.info)
         if result is None:

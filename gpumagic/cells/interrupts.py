@@ -6,7 +6,7 @@ calls the handler that was there before. In ours it waits for the end of the cal
 Python handle the signal again, which then happens in the line that follows.
 
 IPython catches what is raised in a hook before a cell: an interrupt that arrives there is raised at
-the beginning of the cell.
+the beginning of the cell. One that arrives in a hook after a cell is the error with which it ends.
 """
 
 from __future__ import annotations

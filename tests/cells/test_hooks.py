@@ -159,6 +159,49 @@ def test_an_interrupt_in_a_hook_is_raised_in_the_cell(bare: Any, cell: str, caps
     assert bare.ast_transformers == transformers
 
 
+def _interrupted_after(calls: list[str]) -> CellHook[Any]:
+    """A hook during whose end Ctrl-C is pressed."""
+
+    def after(begun: Any, result: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        calls.append("after")
+
+    return CellHook(after)
+
+
+def test_an_interrupt_in_a_hook_after_a_cell_is_its_error(bare: Any, capsys: Any) -> None:
+    calls, hooks = list[str](), CellHooks(bare)
+    hooks.add(_interrupted_after(calls))
+    result = bare.run_cell("ran = 1; ran")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt), "queued cells are not run"
+    assert (result.result, bare.user_ns["ran"]) == (1, 1)
+    shown = "".join(capsys.readouterr())
+    assert "KeyboardInterrupt" in shown
+    assert "Error in callback" not in shown
+    assert "hooks" not in shown
+    failed = bare.run_cell("1 / 0")
+    assert isinstance(failed.error_in_exec, ZeroDivisionError), "it has failed already"
+    assert isinstance(bare.run_cell("1 +").error_before_exec, SyntaxError)
+    assert "KeyboardInterrupt" not in "".join(capsys.readouterr())
+    assert calls == ["after"] * 3, "the hook is not cut off"
+    hooks.clear()
+    assert bare.run_cell("2").result == 2
+
+
+def test_the_users_handler_gets_the_interrupt_after_the_cell(bare: Any) -> None:
+    numbers: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    hooks = CellHooks(bare)
+    hooks.add(_interrupted_after([]))
+    signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
+    try:
+        assert bare.run_cell("3").result == 3
+    finally:
+        signal.signal(signal.SIGINT, before)
+        hooks.clear()
+    assert numbers == [signal.SIGINT]
+
+
 def test_the_users_handler_gets_the_interrupt_in_the_cell(bare: Any) -> None:
     places: list[str] = []
     before = signal.getsignal(signal.SIGINT)
