@@ -2,6 +2,10 @@
 
 From Python 3.12 on they come from ``sys.monitoring``, which costs other code nothing and does not
 affect the trace function of a debugger or a coverage tool; before, from ``sys.settrace``.
+
+That slows down all Python code, to a third of its speed and less, not only code that is traced. So
+it is switched off while traced code calls another function, where that cannot lead to a missing
+event, and on again at the function's end: the local trace function of its frame is then freed.
 """
 
 from __future__ import annotations
@@ -44,22 +48,35 @@ class Receiver(Protocol):
         """End a call, or pause it."""
         ...
 
+    def may_skip(self, caller: FrameType) -> bool:
+        """Return whether there is no event until what ``caller`` calls now has ended."""
+        ...
+
 
 class Events(Protocol):
     """A source of events; ``stop`` returns why some may be missing."""
+
+    #: Calls of other code for which tracing was switched off and on again, and those for which it
+    #: was not, although it slows them down.
+    skipped: int
+    slowed: int
 
     def start(self) -> None: ...
 
     def stop(self) -> str | None: ...
 
 
-def events(codes: Mapping[int, CodeType], receiver: Receiver) -> Events:
-    """Return the source of events for this Python; ``codes`` are the code objects by their ids."""
+def events(codes: Mapping[int, CodeType], receiver: Receiver, *, skips: bool = False) -> Events:
+    """Return the source of events for this Python; ``codes`` are the code objects by their ids.
+
+    ``skips``: no other code calls traced code, and ``receiver.may_skip`` is asked.
+    """
     if hasattr(sys, "monitoring"):
         tool = _free_tool()
         if tool is not None:
             return MonitoringEvents(codes, receiver, tool)
-    return TraceEvents(codes, receiver)
+    # From Python 3.12 on, to switch tracing off and on has all code prepared anew.
+    return TraceEvents(codes, receiver, skips=skips and sys.version_info < (3, 12))
 
 
 def _codes_of(function: Any) -> Iterator[CodeType]:
@@ -98,17 +115,42 @@ def _pauses(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
+class _Skipped:
+    """The local trace function of a call without events; when it is freed, there are some again."""
+
+    __slots__ = ("_events", "_thread")
+
+    def __init__(self, events: TraceEvents) -> None:
+        self._events = events
+        self._thread = threading.get_ident()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Do nothing: another tracer calls this."""
+
+    def __del__(self) -> None:
+        call: set[None] = set()
+        self._events.go_on(self._thread, call)
+
+
 class TraceEvents:
     """Events from ``sys.settrace``; a trace function that is set already is called too."""
 
-    def __init__(self, codes: Mapping[int, CodeType], receiver: Receiver) -> None:
+    def __init__(
+        self, codes: Mapping[int, CodeType], receiver: Receiver, *, skips: bool = False
+    ) -> None:
         #: By the id of a code object, where it pauses.
         self._codes = {id_: _pauses(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
         #: The trace function that was set before.
         self._previous: Any = None
-        self._interrupts = DeferredInterrupts(_codes_of(TraceEvents._begin_frame))
+        ours = (TraceEvents._begin_frame, TraceEvents.go_on, _Skipped.__del__)
+        self._interrupts = DeferredInterrupts([code for each in ours for code in _codes_of(each)])
+        self._skips = skips
+        #: Where tracing is switched off: the frame of traced code, and its place.
+        self._off_at: tuple[FrameType, int] | None = None
+        self._has_gone_on_late = False
+        self.skipped = self.slowed = 0
 
     def start(self) -> None:
         """Start tracing."""
@@ -122,10 +164,14 @@ class TraceEvents:
         """Stop tracing and restore the trace function that was set before."""
         self._is_tracing = False
         # Not `is`: every access to a method creates a new object.
-        is_ours = sys.gettrace() == self._begin_frame
+        current = sys.gettrace()
+        is_ours = current == self._begin_frame or (current is None and self._off_at is not None)
         if is_ours:
             sys.settrace(self._previous)
         self._interrupts.stop()
+        self._end_skip()
+        if self._has_gone_on_late:
+            return "an exception was kept while the cell ran: lines after it are missing"
         if is_ours:
             return None
         return "the trace function was removed or replaced while the cell ran: lines are missing"
@@ -140,7 +186,7 @@ class TraceEvents:
             self._set_again()
         pauses = self._codes.get(id(frame.f_code))
         if pauses is None or not self._is_tracing:
-            return other
+            return self._skip(frame) if self._previous is None else other
         self._receiver.enter(frame)
         # A coverage tool disables line events in frames where it needs none.
         wanted, frame.f_trace_lines = frame.f_trace_lines, True
@@ -172,6 +218,40 @@ class TraceEvents:
 
         return trace_lines
 
+    def _skip(self, frame: FrameType) -> _Skipped | None:
+        """Switch tracing off until a call has ended, if it may be."""
+        caller = frame.f_back
+        if (
+            caller is None
+            or not self._skips
+            or not self._is_tracing
+            or id(caller.f_code) not in self._codes
+            or frame.f_code.co_flags & _PAUSES  # its frame outlives the call
+            or not self._receiver.may_skip(caller)
+        ):
+            self.slowed += 1
+            return None
+        self.skipped += 1
+        self._off_at = caller, caller.f_lasti
+        sys.settrace(None)
+        return _Skipped(self)
+
+    def go_on(self, thread: int, call: set[None]) -> None:
+        """Switch tracing on again, in the thread that is traced."""
+        if self._interrupts.is_pending:
+            self._interrupts.resend_after(call)
+        if self._is_tracing and threading.get_ident() == thread:
+            self._end_skip()
+            if sys.gettrace() is None:
+                sys.settrace(self._begin_frame)
+
+    def _end_skip(self) -> None:
+        """Note whether traced code has gone on while tracing was off."""
+        if self._off_at is not None:
+            caller, place = self._off_at
+            self._has_gone_on_late |= caller.f_lasti != place
+            self._off_at = None
+
     def _set_again(self) -> None:
         """Set this trace function again if the previous one has replaced it."""
         current = sys.gettrace()
@@ -195,6 +275,7 @@ class MonitoringEvents:
         self._codes = codes
         self._receiver = receiver
         self._tool = tool
+        self.skipped = self.slowed = 0
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._thread = 0
         of_class = MonitoringEvents

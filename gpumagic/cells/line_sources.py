@@ -48,6 +48,8 @@ class Source(NamedTuple):
     statements: Mapping[int, int] = MappingProxyType({})
     #: What a ``for`` statement loops over, by its first line.
     loops: Mapping[int, ast.expr] = MappingProxyType({})
+    #: The lines of ``try`` statements, if they are known; None for a function.
+    guarded: frozenset[int] | None = None
     #: Why there is no text, where that needs to be said.
     note: str | None = None
 
@@ -105,7 +107,15 @@ def cell_source(
     lines = re.split(r"\r\n|\r|\n", text.rstrip("\r\n"))
     if tree is None:
         return Source("cell", tuple(codes), first, tuple(lines))
-    return Source("cell", tuple(codes), first, tuple(lines), _continued(tree), _loops(tree))
+    return Source(
+        "cell",
+        tuple(codes),
+        first,
+        tuple(lines),
+        _continued(tree),
+        _loops(tree),
+        _guarded(tree),
+    )
 
 
 def function_source(name: str, function: Any) -> Source:
@@ -165,7 +175,7 @@ def code_source(name: str, code: CodeType) -> Source:
     if not first <= min(numbers) <= max(numbers) < first + len(lines):  # the text is of other code
         first, lines = min(numbers), [""] * (max(numbers) - min(numbers) + 1)
     written = tuple(line.rstrip("\n") for line in lines)
-    return Source(name, (code,), first, written, *_statements(written, first), note)
+    return Source(name, (code,), first, written, *_statements(written, first), note=note)
 
 
 def _is_in_file(code: CodeType) -> bool:
@@ -315,6 +325,16 @@ def _first(node: ast.stmt | ast.ExceptHandler) -> int:
     decorators = getattr(node, "decorator_list", ())
     first: int = min([node.lineno, *(each.lineno for each in decorators)])
     return first
+
+
+def _guarded(tree: ast.Module) -> frozenset[int]:
+    """Return the lines of ``try`` statements, whose handlers may go on after an exception."""
+    return frozenset(
+        line
+        for node in ast.walk(tree)
+        if type(node).__name__ in ("Try", "TryStar")  # the latter from Python 3.11 on
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)  # type: ignore[attr-defined]
+    )
 
 
 def _loops(tree: ast.Module) -> dict[int, ast.expr]:

@@ -12,6 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -115,6 +116,7 @@ class _Paused(Generic[_Record]):
         return self.code is frame.f_code and frame.f_lasti >= self.last
 
 
+_PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 #: The tracers that run.
 _running: weakref.WeakSet[LineTracer[Any]] = weakref.WeakSet()
 
@@ -135,6 +137,7 @@ class LineTracer(Generic[_Record]):
         self._counter = counter
         self._by_statement = by_statement
         self._statements = [source.statements for source in sources]
+        self._guarded_lines = [source.guarded for source in sources]
         #: The codes that go on where the one before has ended: a cell's last expression.
         self._following = {id(code) for source in sources for code in source.codes[1:]}
         #: The line at which the last call ended that no traced call had called.
@@ -147,7 +150,10 @@ class LineTracer(Generic[_Record]):
         ]
         #: By the id of a code object, the index of its source, and how it runs.
         self._traced = {id(code): (i, inline) for code, i, inline in inside}
-        self._events = events({id(code): code for code, _, _ in inside}, self)
+        # Functions are called by other code, and generators and coroutines resumed.
+        skips = not any(code.co_flags & _PAUSES for code, _, _ in inside)
+        skips = skips and all(source.guarded is not None for source in sources)
+        self._events = events({id(code): code for code, _, _ in inside}, self, skips=skips)
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
         #: By the id of a frame: a reference to it would keep its variables alive.
@@ -179,8 +185,26 @@ class LineTracer(Generic[_Record]):
         note = self._events.stop()
         if note is not None:
             self._note(note)
+        elif self._tracing:
+            self._guarded(self._end_unseen)
         self._tracing = False
         self._calls.clear()
+
+    def _end_unseen(self) -> None:
+        """End the calls whose end was not seen: what they called raised an exception."""
+        while self._calls:
+            frame, _ = self._calls[-1].frames[0]
+            self._pop(frame, Left.ENDED)
+
+    @property
+    def skipped(self) -> int:
+        """How many calls of other code were not traced, which takes time."""
+        return self._events.skipped
+
+    @property
+    def slowed(self) -> int:
+        """How many calls of other code the tracing slowed down."""
+        return self._events.slowed
 
     def _stop_in_child(self) -> None:
         """Count nothing in a forked process: its counters are copies, and CUDA does not work."""
@@ -216,6 +240,18 @@ class LineTracer(Generic[_Record]):
         if self._tracing:
             self._guarded(self._end_short)
             self._guarded(self._leave, frame, how)
+
+    def may_skip(self, caller: FrameType) -> bool:
+        """Return whether traced code cannot go on before what ``caller`` calls now has ended.
+
+        Nor soon after: where an exception is handled, it keeps the frames that it has passed.
+        """
+        if not self._calls or not self._tracing:
+            return False
+        call = self._calls[-1]
+        line = call.line if self._short is None else self._short.number
+        guarded = self._guarded_lines[call.source]
+        return call.frames[-1][0] is caller and guarded is not None and line not in guarded
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
         """Run a step; after an error of gpumagic, stop tracing: it must not reach user code."""

@@ -38,6 +38,9 @@ class Lines:
     def leave(self, frame: FrameType, how: Left) -> None:
         pass
 
+    def may_skip(self, caller: FrameType) -> bool:
+        return True
+
 
 def runs_until_interrupted(lines: Lines) -> tuple[list[str], int]:
     """The functions in the interrupt's traceback, and the lines that were counted after it."""
