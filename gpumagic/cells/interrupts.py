@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -38,7 +39,7 @@ class DeferredInterrupts:
         #: As it is installed: each mention of a method makes it anew.
         self._handler = self._handle
         self._resent: _Resent | None = None
-        #: Whether an interrupt waits for the end of a call.
+        #: Whether an interrupt has arrived where a call of ours was just beginning.
         self.is_pending = False
 
     def start(self) -> None:
@@ -58,16 +59,18 @@ class DeferredInterrupts:
 
     def resend_after(self, call: set[None]) -> None:
         """Have Python handle the interrupt when ``call`` has ended."""
-        self._resent = _Resent.of(call, self)
+        self.is_pending = False
+        self._resent = _Resent(call, _thread.interrupt_main)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         step = frame
         while step is not None:
             if step.f_code in self._codes:
-                self.is_pending = True
                 call = step.f_locals.get(CALL)
-                if call is not None:  # else the call has only begun, and sees `is_pending`
+                if call is not None:
                     self.resend_after(call)
+                else:  # it has only begun, and looks
+                    self.is_pending = True
                 return
             step = step.f_back
         try:
@@ -81,26 +84,15 @@ class DeferredInterrupts:
 
 
 class _Resent(weakref.ref[Any]):
-    """Has Python handle SIGINT at the end of an object, from C: in Python it would be at once.
+    """Has Python handle SIGINT at the end of an object; it must be kept until then.
 
     The callback of a weak reference gets the reference, and `_thread.interrupt_main` asks it for
-    the signal's number.
+    the signal's number. All of it in C: in Python the signal would be handled at once, and traced.
     """
 
-    __slots__ = ("_interrupts",)
+    __slots__ = ()
 
-    _interrupts: DeferredInterrupts
-
-    @classmethod
-    def of(cls, call: set[None], interrupts: DeferredInterrupts) -> _Resent:
-        """Return what waits for the end of ``call``; it must be kept until then."""
-        made = cls(call, _thread.interrupt_main)  # type: ignore[arg-type]
-        made._interrupts = interrupts
-        return made
-
-    def __index__(self) -> int:
-        self._interrupts.is_pending = False
-        return int(signal.SIGINT)
+    __index__ = staticmethod(partial(int, int(signal.SIGINT)))
 
 
 @contextmanager

@@ -147,6 +147,8 @@ class TraceEvents:
         ours = (TraceEvents._begin_frame, TraceEvents.go_on, _Skipped.__del__)
         self._interrupts = DeferredInterrupts([code for each in ours for code in _codes_of(each)])
         self._skips = skips
+        #: How many calls of traced code run.
+        self._running = 0
         #: Where tracing is switched off: the frame of traced code, and its place.
         self._off_at: tuple[FrameType, int] | None = None
         self._has_gone_on_late = False
@@ -187,6 +189,7 @@ class TraceEvents:
         pauses = self._codes.get(id(frame.f_code))
         if pauses is None or not self._is_tracing:
             return self._skip(frame) if self._previous is None else other
+        self._running += 1
         self._receiver.enter(frame)
         # A coverage tool disables line events in frames where it needs none.
         wanted, frame.f_trace_lines = frame.f_trace_lines, True
@@ -208,6 +211,7 @@ class TraceEvents:
                 elif event == "exception":
                     raised = frame.f_lasti
                 elif event == "return":
+                    self._running -= 1
                     # An exception can also be thrown into a paused call, where it stands.
                     is_paused = frame.f_lasti in pauses and not (
                         arg is None and frame.f_lasti == raised
@@ -229,7 +233,7 @@ class TraceEvents:
             or frame.f_code.co_flags & _PAUSES  # its frame outlives the call
             or not self._receiver.may_skip(caller)
         ):
-            self.slowed += 1
+            self.slowed += self._running > 0
             return None
         self.skipped += 1
         self._off_at = caller, caller.f_lasti

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import fsum
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumagic.cells.line_events import TraceEvents
 from gpumagic.cells.line_sources import Source, cell_source
@@ -56,6 +57,7 @@ class LineProfiler:
         self._timer = LineTimer()
         self._tracer = LineTracer(sources, self._timer, by_statement=True)
         self._is_tracing = False
+        self._cost = TracingCost()
         #: Why there are no lines.
         self.note: str | None = None
 
@@ -70,7 +72,8 @@ class LineProfiler:
             self.note = f"no times of lines: {why}"
             return
         with self._noting():
-            self._timer.tracing, self._timer.short_tracing = tracing_cost()
+            self._cost = tracing_cost()
+            self._timer.tracing, self._timer.short_tracing = self._cost.line, self._cost.short_line
             self._timer.prepare()
 
     def start(self) -> None:
@@ -204,12 +207,25 @@ class LineProfiler:
                 f"waits in {', '.join(unseen)} are not counted: torch's compiler is loaded, and "
                 "they may not be wrapped"
             )
-        part = self._timer.own / timing.wall.median
-        if part > _COST:
-            took = f"measuring the lines took at least {100 * min(part, 1.0):.3g} %"
-            bounds = "; the host times of short lines are upper bounds"
-            notes.append(f"{took} of the wall time{bounds * (part > _LARGE_COST)}")
-        return tuple(notes)
+        note = self._cost_note(timing.wall.median)
+        return (*notes, note) if note is not None else tuple(notes)
+
+    def _cost_note(self, wall: float) -> str | None:
+        """Return what measuring has cost, if that matters."""
+        own = self._timer.own + self._tracer.skipped * self._cost.call
+        is_slowed = self._tracer.slowed * self._cost.call > _COST * wall
+        part = min((own + is_slowed * self._tracer.slowed * self._cost.call) / wall, 1.0)
+        if part <= _COST:
+            return None
+        if is_slowed:
+            return (
+                f"measuring the lines took at least {100 * part:.3g} % of the wall time: before "
+                "Python 3.12 the Python code that they call is slower with -f, in try, generators "
+                "and await; their host times are upper bounds"
+            )
+        bounds = "; the host times of short lines are upper bounds"
+        took = f"measuring the lines took {100 * part:.3g} % of the wall time"
+        return took + bounds * (part > _LARGE_COST)
 
 
 def _waiting_functions(sources: Iterable[Source]) -> list[str]:
@@ -218,36 +234,59 @@ def _waiting_functions(sources: Iterable[Source]) -> list[str]:
     return [f"{name}()" for name in FUNCTIONS if re.search(rf"\b{re.escape(name)}\(", text)]
 
 
+class TracingCost(NamedTuple):
+    """What tracing takes beside what `LineTimer` measures of itself. Seconds."""
+
+    #: At the end of a line, and of a short run that is counted without a boundary.
+    line: float = 0.0
+    short_line: float = 0.0
+    #: For a call of other code.
+    call: float = 0.0
+
+
 #: What `tracing_cost` runs: lines that take no time.
-_PASSES = 200
+_PASSES, _LINES = 200, 3
 _EMPTY = f"for i in range({_PASSES}):\n    x = 1\n    y = 2"
+_CALLING = f"for i in range({_PASSES}):\n    f()\n    y = 2"
 
 
-def tracing_cost() -> tuple[float, float]:
-    """Return the seconds that tracing takes at the end of a line, beside what `LineTimer` measures.
+def tracing_cost() -> TracingCost:
+    """Measure what tracing takes.
 
-    And at the end of a short run that is counted without a boundary. The least of some runs of an
-    empty loop: what is subtracted is never too much by other load.
+    The least of some runs of an empty loop: what is subtracted is never too much by other load.
     """
-    code = compile(_EMPTY, "<empty>", "exec")
-    least = least_short = float("inf")
-    for all_marked in (_PASSES + 1, 1) * 3:  # with each boundary, and without
-        timer = LineTimer(all_marked=all_marked)
-        timer.note = "no GPU"
-        tracer = LineTracer([cell_source([code], _EMPTY, 1)], timer, by_statement=True)
-        tracer.start()
-        try:
-            exec(code, {})
-        finally:
-            tracer.stop()
-        lines = timer.times().values()
-        hits = sum(line.hits for line in lines)
-        if timer.short_runs:
-            least_short = min(least_short, timer.short_host / timer.short_runs)
-        elif hits:
-            least = min(least, fsum(line.host for line in lines) / hits)
-    unknown = float("inf")
-    return least if least < unknown else 0.0, least_short if least_short < unknown else 0.0
+    lines, short, calling = zip(
+        *(
+            (
+                _time_per_line(_EMPTY, _PASSES + 1),  # with each boundary
+                _time_per_line(_EMPTY, 1),
+                _time_per_line(_CALLING, 1),
+            )
+            for _ in range(3)
+        ),
+        strict=True,
+    )
+    call = _LINES * (min(calling) - min(short))
+    return TracingCost(min(lines), min(short), max(call, 0.0))
+
+
+def _time_per_line(source: str, all_marked: int) -> float:
+    """Return what a line of a loop takes that is traced; of short runs where there are any."""
+    tree = ast.parse(source)
+    code = compile(tree, "<empty>", "exec")
+    timer = LineTimer(all_marked=all_marked)
+    timer.note = "no GPU"
+    tracer = LineTracer([cell_source([code], source, 1, tree)], timer, by_statement=True)
+    tracer.start()
+    try:
+        exec(code, {"f": lambda: None})
+    finally:
+        tracer.stop()
+    if timer.short_runs:
+        return timer.short_host / timer.short_runs
+    lines = timer.times().values()
+    hits = sum(line.hits for line in lines)
+    return fsum(line.host for line in lines) / hits if hits else 0.0
 
 
 def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> CudaTiming:

@@ -103,6 +103,47 @@ def test_whenever_it_comes_none_is_lost(source: Callable[..., Any]) -> None:
         assert counted >= 3
 
 
+@pytest.mark.skipif(hasattr(sys, "monitoring"), reason="calls are skipped before Python 3.12")
+def test_where_calls_are_not_traced_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the function that is called, and where tracing is switched on again at its end."""
+    code = compile("for i in range(100):\n    f()\n    x = 1", "<cell>", "exec")
+    end_skip = line_events.TraceEvents._end_skip
+    calls: dict[str, int] = {}
+    arrives = [""]
+
+    def arrive(here: str) -> None:
+        calls[here] = calls.get(here, 0) + 1
+        if here == arrives[0] and calls[here] == 30:
+            signal.raise_signal(signal.SIGINT)
+            sum(range(10))
+
+    def interrupting(events: Any) -> None:
+        arrive("ours")
+        end_skip(events)
+
+    before = sys.gettrace(), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(line_events.TraceEvents, "_end_skip", interrupting)
+    for place, expected in (("ours", ["<module>"]), ("theirs", ["<module>", "<lambda>", "arrive"])):
+        arrives[0] = place
+        calls.clear()
+        lines, passed = Lines(), list[str]()
+        sys.settrace(None)
+        events = line_events.TraceEvents({id(code): code}, lines, skips=True)
+        events.start()
+        try:
+            exec(code, {"f": lambda: arrive("theirs")})
+        except KeyboardInterrupt as interrupt:
+            passed = [each.f_code.co_name for each, _ in traceback.walk_tb(interrupt.__traceback__)]
+        finally:
+            note = events.stop()
+            sys.settrace(before[0])
+        assert note is None
+        assert [each for each in passed[1:] if each != "_handle"] == expected
+        assert calls["theirs"] == 30
+        assert min(events.skipped, lines.count // 2) >= 30
+        assert signal.getsignal(signal.SIGINT) == before[1]
+
+
 def test_a_handler_that_the_user_sets_stays() -> None:
     before = signal.getsignal(signal.SIGINT)
     deferred = DeferredInterrupts([])

@@ -173,6 +173,100 @@ def test_a_generator_that_is_closed_has_ended(record: Any) -> None:
     assert left == ["yielded numbers", "ended numbers"]
 
 
+#: From there on the events of other code cost nothing.
+before_monitoring = pytest.mark.skipif("monitoring" in SOURCES, reason="of Python before 3.12")
+
+
+@pytest.fixture
+def skipping() -> Iterator[Callable[..., tuple[list[str], str | None, Any]]]:
+    """``skipping(cell, **names)``: the lines of a cell whose calls are not traced, and the note."""
+    before = sys.gettrace()
+    sys.settrace(None)
+
+    def run(cell: str, **names: Any) -> tuple[list[str], str | None, Any]:
+        code = compile(cell, "<cell>", "exec")
+        found = Record()
+        made = line_events.TraceEvents({id(code): code}, found, skips=True)
+        made.start()
+        kept = []
+        try:
+            exec(code, names)
+        except ValueError as error:
+            kept.append(error)  # as where its traceback is shown later
+        note = made.stop()
+        assert sys.gettrace() is None
+        events = [each for each in found.events if each.isdecimal()]
+        return events, note, made
+
+    yield run
+    sys.settrace(before)
+
+
+def fails() -> None:
+    raise ValueError
+
+
+class Keeps:
+    """Keeps an exception, and suppresses it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> bool:
+        self.error = error
+        return True
+
+
+@before_monitoring
+def test_what_a_line_calls_is_not_traced(skipping: Any) -> None:
+    """The functions see no tracer, and all lines have their events."""
+    seen: list[Any] = []
+
+    def function(n: int) -> None:
+        seen.append(sys.gettrace())
+        if n:
+            function(n - 1)
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    cell = "for i in range(2):\n    f(2)\n    [f(0) for _ in 'ab']\nfor i in g():\n    x = i"
+    events, note, made = skipping(cell, f=function, g=generator)
+    assert [int(each) + 1 for each in events] == [1, 2, 3, 1, 2, 3, 1, 4, 5, 4]
+    assert note is None
+    assert seen == [None] * 10
+    assert made.skipped == 4
+    assert made.slowed >= 2, "a generator's frame outlives a call"
+
+
+@before_monitoring
+def test_an_exception_that_passes_a_line_that_calls(skipping: Any) -> None:
+    assert skipping("x = 1\nf()\ny = 2", f=fails)[:2] == (["0", "1"], None)
+    suppressed = "with contextlib.suppress(ValueError):\n    f()\nx = 1"
+    events, note, _ = skipping(suppressed, f=fails, contextlib=contextlib)
+    assert events[-1] == "2"
+    _, note, _ = skipping("with keeps:\n    f()\nx = 1\ny = 2", f=fails, keeps=Keeps())
+    assert note == "an exception was kept while the cell ran: lines after it are missing"
+
+
+@before_monitoring
+def test_a_tracer_that_another_function_leaves_is_noted(skipping: Any) -> None:
+    def leaves() -> None:
+        sys.settrace(lambda *_: None)
+
+    def takes_out() -> None:
+        sys.settrace(lambda *_: None)
+        sys.settrace(None)
+
+    events, note, _ = skipping("f()\nx = 1\ny = 2", f=takes_out)
+    assert (events, note) == (["0", "1", "2"], None)
+    try:
+        _, note, _ = skipping("f()\nx = 1\nstop()", f=leaves, stop=lambda: sys.settrace(None))
+    finally:
+        sys.settrace(None)
+    assert note is not None
+
+
 def test_another_thread_is_left_out(record: Any) -> None:
     def function() -> None:
         return None

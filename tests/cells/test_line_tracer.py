@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
 import warnings
@@ -81,7 +82,8 @@ def traced(
     before = sys.gettrace()
     tracer.start()
     try:
-        exec(code, {"tick": ticks.tick, "sys": sys, **names})
+        with contextlib.suppress(ValueError):
+            exec(code, {"tick": ticks.tick, "sys": sys, **names})
     finally:
         tracer.stop()
     assert sys.gettrace() == before
@@ -274,6 +276,38 @@ def test_a_line_goes_on_after_what_runs_in_it() -> None:
         (first + 1, False),
         (first + 1, True),
     ]
+
+
+def _called(tick: Callable[[int], int]) -> None:
+    tick(1)
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "is_skipped"),
+    [
+        ("try:\n    f(tick)\nexcept ValueError:\n    tick(2)", {2: 1, 4: 2}, False),
+        ("tick(2)\nf(tick)\ntick(4)", {1: 2, 2: 1}, True),
+        ("x = [\n    f(tick) for i in range(2)\n]", {1: 1}, True),
+        ("x = (tick(i) for i in (1, 2))\ng(x)\ntick(4)", {1: 3, 3: 4}, False),
+        ("class C:\n    tick(2)\n    f(tick)\ntick(4)", {2: 2, 3: 1}, True),
+    ],
+    ids=["handled", "not handled", "in a comprehension", "a generator", "a class"],
+)
+def test_what_lines_call(text: str, expected: dict[int, int], is_skipped: bool) -> None:
+    """Traced or not, all lines have their ticks."""
+
+    def g(ticks: Any) -> None:
+        for _ in ticks:
+            pass
+
+    ticks, tracer = traced(text, by_statement=True, f=_called, g=g)
+    assert ticks.of() == expected
+    assert tracer.notes == []
+    if hasattr(sys, "monitoring"):
+        assert (tracer.skipped, tracer.slowed) == (0, 0)
+    elif sys.gettrace() is None:
+        assert (tracer.skipped > 0) == is_skipped
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")

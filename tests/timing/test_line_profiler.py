@@ -17,7 +17,7 @@ from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
-from gpumagic.timing.line_profiler import tracing_cost, with_kernels, without_kernels
+from gpumagic.timing.line_profiler import TracingCost, tracing_cost, with_kernels, without_kernels
 from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.run import ENDED
 from tests.support.line_cells import measured
@@ -263,11 +263,36 @@ def test_the_cost_is_said(gpu_work: Any) -> None:
 def test_the_cost_of_tracing_is_the_tracers(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an empty loop takes for each line is part of the cost, and no line's time."""
     assert min(tracing_cost()) >= 0
-    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: (1.0, 1.0))
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(1.0, 1.0, 1.0))
     timing = measured("for i in range(10):\n    x = i", w=gpu_work)
     assert {line.host for line in lines_of(timing)} == {0.0}
     (note,) = (each for each in lines_of(timing).notes if "measuring" in each)
-    assert "at least 100 % of the wall time; the host times of short lines are upper" in note
+    assert "took 100 % of the wall time; the host times of short lines are upper" in note
+
+
+@pytest.mark.skipif(hasattr(sys, "monitoring"), reason="there tracing slows nothing else down")
+def test_what_tracing_slows_down_is_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls from the cell's lines are not traced; those from functions are, and it is a bound."""
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(0.0, 0.0, 1e-3))
+
+    def step() -> None:
+        time.sleep(0.01)
+        for _ in range(100):
+            inner()
+
+    def inner() -> None:
+        return None
+
+    def cost(timing: CudaTiming) -> str:
+        (note,) = (each for each in lines_of(timing).notes if "measuring" in each)
+        return note
+
+    names = {"step": step, "inner": inner, "time": time}
+    of_cell = cost(measured("time.sleep(.1)\nfor i in range(10):\n    inner()", **names))
+    percent = float(of_cell.split()[4])
+    assert 10 <= percent < 11, "10 calls of 1 ms in 0.1 s"
+    note = cost(measured("step()", (step,), **names))
+    assert note.startswith("measuring the lines took at least 100 % of the wall time: before")
 
 
 def test_functions_have_lines_of_their_own(gpu_work: Any) -> None:
