@@ -142,6 +142,9 @@ class TraceEvents:
         self._codes = {id_: _pauses(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
+        #: As it is set: each mention of a method makes it anew.
+        self._function = self._begin_frame
+        self._was_replaced = False
         #: The trace function that was set before.
         self._previous: Any = None
         ours = (TraceEvents._begin_frame, TraceEvents.go_on, _Skipped.__del__)
@@ -160,7 +163,7 @@ class TraceEvents:
         self._previous = sys.gettrace()
         if self._previous is None:  # a debugger waits for input in our calls
             self._interrupts.start()
-        sys.settrace(self._begin_frame)
+        sys.settrace(self._function)
 
     def stop(self) -> str | None:
         """Stop tracing and restore the trace function that was set before."""
@@ -174,6 +177,8 @@ class TraceEvents:
         self._end_skip()
         if self._has_gone_on_late:
             return "an exception was kept while the cell ran: lines after it are missing"
+        if is_ours and self._was_replaced:
+            return "another trace function was set for a while: lines of functions may be missing"
         if is_ours:
             return None
         return "the trace function was removed or replaced while the cell ran: lines are missing"
@@ -207,6 +212,8 @@ class TraceEvents:
             if self._is_tracing:
                 if event == "line":
                     raised = -1
+                    if self._previous is None and sys.gettrace() is not self._function:
+                        self._was_replaced = True  # which leaves this local function where it is
                     self._receiver.to_line(frame, frame.f_lineno)
                 elif event == "exception":
                     raised = frame.f_lasti
@@ -247,7 +254,7 @@ class TraceEvents:
         if self._is_tracing and threading.get_ident() == thread:
             self._end_skip()
             if sys.gettrace() is None:
-                sys.settrace(self._begin_frame)
+                sys.settrace(self._function)
 
     def _end_skip(self) -> None:
         """Note whether traced code has gone on while tracing was off."""
@@ -263,7 +270,7 @@ class TraceEvents:
             self._interrupts.stop()
             # By itself (coverage does that), by another one, or by None.
             self._previous = current
-            sys.settrace(self._begin_frame)
+            sys.settrace(self._function)
 
 
 def _free_tool() -> int | None:

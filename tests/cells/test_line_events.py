@@ -267,6 +267,14 @@ def test_a_tracer_that_another_function_leaves_is_noted(skipping: Any) -> None:
     assert note is not None
 
 
+@before_monitoring
+def test_a_tracer_that_is_put_back_is_noted(skipping: Any) -> None:
+    cell = "old = sys.gettrace()\nsys.settrace(other)\nx = 1\nsys.settrace(old)\ny = 2"
+    events, note, _ = skipping(cell, sys=sys, other=lambda *_: None)
+    assert events == ["0", "1", "2", "3", "4"]
+    assert note == "another trace function was set for a while: lines of functions may be missing"
+
+
 def test_another_thread_is_left_out(record: Any) -> None:
     def function() -> None:
         return None
