@@ -16,6 +16,7 @@ from gpumagic.errors import SpecError
 from gpumagic.memory.peak_ledger import LEDGER, Scope
 from gpumagic.memory.report import PLUGGABLE, allocator_notes, memory_report
 from gpumagic.results import DeviceMemoryDelta, MemoryDelta, MemoryReport
+from gpumagic.results.memory import only_changed
 from gpumagic.system import text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -67,7 +68,8 @@ def memory_delta(
     """Return the change of each device as a result; ``changed`` may be the reason for none."""
     if isinstance(changed, str):
         return MemoryDelta(partial=partial, error=changed)
-    conditions = machine.conditions(changed)
+    # Another device may have a context: its kind says nothing on this code.
+    conditions = machine.conditions(only_changed(changed))
     if not changed:
         return MemoryDelta(partial=partial, error=_not_in_use(), conditions=conditions)
     return MemoryDelta(changed, partial=partial, notes=allocator_notes(), conditions=conditions)

@@ -20,7 +20,9 @@ def against(now: MemoryDelta, before: MemoryDelta) -> MemoryComparison:
                 f"nothing to compare: {name}: {each.error or 'it did not run to its end'}"
             )
     ordinals = sorted({*now.devices, *before.devices})
-    return MemoryComparison({each: (_peak(now, each), _peak(before, each)) for each in ordinals})
+    peaks = {each: (_peak(now, each), _peak(before, each)) for each in ordinals}
+    # A device without a peak has a context only; if all are so, there is that to show.
+    return MemoryComparison({i: both for i, both in peaks.items() if any(both)} or peaks)
 
 
 def check(compared: MemoryComparison, fail_above: float) -> None:

@@ -12,7 +12,7 @@ class Conditions:
 
     #: UTC, ISO 8601: ``2026-01-31T12:00:00+00:00``.
     date: str | None = None
-    #: Names of the devices in use, by CUDA ordinal.
+    #: Names of the devices that the measured code used, by CUDA ordinal.
     devices: Mapping[int, str] = field(default_factory=dict)
     #: SM clocks at the end, by CUDA ordinal, in MHz; empty where NVML was not in use.
     clocks: Mapping[int, int] = field(default_factory=dict)
@@ -56,9 +56,11 @@ def _devices(now: Conditions, before: Conditions) -> str | None:
     """Return how the devices differ; None if they do not.
 
     A device in use in both is compared by its name. More devices of the same kind are no
-    difference, nor is the first one in use on a machine that had a driver before.
+    difference. Nor is the use of none, now or before, with the same driver: it is the code that
+    has changed then, not the machine.
     """
-    if not before.devices and before.driver is not None and before.driver == now.driver:
+    is_same_driver = before.driver is not None and before.driver == now.driver
+    if is_same_driver and not (now.devices and before.devices):
         return None
     ours, theirs = set(now.devices.values()), set(before.devices.values())
     if ours != theirs:

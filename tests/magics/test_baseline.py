@@ -91,6 +91,17 @@ def test_a_comparison_without_a_verdict_is_said(finish: Any, shown: list[Any]) -
     assert str(said).startswith("--fail-above: no verdict, since the stored median is known to ±")
 
 
+def test_what_has_gone_to_the_cpu_of_the_same_machine_is_a_regression(
+    finish: Any, shown: list[Any]
+) -> None:
+    on_cpu = replace(timing(9000, replace(HERE, devices={})), gpu=None)
+    with pytest.raises(RegressionError, match=r"^9\.00 times as long"):
+        finish(on_cpu, timing(1000, HERE), baseline.TIMES)
+    (compared,) = shown
+    assert "other conditions" not in str(compared)
+    assert "now has no GPU time" in str(compared)
+
+
 @KINDS
 def test_strict_fails_under_other_conditions(
     finish: Any, shown: list[Any], make: Make, guard: Any

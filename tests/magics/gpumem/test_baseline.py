@@ -10,6 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
+from gpumagic.cuda import machine
 from gpumagic.results import MemoryDelta
 from tests.support.shells import Ran
 
@@ -43,6 +44,22 @@ def test_a_higher_peak_fails(measured: Run) -> None:
     failed = measured("--against peak.json --fail-above 10%", 46, raising=False)
     assert type(failed.error) is gpumagic.RegressionError
     assert str(failed.error) == "cuda:0: peak 46.0 MiB, stored 40.0 MiB; allowed: 10 % more"
+
+
+def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
+    measured: Run, run_cell: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_name", {0: "NVIDIA H100", 1: "NVIDIA T4"}.__getitem__)
+    measured("--save peak.json", 40)
+    run_cell("torch.ones(1, device='cuda:1')")
+    failed = measured("--against peak.json --fail-above 10%", 120, raising=False)
+    assert type(failed.error) is gpumagic.RegressionError
+    assert "T4" not in failed.text
+    assert "cuda:1" not in failed.text
+    run_cell("%%gpumem --save both.json\nx = [torch.ones(9, device=f'cuda:{i}') for i in (0, 1)]")
+    stored = gpumagic.load("both.json").conditions
+    assert stored is not None
+    assert stored.devices == {0: "NVIDIA H100", 1: "NVIDIA T4"}
 
 
 @pytest.mark.parametrize(
