@@ -74,6 +74,9 @@ def excess(text: str) -> float:
     match = _SHARE.fullmatch(text)
     if match is None or float(match[1]) > 1e6:
         raise ArgumentTypeError(f"{text[:20]!r} is not a percentage; write 10%")
+    if 0 < float(match[1]) < 1 and not match[2]:
+        number = text[:20].strip()
+        raise ArgumentTypeError(f"{number} is {number} %; write that with its sign, or 10%")
     return float(match[1]) / 100
 
 

@@ -14,10 +14,13 @@ from gpumagic.magics.output import show
 from gpumagic.memory import regression as memory
 from gpumagic.results import Comparison, CudaTiming, MemoryDelta
 from gpumagic.results.conditions import differences
+from gpumagic.results.json_file import MOST
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
+from gpumagic.system import cpu_wait
 from gpumagic.system.paths import output_path
 from gpumagic.timing import regression as times
+from gpumagic.timing.comparison import compare
 
 
 class Guard(NamedTuple):
@@ -31,8 +34,16 @@ class Guard(NamedTuple):
     check: Callable[[Any, float], str | None]
 
 
+#: What the two timings are called in the comparison.
+BEFORE, NOW = "stored", "now"
+
+
+def _compare_times(now: CudaTiming, before: CudaTiming) -> Comparison:
+    return compare({BEFORE: before, NOW: now})
+
+
 #: Timings, and changes of GPU memory.
-TIMES = Guard(CudaTiming, times.against, times.check)
+TIMES = Guard(CudaTiming, _compare_times, times.check)
 MEMORY = Guard(MemoryDelta, memory.against, memory.check)
 
 
@@ -49,6 +60,9 @@ class Baseline:
         self._target: Path | None = None
         if options.save is not None:
             self._target = output_path(expanded(shell, options.save))
+            repeat = getattr(options, "repeat", None) or 0
+            if repeat > MOST:
+                raise SpecError(f"--save: {repeat:,} repeats; at most {MOST:,} are stored")
         #: The stored result.
         self.before: CudaTiming | MemoryDelta | None = None
         if options.against is not None:
@@ -56,8 +70,14 @@ class Baseline:
             if not isinstance(self.before, guard.kind):
                 found = "GPU memory" if isinstance(self.before, MemoryDelta) else "times"
                 raise SpecError(f"--against: {options.against} holds another result: {found}")
+            if self.before.partial:
+                raise SpecError(
+                    f"--against: {options.against} holds the result of code that did not run to "
+                    "its end; save it again"
+                )
         elif options.fail_above is not None or options.strict:
             raise SpecError("--fail-above and --strict go with --against FILE")
+        cpu_wait.begin()
 
     def finish(self, shell: Any, result: CudaTiming | MemoryDelta | None) -> None:
         """Write and compare the result, if there is a complete one.
@@ -106,7 +126,7 @@ class Baseline:
             try:
                 unknown = self._guard.check(compared, options.fail_above)
                 if unknown is not None:  # also with -q: the cell passes unchecked
-                    show(shell, MemoryComparison(notes=(unknown,)))
+                    show(shell, MemoryComparison(notes=(f"--fail-above: {unknown}",)))
             except (RegressionError, SpecError) as error:
                 if not others:
                     raise

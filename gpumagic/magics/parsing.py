@@ -19,6 +19,8 @@ from gpumagic.magics.help import formatted
 
 #: What other programs show their help for.
 _HELP = frozenset({"--help", "-h"})
+#: What argparse says of an option at the end of the line.
+_WITHOUT_VALUE = re.compile(r"argument (\S+): expected one argument")
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,6 +37,10 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\d\S*$")
 
     def error(self, message: str) -> NoReturn:
+        if (bare := _WITHOUT_VALUE.fullmatch(message)) is not None:
+            option = bare[1].split("/")[-1]
+            action = next(each for each in self._actions if option in each.option_strings)
+            message = f"{option} needs a value: {option} {action.metavar or action.dest.upper()}"
         stop = "" if message.endswith("?") else "."
         raise SpecError(f"{self.prog}: {message}{stop} Try {self.prog.split()[0]}?")
 

@@ -22,8 +22,8 @@ def add_baseline(parser: Parser, fails: str) -> None:
         "--fail-above",
         metavar="PERCENT",
         type=excess,
-        help=f"with --against: fail the cell with a RegressionError if {fails} (10%%); not where "
-        "device, driver or torch are others than in FILE",
+        help=f"with --against: fail the cell with a RegressionError if {fails}, for example "
+        "10%%; not where device, driver or torch are others than in FILE",
     )
     group.add_argument(
         "--strict",

@@ -37,7 +37,9 @@ def check(compared: MemoryComparison, fail_above: float) -> None:
         if peak > stored * (1 + fail_above)
     ]
     if beyond:
-        raise RegressionError(f"{'; '.join(beyond)}; allowed: {share(fail_above)} more")
+        percent = 100 * fail_above
+        digits = next((n for n in range(9) if abs(round(percent, n) - percent) < 1e-9), 9)
+        raise RegressionError(f"{'; '.join(beyond)}; allowed: {share(fail_above, digits)} more")
 
 
 def _higher(peak: int, stored: int, fail_above: float) -> str:

@@ -193,8 +193,10 @@ def _ratio(entry: Compared) -> Cell:
     ratio = entry.ratio
     if not ratio:
         return Cell(DASH, "dim")
-    faster = ratio < 1
     low, high = entry.interval or (ratio, ratio)
+    if entry.verdict == "noise":  # no ratio, thus no direction: that of the medians may be another
+        return Cell(f"within the noise ({_times(low)}\N{EN DASH}{_times(high)})", "dim")
+    faster = ratio < 1
     if faster:
         ratio, low, high = 1 / ratio, 1 / high, 1 / low if low else math.inf
     same = _times(1.0)
@@ -203,8 +205,6 @@ def _ratio(entry: Compared) -> Cell:
         text = "same"
     if entry.interval is not None and {_times(low), _times(high)} != {same}:
         text += f" ({_times(low)}\N{EN DASH}{_times(high)})"
-    if entry.verdict == "noise":
-        return Cell(f"{text}, within the noise", "dim")
     if entry.verdict is None or _is_small(entry):
         return Cell(text, "dim")
     return Cell(text, "good" if faster else "warn")

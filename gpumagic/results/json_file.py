@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.results.base import Result, plain
@@ -13,6 +14,8 @@ from gpumagic.system.text import harmless
 
 #: Written into each file; `stored` refuses any other number.
 VERSION = 1
+#: The most repeats that are written and read: to compare them takes about a second.
+MOST = 100_000
 
 
 class StorableResult(Result):
@@ -24,12 +27,18 @@ class StorableResult(Result):
         The file is replaced atomically: an interrupt does not change an old one.
 
         Raises:
-            SpecError: the path cannot be that of a file, or the file cannot be written.
+            SpecError: the path cannot be that of a file, the file cannot be written, or there are
+                too many repeats.
         """
         import tempfile
 
         target = output_path(path)
         content = {"gpumagic": VERSION, "kind": type(self).__name__, "result": plain(self)}
+        if (count := longest_row(content)) > MOST:
+            raise SpecError(
+                f"cannot write {harmless(str(path), 200)}: {count:,} repeats; at most {MOST:,} are "
+                "stored"
+            )
         text = json.dumps(content, indent=1)
         try:
             with tempfile.NamedTemporaryFile(
@@ -52,6 +61,16 @@ class StorableResult(Result):
                 f"cannot write {harmless(str(path), 200)}: {error.strerror or error}"
             ) from None
         return target
+
+
+def longest_row(content: Any) -> int:
+    """Return the number of values in the longest list, wherever it is."""
+    if isinstance(content, dict):
+        return max(map(longest_row, content.values()), default=0)
+    if not isinstance(content, list):
+        return 0
+    deeper = (longest_row(each) for each in content if isinstance(each, (dict, list)))
+    return max(len(content), *deeper, 0)
 
 
 def _mode(target: Path) -> int:

@@ -6,6 +6,9 @@ import math
 import statistics
 from dataclasses import dataclass
 
+#: The shortest and the longest time that a clock gives, in seconds, with much to spare.
+SHORTEST, LONGEST = 1e-18, 1e15
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -10,13 +10,14 @@ from typing import Any
 
 from gpumagic.errors import SpecError
 from gpumagic.results.deserialize import from_plain
-from gpumagic.results.json_file import VERSION
+from gpumagic.results.json_file import MOST, VERSION, longest_row
 from gpumagic.results.memory import MemoryDelta
+from gpumagic.results.sample import LONGEST, SHORTEST, Sample
 from gpumagic.results.timing import CudaTiming
 from gpumagic.system.paths import user_path
 from gpumagic.system.text import harmless
 
-#: The most bytes of a file: a million repeats fit.
+#: The most bytes of a file.
 LARGEST = 64 * 2**20
 _KINDS: dict[str, Any] = {"CudaTiming": CudaTiming, "MemoryDelta": MemoryDelta}
 #: The fields that count what there is at least one of, and those that no result has below zero.
@@ -41,7 +42,7 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
     try:
         if source.exists() and not source.is_file():
             raise SpecError(f"{_shown(path)} is no regular file")
-        with source.open(encoding="utf-8") as file:
+        with source.open(encoding="utf-8-sig") as file:
             text = file.read(LARGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
@@ -54,6 +55,8 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
             raise ValueError("no result")
         if content.get("gpumagic") != VERSION:
             raise SpecError(f"{_shown(path)} was written by another version of gpumagic")
+        if (count := longest_row(content["result"])) > MOST:
+            raise SpecError(f"{_shown(path)} has {count:,} repeats; at most {MOST:,} are read")
         result: CudaTiming | MemoryDelta = from_plain(
             _KINDS[content["kind"]], content["result"], tolerant=True
         )
@@ -73,10 +76,17 @@ def _check_ranges(value: Any, name: str = "") -> None:
     Raises:
         ValueError: one of them is not.
     """
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, MemoryDelta) and value.error is None and not value.devices:
+        raise ValueError("no device, and no reason for none")
+    if isinstance(value, Sample):
+        if any(each and not SHORTEST <= each <= LONGEST for each in value.all):
+            raise ValueError(f"no clock gives the times of {name}")
+    elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             _check_ranges(getattr(value, field.name), field.name)
     elif isinstance(value, (tuple, Mapping)):
+        if isinstance(value, Mapping) and any(isinstance(k, int) and k < 0 for k in value):
+            raise ValueError(f"{name} of a device below 0")
         for each in value.values() if isinstance(value, Mapping) else value:
             _check_ranges(each, name)
     elif isinstance(value, (int, float)):

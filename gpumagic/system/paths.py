@@ -9,6 +9,9 @@ from pathlib import Path
 from gpumagic.errors import SpecError
 from gpumagic.system.text import harmless
 
+#: Permission to write, of the owner, the group or others.
+_ANY_WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
 
 def working_folder() -> str | None:
     """Return the working folder; None if it was removed."""
@@ -30,12 +33,17 @@ def user_path(text: str | Path) -> Path:
 def output_path(text: str | Path) -> Path:
     """Return the path of a file to be written, new or replacing a regular file.
 
-    Opening a pipe would wait for its reader.
+    Of a link it is the path that the link leads to. Opening a pipe would wait for its reader.
 
     Raises:
-        SpecError: the path is no regular file, or its folder does not exist.
+        SpecError: the path is no regular file, its folder does not exist, or one of the two may not
+            be written.
     """
+    if not str(text):
+        raise SpecError("cannot write '': that is no name of a file")
     path, found = _with_status(text)
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
     if found is None:
         if not path.parent.is_dir():
             raise SpecError(f"cannot write {_shown(text)}: there is no folder {path.parent}")
@@ -43,7 +51,15 @@ def output_path(text: str | Path) -> Path:
         raise SpecError(f"cannot write {_shown(text)}: that is a folder")
     elif not stat.S_ISREG(found.st_mode):
         raise SpecError(f"cannot write {_shown(text)}: that is no regular file")
+    elif not found.st_mode & _ANY_WRITE:  # root may write it all the same
+        raise SpecError(f"cannot write {_shown(text)}: the file is read-only")
+    if not all(_may_write(each) for each in (path, path.parent) if each.exists()):
+        raise SpecError(f"cannot write {_shown(text)}: permission denied")
     return path
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _with_status(text: str | Path) -> tuple[Path, os.stat_result | None]:

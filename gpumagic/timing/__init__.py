@@ -14,7 +14,8 @@ Line by line
     (all of these for one run); of a run under the profiler: `line_log` (which line ran when),
     `trace_clock` (by the profiler's clock), `line_kernels` (what each launched).
 Functions and magics
-    `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison` and `default_device`
-    (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and `profiler`
-    (``--kernels``, ``--trace``), `energy`, `flops` and `peaks` (``--energy``, ``--flops``).
+    `api` (`gpumagic.cudatime`), `per_cell` (``%cudatime on``), `comparison`, `ratio` and
+    `default_device` (``--compare``, ``--on``), `regression` (``--against``), `kernel_trace` and
+    `profiler` (``--kernels``, ``--trace``), `energy`, `flops` and `peaks` (``--energy``,
+    ``--flops``).
 """

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results import Comparison, CudaTiming
+from gpumagic.results import Compared, Comparison, CudaTiming
+from gpumagic.results.conditions import differences
 from gpumagic.system.text import plural
-from gpumagic.timing.comparison import compare, least_repeats
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.stopping_rule import half_width, median_interval
+from gpumagic.timing.ratio import least_repeats
 
-#: What the two timings are called in the comparison.
-BEFORE, NOW = "stored", "now"
 #: With fewer stored repeats it takes very many to distinguish a difference from noise.
 _FEW_STORED = 3
+#: Waiting for a CPU may be the cause of a difference if it took this part of it: one thread that
+#: waits holds up others, whose waiting is not counted.
+_CAUSE = 0.25
 
 
 def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
@@ -23,13 +25,19 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
     ``plan`` is None for a single run.
 
     Raises:
-        SpecError: it asks for fewer, or the stored result has too few.
+        SpecError: it asks for fewer, or the stored result has too few, or a time of 0 s.
     """
     stored = len(before.wall.all)
     if stored < _FEW_STORED:
         raise SpecError(
             f"--fail-above: the stored result has {plural(stored, 'repeat')}, too few to "
             "distinguish a difference from noise; save it again with --repeat"
+        )
+    gpu = None if before.gpu_at_most else before.gpu
+    if min(sample.best for sample in (before.wall, gpu) if sample is not None) <= 0:
+        raise SpecError(
+            "--fail-above: the stored result has a time of 0 s, and there is no ratio to that; "
+            "save it again"
         )
     needed = least_repeats(stored)
     planned = 1 if plan is None else plan.repeats
@@ -43,66 +51,106 @@ def enough_repeats(plan: Plan | None, before: CudaTiming) -> Plan | None:
     return plan
 
 
-def against(now: CudaTiming, before: CudaTiming) -> Comparison:
-    """Compare a timing with a stored one.
-
-    Raises:
-        SpecError: they cannot be compared.
-    """
-    return compare({BEFORE: before, NOW: now})
-
-
-def check(compared: Comparison, fail_above: float) -> str | None:
+def check(compared: Comparison, fail_above: float, entry: Compared | None = None) -> str | None:
     """Check that code has not become slower by more than ``fail_above`` (0.1: 10 % more time).
 
-    The lower end of the ratio's 95 % interval must not be beyond that, so that noise alone fails
-    nothing. Where a median is less certain than that, the medians' own intervals decide. Returns
-    why there is no verdict; None where there is one.
+    ``entry`` (default: the first after the baseline) has if the whole 95 % interval of the ratio is
+    beyond that, so that noise alone fails nothing. There is no verdict where that interval is too
+    wide for it, nor where the process had to wait for a CPU so long that this may be the cause.
+    Returns why there is none; None where there is one.
 
     Raises:
         RegressionError: it is slower by more than that, beyond the noise.
         SpecError: too few repeats to distinguish a difference from noise.
     """
-    entry, allowed = compared[NOW], 1 + fail_above
+    __tracebackhide__ = True
+    entry, allowed = entry or compared[1], 1 + fail_above
     if entry.ratio is None or entry.interval is None:
-        raise SpecError(
-            "--fail-above: too few repeats to distinguish a difference from noise; write "
-            f"--repeat, or -r {least_repeats(len(compared.sample(compared[BEFORE]).all))}"
-        )
-    is_slower = entry.verdict == "slower" and entry.interval[0] > allowed
-    vague, width = max(_half_widths(compared), key=lambda each: each[1])
-    if width > fail_above:
-        low, high = _bounds(compared)
-        if low <= allowed and (is_slower or (fail_above and high > allowed)):
-            which, again = ("", "") if vague == NOW else ("stored ", "save it again: ")
-            return (
-                f"--fail-above: no verdict, since the {which}median is known to "
-                f"±{100 * width:.1f} % only; {again}more repeats (-r) make it more precise"
-            )
-    if is_slower:
-        low, high = entry.interval
-        digits = _digits(low, allowed)
+        raise SpecError(compared.notes[-1])
+    low, high = entry.interval
+    if entry.verdict == "slower" and low > allowed:
+        if (reason := _held_up(compared, entry, allowed)) is not None:
+            return reason
+        ratio, least, most, limit = _figures((entry.ratio, low, high, allowed))
         raise RegressionError(
-            f"{entry.ratio:.{digits}f} times as long as stored (95 % interval {low:.{digits}f} to "
-            f"{high:.{digits}f}; allowed: {allowed:.{digits}f})"
+            f"{ratio} times as long as {compared.baseline} (95 % interval {least} to {most}; "
+            f"allowed: {limit})"
+        )
+    if fail_above and low <= allowed < high and high - low > 2 * fail_above:
+        _, least, most, limit = _figures((entry.ratio, low, high, allowed))
+        return (
+            f"no verdict: the 95 % interval of the ratio, {least} to {most}, is too wide for "
+            f"{limit}; more repeats (-r) make it narrower"
         )
     return None
 
 
-def _half_widths(compared: Comparison) -> list[tuple[str, float]]:
-    """Return each timing's name, and half the width of its median's interval (0 if not known)."""
-    return [(each.name, half_width(compared.sample(each).all) or 0.0) for each in compared]
+def guarded(compared: Comparison, fail_above: float | None, *, strict: bool) -> Comparison:
+    """Check each entry as ``--against`` does; return the comparison with notes on those unchecked.
+
+    Raises:
+        RegressionError: an entry is slower than ``fail_above`` allows, or ``strict``, and it was
+            measured under other conditions than the baseline.
+        SpecError: ``fail_above`` is below 0, or there are too few repeats.
+    """
+    __tracebackhide__ = True
+    if fail_above is not None and not fail_above >= 0:
+        raise SpecError(f"fail_above is {fail_above:g}, but must be 0 or more; 0.1 allows 10 %")
+    base, *others = compared
+    notes, problems = list(compared.notes), []
+    for entry in others:
+        name = f"{entry.name}: " if len(others) > 1 else ""
+        different = "; ".join(differences(entry.timing.conditions, base.timing.conditions))
+        if different:
+            notes.append(f"{name}measured under other conditions: {different}")
+            if not strict:
+                continue
+        try:
+            if fail_above is not None:
+                unknown = check(compared, fail_above, entry)
+                if unknown is not None:
+                    notes.append(f"{name}{unknown}")
+        except RegressionError as error:
+            problems.append(f"{name}{error}")
+        if different:
+            problems.append(f"{name}other conditions than {base.name}: {different}")
+    if problems:
+        raise RegressionError("; ".join(problems))
+    return replace(compared, notes=tuple(notes))
 
 
-def _bounds(compared: Comparison) -> tuple[float, float]:
-    """Return the least and the largest ratio of the medians by the interval of each."""
-    before, now = (
-        median_interval(sample.all) or (sample.median, sample.median)
-        for sample in (compared.sample(compared[BEFORE]), compared.sample(compared[NOW]))
+def _held_up(compared: Comparison, entry: Compared, allowed: float) -> str | None:
+    """Return why a slower entry is no regression: it had to wait for a CPU; None if it had not.
+
+    So may a GPU time be longer, of code whose launches the GPU waits for. Work that the GPU takes
+    longer for shows in little CPU time, and so in little waiting.
+    """
+    conditions = entry.timing.conditions
+    if conditions is None or conditions.cpu_wait is None:
+        return None
+    assert entry.interval is not None
+    beyond = (entry.interval[0] - allowed) * compared.sample(compared.entries[0]).median
+    if conditions.cpu_wait * entry.timing.cpu.median < _CAUSE * beyond:
+        return None
+    return (
+        "no verdict: the machine was busy: for each second on a CPU the process waited "
+        f"{conditions.cpu_wait:.2f} s for one; measure again when it is idle"
     )
-    return now[0] / before[1], now[1] / before[0]
 
 
-def _digits(low: float, allowed: float) -> int:
-    """Return the digits after the point, two or more, with which ``low`` is seen to be larger."""
-    return next((n for n in range(2, 15) if f"{low:.{n}f}" != f"{allowed:.{n}f}"), 15)
+def _figures(values: Sequence[float]) -> list[str]:
+    """Return ratios with the digits after the point, two or more, that it takes.
+
+    The last one, what is allowed, is shown as it was typed, and the lower bound of the interval
+    (the second) is seen to differ from it.
+    """
+    _, low, _, allowed = values
+    digits = next(
+        (
+            n
+            for n in range(2, 15)
+            if abs(round(allowed, n) - allowed) < 1e-12 and f"{low:.{n}f}" != f"{allowed:.{n}f}"
+        ),
+        15,
+    )
+    return [f"{value:.{digits}f}" for value in values]

@@ -88,7 +88,9 @@ def test_a_comparison_without_a_verdict_is_said(finish: Any, shown: list[Any]) -
     vague = Sample((0.7, 0.8, 0.9, 1.0, 1.3, 1.6, 1.9))
     now, before = (CudaTiming(vague, vague, vague, conditions=HERE) for _ in range(2))
     _, said = finish(now, before, baseline.TIMES)
-    assert str(said).startswith("--fail-above: no verdict, since the stored median is known to ±")
+    assert str(said).startswith(
+        "--fail-above: no verdict: the 95 % interval of the ratio, 0.62 to 1.62"
+    )
 
 
 def test_what_has_gone_to_the_cpu_of_the_same_machine_is_a_regression(

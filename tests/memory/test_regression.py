@@ -26,6 +26,9 @@ def test_a_peak_beyond_the_allowance_fails() -> None:
     with pytest.raises(RegressionError, match=r"cuda:1: peak 1.00 KiB, stored 0 B"):
         check(against(peak(1024, device=1), peak(1000)), 0.1)
 
+    with pytest.raises(RegressionError, match=r"; allowed: 0\.5 % more$"):
+        check(against(peak(1101), peak(1000)), 0.005)
+
     size = 40 * 2**20
     with pytest.raises(RegressionError, match="peak 41,943,552 B, stored 41,943,040 B"):
         check(against(peak(size + 512), peak(size)), 0.0)

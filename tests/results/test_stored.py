@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
         '{"gpumagic": 1, "kind": "os.system", "result": {}}',
         '{"gpumagic": 1, "kind": ["CudaTiming"], "result": {}}',
         '{"gpumagic": 1, "kind": "CudaTiming"}',
+        '{"gpumagic": 1, "kind": "MemoryDelta", "result": {}}',
         '{"gpumagic": 99, "kind": "CudaTiming", "result": {}}',
         '{"gpumagic": 1, "kind": "MemoryDelta", "result": {"devices": {"0": {"allocated": NaN}}}}',
     ],
@@ -99,10 +101,14 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
         (TIMING, "warmup", -1),
         (TIMING, "wall", {"all": [0.5, -1e-9]}),
         (TIMING, "per_device", {"0": {"all": [-1.0]}}),
+        (TIMING, "per_device", {"-3": {"all": [1.0]}}),
+        (TIMING, "wall", {"all": [0.5, 1e-320]}),
+        (TIMING, "wall", {"all": [0.5, 1e18]}),
         (TIMING, "energy", -1.0),
         (TIMING, "quality", {"precision": -0.5}),
         (TIMING, "kernels", {"kernels": [dict(zip(KERNEL, ("k", 0, 1.0, 1.0, 1.0), strict=True))]}),
         (MEMORY, "devices", {"0": {"allocated": 1, "reserved": 1, "peak": -1}}),
+        (MEMORY, "devices", {"-3": {"allocated": 1, "reserved": 1, "peak": 1}}),
     ],
 )
 def test_numbers_that_no_measurement_gives_are_refused(
@@ -131,6 +137,51 @@ def test_bad_paths(tmp_path: Path) -> None:
         TIMING.save(tmp_path / "nowhere" / "step.json")
     with pytest.raises(SpecError, match="that is a folder"):
         TIMING.save(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    path = TIMING.save(tmp_path / "step.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert gpumagic.load(path) == TIMING
+
+
+def test_more_repeats_than_can_be_compared_are_refused(tmp_path: Path) -> None:
+    path = TIMING.save(tmp_path / "step.json")
+    content = json.loads(path.read_text())
+    content["result"]["per_device"] = {"0": {"all": [0.5] * 100_001}}
+    path.write_text(json.dumps(content))
+    with pytest.raises(SpecError, match=r"has 100,001 repeats; at most 100,000 are read"):
+        gpumagic.load(path)
+    many = replace(TIMING, wall=Sample((0.5,) * 100_001))
+    with pytest.raises(SpecError, match=r"new\.json: 100,001 repeats; at most 100,000 are stored"):
+        many.save(tmp_path / "new.json")
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    """A link to a shared baseline stays one."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for name in ("old.json", "new.json"):
+        link = tmp_path / name
+        link.symlink_to(Path("shared", name))
+        if name == "old.json":
+            MEMORY.save(shared / name)
+        TIMING.save(link)
+        assert link.is_symlink()
+        assert gpumagic.load(shared / name) == TIMING
+    assert sorted(each.name for each in shared.iterdir()) == ["new.json", "old.json"]
+
+
+def test_a_file_that_is_read_only_stays(tmp_path: Path) -> None:
+    path = MEMORY.save(tmp_path / "step.json")
+    path.chmod(0o444)
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    for target in (path, link):
+        with pytest.raises(SpecError, match=r"cannot write .*: the file is read-only$"):
+            TIMING.save(target)
+    assert gpumagic.load(path) == MEMORY
 
 
 def test_an_interrupt_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

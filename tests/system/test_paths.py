@@ -15,6 +15,7 @@ from gpumagic.errors import SpecError
 from gpumagic.memory import history
 from gpumagic.system import paths
 from gpumagic.timing.profiler import check_trace
+from tests.support.other_user import needs_root, run_as_other_user
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="other messages, and no pipes in folders")
 
@@ -59,9 +60,29 @@ def test_what_is_not_there_is_a_path(tmp_path: Path) -> None:
         paths.output_path(tmp_path / "no" / "such")
     with pytest.raises(SpecError, match=r"that is a folder$"):
         paths.output_path(tmp_path)
+    with pytest.raises(SpecError, match=r"^cannot write '': that is no name of a file$"):
+        paths.output_path("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(SpecError, match=r"[Tt]oo many levels"):
         paths.output_path(tmp_path / "loop")
+
+
+@needs_root
+def test_where_nothing_may_be_written(shared_folder: Path) -> None:
+    """A folder or a file of another user, before anything is run for it."""
+    closed = shared_folder / "closed"
+    closed.mkdir(mode=0o755)
+    (shared_folder / "foreign.json").touch(mode=0o644)
+    for path in (closed / "new.json", shared_folder / "foreign.json"):
+        paths.output_path(path)
+        said = run_as_other_user(
+            "try:\n"
+            f"    paths.output_path({str(path)!r})\n"
+            "except Exception as error:\n"
+            "    print(error)",
+            imports="gpumagic.system.paths as paths",
+        )
+        assert said == f"cannot write {path}: permission denied\n"
 
 
 def test_nothing_is_written_into_a_pipe(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import gpumagic
+from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming, Sample
-from gpumagic.timing.comparison import _ways, median_ratio, ratio_interval
+from gpumagic.timing.ratio import _ways, median_ratio, ratio_interval
 
 
 def timing(*values: float, wall: float = 1.1, **fields: Any) -> CudaTiming:
@@ -165,7 +166,46 @@ def test_single_runs_have_a_ratio_and_no_verdict() -> None:
     compared = gpumagic.compare({"a": timing(0.01), "b": timing(0.03)})
     assert compared["b"].ratio == pytest.approx(3)
     assert compared["b"].verdict is compared["b"].interval is None
-    assert "too few repeats to distinguish a difference from noise: b" in str(compared)
+    says = "too few repeats to distinguish a difference from noise: a has 1, b has 1; four or more"
+    assert says in str(compared)
+
+
+def test_the_timing_with_too_few_repeats_is_named() -> None:
+    compared = gpumagic.compare({"once": timing(0.01), "often": about(0.03)})
+    assert "noise: once has 1; four or more" in compared.notes[-1]
+    assert gpumagic.compare(timing(0.0), timing(0.01)).notes[0] == (
+        "there is no ratio to a time of 0 s: 1"
+    )
+
+
+def test_a_direction_that_the_medians_do_not_have_is_noise() -> None:
+    """Times at two levels: by the pairs of repeats faster, by the medians slower."""
+    base = [1.0] * 20 + [2.0] * 21 + [2.4] * 20
+    now = [0.9] * 30 + [2.01] * 31
+    low, high = ratio_interval(now, base) or (0, 0)
+    assert low < high < 1
+    compared = gpumagic.compare({"a": timing(*base), "b": timing(*now)})
+    assert median(now) > median(base)
+    assert compared["b"].verdict == "noise"
+    assert "faster" not in str(compared)
+    assert "slower" not in str(compared)
+
+
+@pytest.mark.parametrize("value", [1e-320, 1e300, 1e308, math.inf])
+def test_times_that_no_clock_gives_are_refused(value: float) -> None:
+    hostile = timing(*[value] * 8)
+    for pair in ((hostile, about(1.0)), (about(1.0), hostile), (hostile, hostile)):
+        with pytest.raises(SpecError, match=r"no clock gives a time of"):
+            gpumagic.compare(*pair)
+
+
+def test_a_row_of_very_many_repeats() -> None:
+    """The loop is over the shorter row."""
+    chance = random.Random(1)
+    long, short = ([chance.gauss(1, 0.1) for _ in range(n)] for n in (5000, 7))
+    for one, other in ((long, short), (short, long)):
+        ratios = sorted(a / b for a in one for b in other)
+        assert median_ratio(one, other) == pytest.approx(median(ratios))
 
 
 def test_nothing_to_compare() -> None:

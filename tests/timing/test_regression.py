@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from gpumagic.errors import RegressionError, SpecError
-from gpumagic.results import CudaTiming, Sample
-from gpumagic.timing.regression import against, check
+from gpumagic.results import Comparison, CudaTiming, Sample
+from gpumagic.results.conditions import Conditions
+from gpumagic.timing.comparison import compare
+from gpumagic.timing.plan import Plan
+from gpumagic.timing.regression import check, enough_repeats
 
 
 def timing(seconds: float, repeats: int = 9) -> CudaTiming:
     """Repeats around ``seconds``, 1 % apart from each other."""
     times = tuple(seconds * (1 + 0.01 * (place - repeats // 2)) for place in range(repeats))
     return CudaTiming(Sample(times), Sample(times), Sample(times))
+
+
+def against(now: CudaTiming, before: CudaTiming) -> Comparison:
+    return compare({"stored": before, "now": now})
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,11 @@ def test_only_what_is_slower_beyond_the_noise_fails(
         ),
         (1.10004, 0.1, "interval 1.10004 to 1.02000; allowed: 1.10000"),
         (1.25, 0.1, "1.01 times as long as stored (95 % interval 1.25 to 1.02; allowed: 1.10)"),
+        (
+            1.25,
+            0.005,
+            "1.010 times as long as stored (95 % interval 1.250 to 1.020; allowed: 1.005)",
+        ),
     ],
 )
 def test_the_bound_is_seen_to_be_beyond_what_is_allowed(
@@ -64,37 +77,144 @@ def test_the_bound_is_seen_to_be_beyond_what_is_allowed(
     assert says in str(raised.value)
 
 
+def test_a_median_that_is_hardly_known_decides_nothing_beside_the_interval() -> None:
+    """The interval that is shown decides: it may be narrow where a median is not."""
+    stored = Sample((1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0))
+    now = Sample(tuple(2.5 * value for value in stored.all))
+    compared = against(CudaTiming(now, now, now), CudaTiming(stored, stored, stored))
+    low, high = compared["now"].interval or (0, 0)
+    assert 1.1 < low < high
+    with pytest.raises(RegressionError) as raised:
+        check(compared, 0.1)
+    assert f"2.50 times as long as stored (95 % interval {low:.2f} to {high:.2f}; " in str(
+        raised.value
+    )
+
+
 @pytest.mark.parametrize(
-    ("factor", "fails"),
+    ("factor", "allowed", "verdict"),
+    [(1.0, 0.1, False), (1.0, 0.0, True), (1.0, 2.0, True), (0.2, 0.1, True)],
+)
+def test_an_interval_too_wide_for_the_threshold_gives_no_verdict(
+    factor: float, allowed: float, verdict: bool
+) -> None:
+    spread = (0.7, 0.8, 0.9, 1.0, 1.1, 1.3, 1.6, 1.9, 2.2)
+    now, before = (Sample(tuple(f * value for value in spread)) for f in (factor, 1.0))
+    compared = against(CudaTiming(now, now, now), CudaTiming(before, before, before))
+    unknown = check(compared, allowed)
+    if verdict:
+        assert unknown is None
+    else:
+        low, high = compared["now"].interval or (0, 0)
+        assert unknown is not None
+        assert unknown.startswith(
+            f"no verdict: the 95 % interval of the ratio, {low:.2f} to {high:.2f}, is too wide for "
+            "1.10; more repeats"
+        )
+
+
+def on_host(seconds: float, cpu: float, cpu_wait: float | None) -> CudaTiming:
+    """Code without GPU work, of known CPU time, whose thread waited for a CPU."""
+    sample = timing(seconds).wall
+    conditions = Conditions(cpu_wait=cpu_wait)
+    return CudaTiming(None, sample, Sample((cpu,) * 9), conditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "cpu_wait", "fails"),
     [
-        (4.0, True),  # even the least that the median may be is beyond what is allowed
-        (1.3, False),
-        (0.2, None),  # even the most is not
+        (2.0, 1.0, 1.0, False),  # as long on a CPU as stored, as long waiting for one
+        (2.0, 2.0, 0.01, True),  # it computes longer
+        (2.0, 0.01, 0.01, True),  # it sleeps longer
+        (2.0, 0.01, 5.0, True),  # so it does, and its short work waited
+        (11.0, 4.0, 1.0, False),  # a thread that waits holds up others
+        (2.0, 1.0, None, True),  # where it is not counted
     ],
 )
-def test_a_median_that_is_hardly_known_gives_no_verdict(factor: float, fails: bool | None) -> None:
-    """On a busy machine unchanged code takes longer, and how much is not known."""
-    spread = (0.7, 0.8, 0.9, 1.0, 1.1, 1.3, 1.6, 1.9, 2.2)
-    times = Sample(tuple(factor * value for value in spread))
-    now, before = CudaTiming(times, times, times), timing(1.0)
+def test_times_of_a_process_that_waited_for_a_cpu_give_no_verdict(
+    seconds: float, cpu: float, cpu_wait: float | None, fails: bool
+) -> None:
+    now, before = on_host(seconds, cpu, cpu_wait), on_host(1.0, 1.0, 0.0)
     compared = against(now, before)
     if fails:
-        with pytest.raises(RegressionError):
+        with pytest.raises(RegressionError, match="times as long as stored"):
             check(compared, 0.1)
-    elif fails is None:
-        assert check(compared, 0.1) is None
     else:
-        says = check(compared, 0.1)
-        assert says is not None
-        assert says.startswith("--fail-above: no verdict, since the median is known to ±")
-        # A slower entry by the ratio's interval alone does not fail.
-        first, entry = compared
-        slower = replace(entry, ratio=1.3, interval=(1.2, 1.6), verdict="slower")
-        assert check(replace(compared, entries=(first, slower)), 0.1) == says
+        assert check(compared, 0.1) == (
+            "no verdict: the machine was busy: for each second on a CPU the process waited 1.00 s "
+            "for one; measure again when it is idle"
+        )
+
+
+def test_work_of_the_gpu_takes_no_longer_on_a_busy_machine() -> None:
+    """Of code with little CPU time; where the GPU waits for launches it does."""
+    now, before = on_host(2.0, 0.05, 1.0), on_host(1.0, 0.05, 0.0)
+    with_gpu = against(*(replace(each, gpu=each.wall) for each in (now, before)))
+    assert with_gpu.quantity == "gpu"
+    with pytest.raises(RegressionError):
+        check(with_gpu, 0.1)
+    launching = replace(now, gpu=now.wall, cpu=Sample((1.0,) * 9))
+    said = check(against(launching, replace(before, gpu=before.wall)), 0.1)
+    assert said is not None
+    assert said.startswith("no verdict: the machine was busy")
 
 
 def test_too_few_repeats_cannot_tell() -> None:
     compared = against(timing(9.0, repeats=1), timing(1.0))
     assert compared["now"].verdict is None
-    with pytest.raises(SpecError, match=r"too few repeats .*; write --repeat, or -r 2$"):
+    with pytest.raises(SpecError, match=r"too few repeats .* noise: now has 1; four or more"):
         check(compared, 0.1)
+    with pytest.raises(SpecError, match=r"too few repeats .* noise: stored has 1; four or more"):
+        check(against(timing(9.0), timing(1.0, repeats=1)), 0.1)
+    with pytest.raises(SpecError, match=r"noise: stored has 3, now has 2; four"):
+        check(against(timing(9.0, repeats=2), timing(1.0, repeats=3)), 0.1)
+    zero = Sample((0.0,) * 8)
+    with pytest.raises(SpecError, match=r"there is no ratio to a time of 0 s: stored$"):
+        check(against(timing(9.0), CudaTiming(zero, zero, zero)), 0.1)
+
+
+@pytest.mark.parametrize("which", ["gpu", "wall"])
+def test_a_stored_time_of_0_s_is_said_before_the_run(which: str) -> None:
+    stored = replace(timing(1.0), **{which: Sample((0.0,) * 9)})
+    with pytest.raises(SpecError, match=r"a time of 0 s, and there is no ratio .*; save it again$"):
+        enough_repeats(Plan(repeat=9), stored)
+    bound = replace(timing(1.0), gpu=Sample((0.0,) * 9), gpu_at_most=True)
+    assert enough_repeats(Plan(repeat=9), bound) == Plan(repeat=9)
+
+
+# From a script.
+
+
+def test_a_script_has_the_guard_of_the_magic() -> None:
+    stored, same, slower = timing(1.0), timing(1.0000001), timing(2.0)
+    assert compare(stored, same, fail_above=0.2).notes == ()
+    with pytest.raises(RegressionError, match=r"^2\.00 times as long as stored \(95 % interval"):
+        compare({"stored": stored, "now": slower}, fail_above=0.2)
+    with pytest.raises(RegressionError) as raised:
+        compare({"a": stored, "b": same, "c": slower, "d": timing(3.0)}, fail_above=0.2)
+    assert re.fullmatch(r"c: 2\.00 times .*; d: 3\.00 times .*", str(raised.value))
+    with pytest.raises(SpecError, match="fail_above is -1, but must be 0 or more"):
+        compare(stored, same, fail_above=-1)
+    with pytest.raises(SpecError, match="too few repeats"):
+        compare(stored, timing(1.0, repeats=1), fail_above=0.2)
+
+
+def test_a_script_does_not_fail_under_other_conditions_unless_strict() -> None:
+    here = Conditions(devices={0: "H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
+    stored = replace(timing(1.0), conditions=here)
+    slower = replace(timing(2.0), conditions=replace(here, devices={0: "T4"}))
+    note = "measured under other conditions: device T4 instead of H200"
+    assert compare(stored, slower, fail_above=0.2).notes == (note,)
+    with pytest.raises(RegressionError) as raised:
+        compare(stored, slower, strict=True)
+    assert str(raised.value) == "other conditions than 1: device T4 instead of H200"
+    with pytest.raises(
+        RegressionError, match=r"^2\.00 times as long as 1 .*; other conditions than 1"
+    ):
+        compare(stored, slower, fail_above=0.2, strict=True)
+
+
+def test_why_there_is_no_verdict_is_a_note() -> None:
+    compared = compare(on_host(1.0, 1.0, 0.0), on_host(2.0, 1.0, 1.0), fail_above=0.2)
+    assert compared[1].verdict == "slower"
+    assert compared.notes[-1].startswith("no verdict: the machine was busy")

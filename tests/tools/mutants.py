@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     Mutant(_TIMING + "context_event.py", "thread_time() - before > _IDLE_WAIT", "False", KNOWN),
     Mutant(_TIMING + "comparison.py", "if high < 1 else", "if low < 1 else", COMPARING),
-    Mutant(_TIMING + "comparison.py", "pairs - left_out)", "pairs)", COMPARING),
+    Mutant(_TIMING + "ratio.py", "pairs - left_out)", "pairs)", COMPARING),
     Mutant(
         _TIMING + "stopping_rule.py",
         "return ordered[rank - 1], ordered[-rank]",

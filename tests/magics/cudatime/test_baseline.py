@@ -10,7 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
-from gpumagic.results import CudaTiming
+from gpumagic.results import CudaTiming, Sample
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -95,12 +95,21 @@ def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
         ("--fail-above 10%", "go with --against FILE"),
         ("--strict", "go with --against FILE"),
         ("--against memory.json", "holds another result"),
+        ("--against partial.json", "code that did not run to its end; save it again"),
         ("--against step.json --fail-above x", "is not a percentage"),
+        ("--against step.json --fail-above 0.1", "0.1 is 0.1 %; write that with its sign, or 10%"),
+        ("--against step.json --fail-above", "--fail-above needs a value: --fail-above PERCENT"),
+        ("--save ''", "cannot write '': that is no name of a file"),
+        ("--save protected.json", "cannot write protected.json: the file is read-only"),
+        ("--save step.json -r 100001", "100,001 repeats; at most 100,000 are stored"),
         ("--on cpu,cuda:0 --save step.json", "leave --on out"),
     ],
 )
 def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) -> None:
-    gpumagic.results.MemoryDelta().save("memory.json")
+    gpumagic.results.MemoryDelta(error="no GPU").save("memory.json")
+    timing = CudaTiming(None, Sample((1.0,)), Sample((1.0,)), partial=True)
+    timing.save("partial.json")
+    timing.save("protected.json").chmod(0o444)
     ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
     with pytest.raises(UsageError, match=says):
         timed(options, 1)

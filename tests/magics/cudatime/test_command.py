@@ -89,7 +89,7 @@ def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
         ("%cudatime -n 0 1", "'0' is not a number of 1 or more"),
         ("%cudatime -r x 1", "'x' is not a number"),
         ("%cudatime -w -1 1", "-1"),
-        ("%cudatime -n", "expected one argument"),
+        ("%cudatime -n", "-n needs a value: -n N"),
         ("%cudatime --repaet 1", "unknown option --repaet"),
         ("%cudatime --precision 1% -r 5 1", "-r 5 (r=5) repeats leave nothing for --precision"),
         ("%cudatime --max-time 1s -r 5 1", "nothing for --max-time (max_time=…) to decide"),

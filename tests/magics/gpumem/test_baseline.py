@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 
 import gpumagic
 from gpumagic.cuda import machine
-from gpumagic.results import MemoryDelta
+from gpumagic.results import DeviceMemoryDelta, MemoryDelta
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -67,11 +67,18 @@ def test_a_device_of_another_kind_that_the_cell_does_not_use_changes_nothing(
     [
         ("--against nothing.json", "cannot read nothing.json"),
         ("--fail-above 10%", "go with --against FILE"),
+        ("--against partial.json", "code that did not run to its end"),
+        ("--against partial.json --fail-above 0.1", "0.1 is 0.1 %"),
+        ("--save protected.json", "the file is read-only"),
         ("--lines --save x.json", "for a cell as a whole"),
         ("--fit n=1:2 --save x.json", "for a cell as a whole"),
     ],
 )
-def test_bad_input(measured: Run, options: str, says: str) -> None:
+def test_bad_input_runs_nothing(measured: Run, ip: Any, options: str, says: str) -> None:
+    ip.user_ns["torch"] = None
+    partial = MemoryDelta({0: DeviceMemoryDelta(0, 0, 1)}, partial=True)
+    partial.save("partial.json")
+    partial.save("protected.json").chmod(0o444)
     with pytest.raises(UsageError, match=says):
         measured(options, 1)
 
