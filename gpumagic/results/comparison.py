@@ -34,7 +34,7 @@ class Compared:
     name: str
     timing: CudaTiming
     #: The median of the ratios of each repeat to each of the baseline's: 2.0 is twice as long.
-    #: None where one is 0.
+    #: None where one is 0, and where of too few repeats the medians say the opposite.
     ratio: float | None = None
     #: The ratio's 95 % confidence interval; None where there are too few repeats.
     interval: tuple[float, float] | None = None

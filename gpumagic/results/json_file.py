@@ -14,7 +14,7 @@ from gpumagic.system.text import harmless
 
 #: Written into each file; `stored` refuses any other number.
 VERSION = 1
-#: The most repeats that are written and read: to compare them takes about a second.
+#: The most repeats that are written and read: to compare two such results takes some seconds.
 MOST = 100_000
 
 

@@ -119,13 +119,15 @@ def _compared(name: str, timing: CudaTiming, base: CudaTiming, quantity: Quantit
         return Compared(name, timing)
     ratio = median_ratio(ours.all, theirs.all)
     interval = ratio_interval(ours.all, theirs.all)
-    if interval is None:
-        return Compared(name, timing, ratio)
-    low, high = interval
-    verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     difference = ours.median - theirs.median
-    if (verdict == "faster" and difference > 0) or (verdict == "slower" and difference < 0):
-        verdict = "noise"  # times at two levels: the medians say the opposite
+    # Of times at two levels the medians may say the opposite: then there is no direction.
+    is_clear = (ratio - 1) * difference >= 0
+    if interval is None:
+        return Compared(name, timing, ratio if is_clear else None)
+    low, high = interval
+    verdict: Verdict = "noise"
+    if is_clear:
+        verdict = "faster" if high < 1 else "slower" if low > 1 else "noise"
     if quantity == "gpu":
         resolution = torch_cuda.EVENT_RESOLUTION * (1 / timing.loops + 1 / base.loops)
         if abs(difference) <= resolution:

@@ -189,6 +189,12 @@ def test_a_direction_that_the_medians_do_not_have_is_noise() -> None:
     assert compared["b"].verdict == "noise"
     assert "faster" not in str(compared)
     assert "slower" not in str(compared)
+    few = gpumagic.compare(timing(1.0, 2.0, 2.1), timing(0.9, 2.05, 1.3))
+    assert median_ratio((0.9, 2.05, 1.3), (1.0, 2.0, 2.1)) < 1
+    assert few[1].ratio is not None
+    few = gpumagic.compare(timing(1.0, 2.0, 9.0), timing(0.9, 2.01, 2.02))
+    assert median_ratio((0.9, 2.01, 2.02), (1.0, 2.0, 9.0)) < 1
+    assert few[1].ratio is None
 
 
 @pytest.mark.parametrize("value", [1e-320, 1e300, 1e308, math.inf])
