@@ -133,8 +133,8 @@ def _held_up(compared: Comparison, entry: Compared, allowed: float) -> str | Non
     if conditions.cpu_wait * entry.timing.cpu.median < _CAUSE * beyond:
         return None
     return (
-        "no verdict: the machine was busy: for each second on a CPU the process waited "
-        f"{conditions.cpu_wait:.2f} s for one; measure again when it is idle"
+        f"no verdict: the process waited for a CPU, {conditions.cpu_wait:.2f} s for each second on "
+        "one, and that may be the cause; measure again when the machine is less busy"
     )
 
 

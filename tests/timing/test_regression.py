@@ -141,8 +141,8 @@ def test_times_of_a_process_that_waited_for_a_cpu_give_no_verdict(
             check(compared, 0.1)
     else:
         assert check(compared, 0.1) == (
-            "no verdict: the machine was busy: for each second on a CPU the process waited 1.00 s "
-            "for one; measure again when it is idle"
+            "no verdict: the process waited for a CPU, 1.00 s for each second on one, and that may "
+            "be the cause; measure again when the machine is less busy"
         )
 
 
@@ -156,7 +156,7 @@ def test_work_of_the_gpu_takes_no_longer_on_a_busy_machine() -> None:
     launching = replace(now, gpu=now.wall, cpu=Sample((1.0,) * 9))
     said = check(against(launching, replace(before, gpu=before.wall)), 0.1)
     assert said is not None
-    assert said.startswith("no verdict: the machine was busy")
+    assert said.startswith("no verdict: the process waited")
 
 
 def test_too_few_repeats_cannot_tell() -> None:
@@ -217,4 +217,4 @@ def test_a_script_does_not_fail_under_other_conditions_unless_strict() -> None:
 def test_why_there_is_no_verdict_is_a_note() -> None:
     compared = compare(on_host(1.0, 1.0, 0.0), on_host(2.0, 1.0, 1.0), fail_above=0.2)
     assert compared[1].verdict == "slower"
-    assert compared.notes[-1].startswith("no verdict: the machine was busy")
+    assert compared.notes[-1].startswith("no verdict: the process waited")
