@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 #: The variable of a function of ours that holds an empty set: a set ends with the call.
 CALL = "call"
@@ -108,12 +108,49 @@ def recorded() -> Iterator[list[int]]:
     def record(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
 
+    scope = _Recording(previous, record, arrived)
+    _recordings.append(scope)
     signal.signal(signal.SIGINT, record)
     try:
         yield arrived
     finally:
+        _recordings.remove(scope)
         if signal.getsignal(signal.SIGINT) is record:
             signal.signal(signal.SIGINT, previous)
+
+
+class _Recording(NamedTuple):
+    """A `recorded` scope: the handlers before and in it, and what has arrived."""
+
+    previous: Any
+    record: Any
+    arrived: list[int]
+
+
+#: The open scopes, the innermost last.
+_recordings: list[_Recording] = []
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Open a scope, in a `recorded` one or not, in which interrupts are raised: for a long wait.
+
+    One that has arrived before is raised at once.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    scope = _recordings[-1] if _recordings and is_main else None
+    if scope is None or signal.getsignal(signal.SIGINT) is not scope.record:
+        yield
+        return
+    signal.signal(signal.SIGINT, scope.previous)
+    try:
+        if scope.arrived:
+            scope.arrived.clear()
+            signal.raise_signal(signal.SIGINT)
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is scope.previous:
+            signal.signal(signal.SIGINT, scope.record)
 
 
 class InterruptInCell(ast.NodeTransformer):

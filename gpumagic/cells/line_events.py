@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dis import opmap
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -66,17 +66,25 @@ class Events(Protocol):
     def stop(self) -> str | None: ...
 
 
-def events(codes: Mapping[int, CodeType], receiver: Receiver, *, skips: bool = False) -> Events:
+def events(
+    codes: Mapping[int, CodeType],
+    receiver: Receiver,
+    *,
+    skips: bool = False,
+    consumed: Collection[int] = (),
+) -> Events:
     """Return the source of events for this Python; ``codes`` are the code objects by their ids.
 
-    ``skips``: no other code calls traced code, and ``receiver.may_skip`` is asked.
+    ``skips``: no other code calls traced code, and ``receiver.may_skip`` is asked. ``consumed`` are
+    the ids of generators' code objects that end within the call that resumes them.
     """
     if hasattr(sys, "monitoring"):
         tool = _free_tool()
         if tool is not None:
             return MonitoringEvents(codes, receiver, tool)
     # From Python 3.12 on, to switch tracing off and on has all code prepared anew.
-    return TraceEvents(codes, receiver, skips=skips and sys.version_info < (3, 12))
+    skips = skips and sys.version_info < (3, 12)
+    return TraceEvents(codes, receiver, skips=skips, consumed=consumed)
 
 
 def _codes_of(function: Any) -> Iterator[CodeType]:
@@ -103,7 +111,7 @@ _PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 
 
 def _pauses(code: CodeType) -> frozenset[int]:
-    """Return the places in a code object at which its frame stands while it is paused."""
+    """Return the places in a code object at which its frame is while it is paused."""
     if not code.co_flags & _PAUSES:
         return frozenset()
     instructions, found = code.co_code, set[int]()
@@ -136,7 +144,12 @@ class TraceEvents:
     """Events from ``sys.settrace``; a trace function that is set already is called too."""
 
     def __init__(
-        self, codes: Mapping[int, CodeType], receiver: Receiver, *, skips: bool = False
+        self,
+        codes: Mapping[int, CodeType],
+        receiver: Receiver,
+        *,
+        skips: bool = False,
+        consumed: Collection[int] = (),
     ) -> None:
         #: By the id of a code object, where it pauses.
         self._codes = {id_: _pauses(code) for id_, code in codes.items()}
@@ -150,6 +163,7 @@ class TraceEvents:
         ours = (TraceEvents._begin_frame, TraceEvents.go_on, _Skipped.__del__)
         self._interrupts = DeferredInterrupts([code for each in ours for code in _codes_of(each)])
         self._skips = skips
+        self._consumed = consumed
         #: How many calls of traced code run.
         self._running = 0
         #: Where tracing is switched off: the frame of traced code, and its place.
@@ -219,7 +233,7 @@ class TraceEvents:
                     raised = frame.f_lasti
                 elif event == "return":
                     self._running -= 1
-                    # An exception can also be thrown into a paused call, where it stands.
+                    # An exception can also be thrown into a paused call, at its place.
                     is_paused = frame.f_lasti in pauses and not (
                         arg is None and frame.f_lasti == raised
                     )
@@ -231,21 +245,26 @@ class TraceEvents:
 
     def _skip(self, frame: FrameType) -> _Skipped | None:
         """Switch tracing off until a call has ended, if it may be."""
-        caller = frame.f_back
-        if (
-            caller is None
-            or not self._skips
-            or not self._is_tracing
-            or id(caller.f_code) not in self._codes
-            or frame.f_code.co_flags & _PAUSES  # its frame outlives the call
-            or not self._receiver.may_skip(caller)
-        ):
-            self.slowed += self._running > 0
+        if not self._running:
+            return None
+        code = frame.f_code
+        # A generator's frame outlives the call.
+        may_end = not code.co_flags & _PAUSES or id(code) in self._consumed
+        traced = self._traced_caller(frame) if may_end and self._skips else None
+        if traced is None or not self._is_tracing or not self._receiver.may_skip(traced):
+            self.slowed += 1
             return None
         self.skipped += 1
-        self._off_at = caller, caller.f_lasti
+        self._off_at = traced, traced.f_lasti
         sys.settrace(None)
         return _Skipped(self)
+
+    def _traced_caller(self, frame: FrameType) -> FrameType | None:
+        """Return the frame of traced code from which a call has come."""
+        caller = frame.f_back
+        while caller is not None and id(caller.f_code) not in self._codes:
+            caller = caller.f_back
+        return caller
 
     def go_on(self, thread: int, call: set[None]) -> None:
         """Switch tracing on again, in the thread that is traced."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpumagic.cells.consumed_generators import consumed_lines
 from gpumagic.errors import SpecError
 from gpumagic.system import introspection
 
@@ -50,6 +51,8 @@ class Source(NamedTuple):
     loops: Mapping[int, ast.expr] = MappingProxyType({})
     #: The lines of ``try`` statements, if they are known; None for a function.
     guarded: frozenset[int] | None = None
+    #: Lines of which every generator expression is used up by the call that it is an argument of.
+    consumed: frozenset[int] = frozenset()
     #: Why there is no text, where that needs to be said.
     note: str | None = None
 
@@ -115,6 +118,7 @@ def cell_source(
         _continued(tree),
         _loops(tree),
         _guarded(tree),
+        consumed_lines(tree),
     )
 
 

@@ -16,6 +16,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from gpumagic.cells.consumed_generators import consumed_codes
 from gpumagic.cells.line_events import Left, events
 from gpumagic.cells.line_sources import Inline, Source, with_inline
 from gpumagic.system import text
@@ -124,7 +125,8 @@ _running: weakref.WeakSet[LineTracer[Any]] = weakref.WeakSet()
 class LineTracer(Generic[_Record]):
     """A tracer of ``sources`` from `start` to `stop`, in the calling thread, for ``counter``.
 
-    ``by_statement``: the lines of a statement count as its first one.
+    ``by_statement``: the lines of a statement count as its first one, and comprehensions to the
+    statement that runs them.
     """
 
     def __init__(
@@ -147,13 +149,17 @@ class LineTracer(Generic[_Record]):
             for i, source in enumerate(sources)
             for whole in source.codes
             for code, inline in with_inline(whole)
+            # An event for each value of a comprehension takes longer than the value.
+            if not (by_statement and inline is Inline.EXPRESSION)
         ]
         #: By the id of a code object, the index of its source, and how it runs.
         self._traced = {id(code): (i, inline) for code, i, inline in inside}
         # Functions are called by other code, and generators and coroutines resumed.
-        skips = not any(code.co_flags & _PAUSES for code, _, _ in inside)
-        skips = skips and all(source.guarded is not None for source in sources)
-        self._events = events({id(code): code for code, _, _ in inside}, self, skips=skips)
+        skips = all(source.guarded is not None for source in sources)
+        skips = skips and not any(code.co_flags & _PAUSES for code, _, _ in inside)
+        traced = {id(code): code for code, _, _ in inside}
+        consumed = {id(each) for s in sources for each in consumed_codes(s.codes, s.consumed)}
+        self._events = events(traced, self, skips=skips, consumed=consumed - traced.keys())
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
         #: By the id of a frame: a reference to it would keep its variables alive.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells.hooks import CellHook, CellHooks
+from gpumagic.cells.interrupts import raised
 from tests.support.shells import registered, shell
 
 
@@ -186,6 +187,31 @@ def test_an_interrupt_in_a_hook_after_a_cell_is_its_error(bare: Any, capsys: Any
     assert calls == ["after"] * 3, "the hook is not cut off"
     hooks.clear()
     assert bare.run_cell("2").result == 2
+
+
+def test_an_interrupt_ends_a_wait_in_a_hook(bare: Any) -> None:
+    """And one that has arrived before the wait, in the hook or in another one."""
+    ended: list[str] = []
+
+    def wait(begun: Any, result: Any) -> None:
+        for early in (False, True):
+            if early:
+                signal.raise_signal(signal.SIGINT)
+            try:
+                with raised():
+                    if not early:
+                        signal.raise_signal(signal.SIGINT)
+                    ended.append("not at all")
+            except KeyboardInterrupt:
+                ended.append("early" if early else "in the wait")
+
+    hooks = CellHooks(bare)
+    hooks.add(CellHook(wait))
+    assert bare.run_cell("3").error_in_exec is None
+    assert ended == ["in the wait", "early"]
+    hooks.clear()
+    with pytest.raises(KeyboardInterrupt), raised():
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_the_users_handler_gets_the_interrupt_after_the_cell(bare: Any) -> None:

@@ -289,10 +289,11 @@ def _called(tick: Callable[[int], int]) -> None:
         ("try:\n    f(tick)\nexcept ValueError:\n    tick(2)", {2: 1, 4: 2}, False),
         ("tick(2)\nf(tick)\ntick(4)", {1: 2, 2: 1}, True),
         ("x = [\n    f(tick) for i in range(2)\n]", {1: 1}, True),
-        ("x = (tick(i) for i in (1, 2))\ng(x)\ntick(4)", {1: 3, 3: 4}, False),
+        ("x = (tick(i) for i in (1, 2))\ng(x)\ntick(4)", {2: 3, 3: 4}, True),
+        ("sum(tick(1) or i for i in (1, 2))\ntick(4)", {1: 2, 2: 4}, True),
         ("class C:\n    tick(2)\n    f(tick)\ntick(4)", {2: 2, 3: 1}, True),
     ],
-    ids=["handled", "not handled", "in a comprehension", "a generator", "a class"],
+    ids=["handled", "not handled", "in a comprehension", "a generator", "used up", "a class"],
 )
 def test_what_lines_call(text: str, expected: dict[int, int], is_skipped: bool) -> None:
     """Traced or not, all lines have their ticks."""

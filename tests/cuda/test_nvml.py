@@ -22,14 +22,14 @@ def _fresh_session(virtual_gpu: Any) -> Iterator[None]:
 
 def test_a_device_as_nvml_measures_it(virtual_gpu: Any) -> None:
     virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
-    virtual_gpu.add_process(1, 4242, 3 * GIB, "a process")
+    virtual_gpu.add_process(1, 42424242, 3 * GIB, "a process")
     readings = nvml.session().read()
     assert [reading["index"] for reading in readings] == [0, 1, 2, 3]
     reading = readings[1]
     assert (reading["utilization"], reading["temperature"], reading["power"]) == (33, 55, 250.0)
     assert reading["memory_used"] + reading["memory_free"] <= reading["memory_total"]
     # Beside it there may be this process, by another test.
-    assert [p.memory for p in reading["processes"] if p.pid == 4242] == [3 * GIB]
+    assert [p.memory for p in reading["processes"] if p.pid == 42424242] == [3 * GIB]
     assert reading["mig"] == ()
     assert "error" not in reading
 

@@ -21,7 +21,7 @@ BEFORE = DriverState(loaded=True, initialized=False)
 
 def test_it_reads_with_a_session_of_its_own(virtual_gpu: Any) -> None:
     virtual_gpu.set_gpu(1, utilization=33, temperature=55, power=250)
-    virtual_gpu.add_process(0, 4242, 3 * GIB, "someone")
+    virtual_gpu.add_process(0, 42424242, 3 * GIB, "someone")
     sampler = Sampler()
     before = virtual_gpu.calls("cu*")
     found: list[Any] = []

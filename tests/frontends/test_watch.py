@@ -35,7 +35,7 @@ def test_the_panel_changes_while_a_cell_runs(
     server: lab.Server, tmp_path: Path, theme: str
 ) -> None:
     world = World.current(server.environment)
-    world.add_process(1, 4242, 40 * GIB, "someone")
+    world.add_process(1, 42424242, 40 * GIB, "someone")
     lab.choose_theme(server.folder, f"JupyterLab {theme}")
     with lab.page(1280, 1300) as page:
         page.goto(server.add(tmp_path.name, CELLS))

@@ -131,14 +131,14 @@ def test_fragmentation(cells: Any, ip: Any) -> None:
 
 
 def test_other_processes(cells: Any, ip: Any, virtual_gpu: Any) -> None:
-    virtual_gpu.add_process(0, pid=4242, memory_bytes=60 * GIB)
+    virtual_gpu.add_process(0, pid=42424242, memory_bytes=60 * GIB)
     cells("new(30)", raising=False)
     found = explained(ip)
     assert found.others == 60 * GIB
-    assert [process.pid for process in found.processes] == [4242]
+    assert [process.pid for process in found.processes] == [42424242]
     # Only processes that are known to be the user's own are offered to be ended.
-    assert not [r for r in found.remedies if "4242" in r.what + r.why]
-    assert "4242" not in str(found)
+    assert not [r for r in found.remedies if "42424242" in r.what + r.why]
+    assert "42424242" not in str(found)
     (remedy,) = [r for r in found.remedies if "others hold" in r.why]
     assert remedy.what in {f"use cuda:{ordinal}" for ordinal in (1, 2, 3)}
     assert remedy.enough

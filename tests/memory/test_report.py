@@ -92,7 +92,7 @@ def test_outside_the_allocator_and_other_processes(torch: ModuleType, virtual_gp
     before = memory_report()
     assert before.devices[0].outside == CONTEXT
     assert before.devices[0].others == 0
-    virtual_gpu.add_process(0, pid=4_000_001, memory_bytes=7 * GIB)
+    virtual_gpu.add_process(0, pid=44_000_001, memory_bytes=7 * GIB)
     after = memory_report(before)
     assert after.devices[0].others == 7 * GIB
     assert after.devices[1].others == 0

@@ -23,8 +23,10 @@ _PORTS = 24
 _OPTIONS = (
     "--ip=127.0.0.1",
     "--HeartMonitor.period=300",
-    "--HeartMonitor.max_heartmonitor_misses=100",
+    "--HeartMonitor.max_heartmonitor_misses=500",
 )
+#: How long a machine may be busy with all of them.
+_ENGINE_OPTIONS = ("--IPEngine.timeout=150", "--IPEngine.max_heartbeat_misses=1000")
 
 _STATE = (
     "(dict(__import__('os').environ), 'torch' in __import__('sys').modules, "
@@ -65,7 +67,9 @@ class Cluster:
 
     def _start_engines(self) -> None:
         for engine, environment in enumerate(self._environments):
-            self.engines.append(self._run("engine", environment, f"--IPEngine.id={engine}"))
+            self.engines.append(
+                self._run("engine", environment, f"--IPEngine.id={engine}", *_ENGINE_OPTIONS)
+            )
         wanted = [*range(len(self.engines))]
         self._until(lambda: self.client.ids == wanted, "the engines")
 

@@ -43,7 +43,7 @@ def test_less_than_a_step_is_no_figure(gpu_work: Any) -> None:
 
 
 def test_no_figure_per_loop_beside_another_process(gpu_work: Any, virtual_gpu: Any) -> None:
-    virtual_gpu.add_process(0, 4242, 2**30)
+    virtual_gpu.add_process(0, 42424242, 2**30)
     found = measured(gpu_work, 2.0)
     assert found.joules is None
     assert found.watts == pytest.approx(watts(), rel=0.02)

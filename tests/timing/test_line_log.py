@@ -101,7 +101,7 @@ def test_functions_and_recursions(logged: Any) -> None:
 
 
 def test_the_line_of_a_source_is_the_innermost_calls(logged: Any) -> None:
-    """A generator of the cell's, which a function runs that another line of the cell calls."""
+    """A generator of the cell's counts to the line that runs it."""
     cell = "numbers = (\n    call('inner') for i in range(2)\n)\nnext(numbers)\nrun(numbers)"
     host = Host()
 
@@ -113,7 +113,7 @@ def test_the_line_of_a_source_is_the_innermost_calls(logged: Any) -> None:
     first = run.__code__.co_firstlineno + 1
     found = logged(cell, (run,), run=run, host=host)
     assert found["before"] == [(Line(0, 6), Line(1, first))]
-    assert found["inner"] == [(Line(0, 3),), (Line(0, 3), Line(1, first + 1))]
+    assert found["inner"] == [(Line(0, 5),), (Line(0, 6), Line(1, first + 1))]
     assert found["after"] == [(Line(0, 6), Line(1, first + 2))]
 
 

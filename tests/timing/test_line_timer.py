@@ -201,7 +201,7 @@ async def main():
     await asyncio.gather(f(.01), other(.01), f(.02), other(.02))
 asyncio.run(main())
 """,
-        ({4: 0.03, 5: 0.0, 6: 0.0},),
+        ({4: 0.03},),
     ),
 }
 
@@ -228,7 +228,11 @@ def test_each_moment_counts_to_one_line(name: str, gpu_work: Any) -> None:
         coroutine.close()
     _, *functions = rows(timing)
     for found, true in zip(functions, expected, strict=True):
-        assert {number: line.gpu for number, line in found.items()} == {
+        # By the version of Python, a comprehension's lines have events of their own.
+        times = {
+            number: line.gpu for number, line in found.items() if line.gpu != 0 or number in true
+        }
+        assert times == {
             number: pytest.approx(seconds, abs=RESOLUTION) for number, seconds in true.items()
         }
 

@@ -84,11 +84,11 @@ def test_both_versions_of_memory(virtual_gpu: World, first: Any) -> None:
 def test_processes_ours_and_theirs(virtual_gpu: World, first: Any) -> None:
     """Our own process with its memory, another one as the scenario says."""
     torch.zeros(1, device="cuda")
-    virtual_gpu.add_process(0, 4242, 3 * GIB, "/usr/bin/other")
+    virtual_gpu.add_process(0, 42424242, 3 * GIB, "/usr/bin/other")
     processes = {p.pid: p for p in nvml.nvmlDeviceGetComputeRunningProcesses(first)}
     assert processes[os.getpid()].usedGpuMemory == virtual_gpu.used(0, os.getpid())
-    assert processes[4242].usedGpuMemory == 3 * GIB
-    assert nvml.nvmlSystemGetProcessName(4242) == "/usr/bin/other"
+    assert processes[42424242].usedGpuMemory == 3 * GIB
+    assert nvml.nvmlSystemGetProcessName(42424242) == "/usr/bin/other"
     assert nvml.nvmlDeviceGetGraphicsRunningProcesses(first) == []
 
 
@@ -135,10 +135,10 @@ def test_memory_that_only_the_old_call_tells(virtual_gpu: World, first: Any) -> 
 
 def test_processes_without_their_memory(virtual_gpu: World, first: Any) -> None:
     """N/A of each process, which nvidia-ml-py turns into None."""
-    virtual_gpu.add_process(0, 4242, GIB)
+    virtual_gpu.add_process(0, 42424242, GIB)
     virtual_gpu.set_gpu(0, unsupported={"process_memory"})
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(first)
-    assert [p.usedGpuMemory for p in processes if p.pid == 4242] == [None]
+    assert [p.usedGpuMemory for p in processes if p.pid == 42424242] == [None]
 
 
 def test_faults(virtual_gpu: World, first: Any) -> None:

@@ -131,10 +131,10 @@ def test_allocating_more_than_there_is_raises_torchs_own_error() -> None:
 def test_others_processes_leave_less(virtual_gpu: World) -> None:
     """Memory of other processes is not available until they end."""
     cuda.empty_cache()
-    virtual_gpu.add_process(0, 4242, 77 * GIB)
+    virtual_gpu.add_process(0, 42424242, 77 * GIB)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(4 * GIB, dtype=torch.uint8, device="cuda")
-    virtual_gpu.end_process(4242)
+    virtual_gpu.end_process(42424242)
     torch.empty(4 * GIB, dtype=torch.uint8, device="cuda")
 
 

@@ -24,13 +24,13 @@ def test_the_devices_of_the_machine(virtual_gpu: Any) -> None:
 def test_this_kernels_own_memory_and_others(virtual_gpu: Any) -> None:
     import torch
 
-    virtual_gpu.add_process(0, 4242, 3 * GIB, "someone")
+    virtual_gpu.add_process(0, 42424242, 3 * GIB, "someone")
     block = torch.empty(GIB, dtype=torch.uint8, device="cuda:0")
     first, second, *_ = gpumagic.devices()
     assert first.memory_own is not None
     assert first.memory_own >= GIB
     assert first.memory_others == 3 * GIB
-    assert [p.own for p in first.processes or () if p.pid == 4242] == [False]
+    assert [p.own for p in first.processes or () if p.pid == 42424242] == [False]
     assert second.memory_others == 0
     del block
     torch.cuda.empty_cache()

@@ -316,7 +316,7 @@ def much(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
         k.run("torch.cuda.manual_seed(3); state = torch.cuda.get_rng_state()")
         # Behind what the process gives back itself there is room for its context only.
         k.run("free = torch.cuda.mem_get_info()[0] + (50 << 20)")
-        k.run("World.current().add_process(0, 4321, free); del World")
+        k.run("World.current().add_process(0, 43214321, free); del World")
         asked = "%gpu 0 --restart --keep w small state big array"
         noted.shown = k.run(asked, timeout=300).text
         noted.much = k.value("(big[-1].item() + 1, int(array.sum()))")
@@ -441,7 +441,7 @@ def test_what_is_parked_is_kept_without_room_on_the_device(
     k.run(PARKED)
     free = k.value("free")
     k.run("%gpumem park -q")
-    world.add_process(0, 4242, free - 2**20)
+    world.add_process(0, 42424242, free - 2**20)
     failed = k.run("%gpumem unpark", raising=False)
     assert "everything stays parked" in failed.shown
     assert "%gpu auto 2 --restart --keep all takes everything to 2 free GPUs" in failed.shown

@@ -240,11 +240,11 @@ def no_room(cells: Callable[..., Any], torch: Any, virtual_gpu: Any) -> Iterator
     """256 MiB and ``x`` are parked, and another process has taken the memory."""
     cells("big, begun = torch.zeros(64 * 2**20).cuda(), []")
     cells("%gpumem park -q")
-    virtual_gpu.add_process(0, 4242, torch.cuda.mem_get_info(0)[0] - MIB)
+    virtual_gpu.add_process(0, 42424242, torch.cuda.mem_get_info(0)[0] - MIB)
     try:
         yield
     finally:
-        virtual_gpu.end_process(4242)
+        virtual_gpu.end_process(42424242)
         cells("%gpumem unpark -q")
         cells("del big, begun")
         cells("%gpumem free -q")
@@ -259,7 +259,7 @@ def test_no_room_before_a_cell_which_is_not_run(
         assert ip.user_ns["begun"] == []
         (line,) = ran.stdout.strip().splitlines()
         assert line.startswith("%gpumem: the cell was not run: parked memory cannot come back: ")
-        assert "(pid 4242" in line
+        assert "(pid 42424242" in line
         assert "everything stays parked, and %gpumem unpark --wait brings it back" in line
         assert ran.error is not None
         assert str(ran.error) in line
@@ -509,7 +509,7 @@ def test_waiting_says_what_came_back(
     with no_room(cells, torch, virtual_gpu):
 
         def sleep(seconds: float) -> None:
-            virtual_gpu.end_process(4242)
+            virtual_gpu.end_process(42424242)
 
         monkeypatch.setattr(parking.time, "sleep", sleep)
         ran = cells("w = %gpumem unpark --wait -o\nw.storages")
