@@ -238,7 +238,9 @@ def synchronize(ordinal: int) -> None:
     Raises:
         RuntimeError: earlier GPU work has failed.
     """
-    cast(Any, loaded()).cuda.synchronize(ordinal)
+    torch = cast(Any, loaded())
+    with torch.cuda.device(ordinal):  # not `torch.cuda.synchronize`, which a cell may replace
+        torch._C._cuda_synchronize()
 
 
 def capturing(ordinals: Iterable[int]) -> bool:

@@ -44,6 +44,9 @@ class Synchronization:
     count: int
     #: Seconds that the calls took; None where not known.
     time: float | None
+    #: Whether the wait is found by times alone: the line ended when the GPU had finished what was
+    #: queued before it. ``time`` is then an upper bound.
+    at_most: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,8 @@ def _waited(line: LineTiming) -> str:
     if not line.syncs:
         return ""
     is_known = any(each.time is not None for each in line.synchronizations)
-    return seconds(line.sync_time if is_known or not line.synchronizations else None)
+    bound = "≤ " * any(each.at_most for each in line.synchronizations)
+    return bound + seconds(line.sync_time if is_known or not line.synchronizations else None)
 
 
 def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | None]:
@@ -263,7 +267,7 @@ def _waits(source: SourceTimings) -> list[str]:
     for line in source.lines:
         if line.synchronizations:
             calls = ", ".join(
-                f"{each.call} {each.count:,}×, {seconds(each.time)}"
+                f"{each.call} {each.count:,}×, {'≤ ' * each.at_most}{seconds(each.time)}"
                 for each in line.synchronizations
             )
             texts.append(f"{prefix}line {line.line} waits for the GPU: {calls}")

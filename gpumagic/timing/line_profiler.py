@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import fsum
@@ -33,7 +32,8 @@ from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.line_totals import LineTime
 from gpumagic.timing.line_verdict import verdict
 from gpumagic.timing.run import ENDED
-from gpumagic.timing.waiting_calls import FUNCTIONS
+from gpumagic.timing.waiting_calls import UNNAMED
+from gpumagic.timing.waits_by_time import written_call
 
 #: The part of the wall time that measuring may take before it is said.
 _COST = 0.02
@@ -168,6 +168,7 @@ class LineProfiler:
         synchronizations = [
             Synchronization(call, len(times), fsum(times)) for call, times in calls.items()
         ]
+        synchronizations += self._unnamed_waits(time, frozenset(calls))
         waited = fsum(each.time or 0.0 for each in synchronizations)
         iterated = source.loops.get(number)
         is_input = iterated is not None and not is_container(iterated, self._names, place == CELL)
@@ -183,7 +184,7 @@ class LineProfiler:
             hits=time.hits,
             gpu=time.gpu,
             host=time.host,
-            syncs=len(time.synchronizations),
+            syncs=sum(each.count for each in synchronizations),
             sync_time=waited,
             at_most=time.at_most,
             per_device=time.per_device,
@@ -191,6 +192,22 @@ class LineProfiler:
             input_wait=waited_for_input if is_input else None,
             interval=time.interval,
         )
+
+    def _unnamed_waits(self, time: LineTime, named: Collection[str]) -> list[Synchronization]:
+        """Return the waits that are known by times alone; ``named`` are the calls that are known.
+
+        The time of a loop's ``for`` is a wait for its next value, and of an ``await`` other tasks'.
+        """
+        found: dict[str, list[float]] = {}
+        for line, seconds in time.unnamed:
+            source = self._sources[line.source]
+            call = None if line.number in source.loops else written_call(_statement(source, line))
+            if call is not None:
+                found.setdefault(UNNAMED if call in named else call, []).append(seconds)
+        return [
+            Synchronization(call, len(times), fsum(times), at_most=True)
+            for call, times in found.items()
+        ]
 
     def _notes(self, sources: Iterable[SourceTimings], timing: CudaTiming) -> tuple[str, ...]:
         of_sources = [each.note for each in self._sources]
@@ -201,12 +218,6 @@ class LineProfiler:
             more = f" and {len(sampled) - 5} more" if len(sampled) > 5 else ""
             some = text.plural(len(sampled), "line").removeprefix(f"{len(sampled)} ")
             notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
-        unseen = [] if not self._timer.lacks_functions else _waiting_functions(self._sources)
-        if unseen:
-            notes.append(
-                f"waits in {', '.join(unseen)} are not counted: torch's compiler is loaded, and "
-                "they may not be wrapped"
-            )
         note = self._cost_note(timing.wall.median)
         return (*notes, note) if note is not None else tuple(notes)
 
@@ -228,10 +239,13 @@ class LineProfiler:
         return took + bounds * (part > _LARGE_COST)
 
 
-def _waiting_functions(sources: Iterable[Source]) -> list[str]:
-    """Return the functions of `FUNCTIONS` that the sources' text has."""
-    text = "\n".join(line for source in sources for line in source.lines)
-    return [f"{name}()" for name in FUNCTIONS if re.search(rf"\b{re.escape(name)}\(", text)]
+def _statement(source: Source, first: Line) -> list[str]:
+    """Return the text of the statement that begins at a line."""
+    return [
+        text
+        for number, text in enumerate(source.lines, source.first)
+        if source.statements.get(number, number) == first.number
+    ]
 
 
 class TracingCost(NamedTuple):

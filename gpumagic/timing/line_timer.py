@@ -12,20 +12,30 @@ between: for as long as the host took at most. A time with much of that is an up
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from math import fsum
 from time import perf_counter
 from typing import Any, TypeVar
 
+from gpumagic.cells import line_events, line_tracer
 from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_tracer import Line
 from gpumagic.system import text
+from gpumagic.timing import (
+    current_calls,
+    line_totals,
+    short_runs,
+    stream_marks,
+    waits_by_time,
+)
 from gpumagic.timing.current_calls import CurrentCalls
 from gpumagic.timing.line_totals import Boundary, LineTime, Total, parts, weights
 from gpumagic.timing.short_runs import ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
+from gpumagic.timing.waits_by_time import WaitsByTime
 
 _T = TypeVar("_T")
 
@@ -74,7 +84,13 @@ class LineTimer:
 
     def __init__(self, tracing: float = 0.0, all_marked: int = _ALL_MARKED) -> None:
         self._marks = StreamMarks()
-        self._watch = SynchronizationWatch()
+        # What runs in the cell's calls, which torch may have compiled.
+        modules = (
+            *(current_calls, line_events, line_totals, line_tracer, short_runs, stream_marks),
+            *(waits_by_time, sys.modules[__name__]),
+        )
+        self._watch = SynchronizationWatch(modules)
+        self._unnamed = WaitsByTime()
         #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
         self.tracing = tracing
         #: And at the end of a run of a short line that is counted without a boundary.
@@ -120,11 +136,6 @@ class LineTimer:
         self._record()
         self._leave()
 
-    @property
-    def lacks_functions(self) -> bool:
-        """Whether waits in `waiting_calls.FUNCTIONS` were not seen."""
-        return self._watch.lacks_functions
-
     def close(self, error: BaseException | None) -> None:
         """Put torch's functions back; ``error`` is what the cell raised."""
         self._marks.stop()
@@ -143,7 +154,14 @@ class LineTimer:
     def times(self) -> dict[Line, LineTime]:
         """Return the times of the lines that ran."""
         ordinals = self._marks.ordinals
-        return {line: total.result(ordinals) for line, total in self._totals.items() if total.hits}
+        lines = {total: line for line, total in self._totals.items()}
+        return {
+            line: total.result(ordinals)._replace(
+                unnamed=tuple((lines[inner], s) for inner, s in self._unnamed.of(total))
+            )
+            for line, total in self._totals.items()
+            if total.hits
+        }
 
     # --- what the tracer calls ---------------------------------------------------------------
 
@@ -292,7 +310,7 @@ class LineTimer:
             if self.note is not None or not self._marks.ordinals:
                 self._forget()
             return
-        mark, idle = recorded
+        mark, idle, self._boundary.recorded = recorded
         self._waiting.append((mark, self._unmarked, idle))
         self._unmarked = []
         if len(self._waiting) > _WAITING:
@@ -341,6 +359,9 @@ class LineTimer:
             if len(boundaries) == 1:
                 if last.running is not None:
                     last.running.add_marked(max(passed - idle * before.taken, 0.0))
+                    named = self._watch.log[before.synchronized : last.synchronized]
+                    waited = fsum(s for _, s in named)
+                    self._unnamed.add(before, last, passed if idle else None, waited)
             else:
                 of_boundaries = parts(before, boundaries)
                 for boundary, part in zip(boundaries[:-1], of_boundaries, strict=True):
@@ -349,8 +370,10 @@ class LineTimer:
                     known = zip(before.devices, devices, strict=False)
                     boundary.devices = tuple(a + part * (b - a) for a, b in known)
         for previous, boundary in zip([before, *boundaries], boundaries, strict=False):
+            self._unnamed.reach(boundary)
             for total, begin in boundary.ended:
                 total.add(begin, boundary)
+                self._unnamed.add_run(total, begin, boundary)
             boundary.ended.clear()
             of_all = fsum(weights(boundary))
             for (total, _, _), weight in zip(boundary.shared, weights(boundary), strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import fsum
 from typing import NamedTuple
 
+from gpumagic.cells.line_tracer import Line
 from gpumagic.timing.short_runs import LONG
 
 #: Runs without a mark are estimated by about so many latest ones with marks: times may change.
@@ -19,8 +20,8 @@ class Boundary:
     """The moment between two lines; its GPU times are known once a mark at it or later is read."""
 
     __slots__ = (
-        "devices", "ended", "entered", "gpu", "idle", "left", "own", "running", "shared",
-        "synchronized", "taken",
+        "devices", "ended", "entered", "gpu", "idle", "left", "own", "recorded", "running",
+        "shared", "synchronized", "taken", "unnamed",
     )  # fmt: skip
 
     def __init__(self, entered: float, synchronized: int, running: Total | None) -> None:
@@ -32,6 +33,10 @@ class Boundary:
         self.synchronized = synchronized
         #: The innermost line that ran until here.
         self.running = running
+        #: When its mark was recorded.
+        self.recorded = entered
+        #: How many waits of `WaitsByTime` there were before; None where not known.
+        self.unnamed: int | None = None
         #: The lines that end here, with their beginnings.
         self.ended: list[tuple[Total, Boundary]] = []
         #: The short lines that ran since the boundary before, with their runs and host time.
@@ -116,6 +121,8 @@ class LineTime(NamedTuple):
     synchronizations: tuple[tuple[str, float], ...]
     #: Every how many-th run was measured in the end.
     interval: int
+    #: The lines of waits that are known by times alone, and the seconds.
+    unnamed: tuple[tuple[Line, float], ...] = ()
 
 
 def weights(boundary: Boundary) -> list[float]:

@@ -12,6 +12,8 @@ from gpumagic.results.line_timing import LineTiming
 _LARGE, _NEARLY_ALL = 0.3, 0.9
 #: A line with this part of what is said is named for it.
 _MOST = 0.5
+#: Waits that are known by times alone may be a coincidence, but not as many as these.
+_REPEATED = 3
 #: A launch takes a few microseconds, and torch's own work around it some more: where the host takes
 #: longer for each kernel, something else does.
 _LAUNCH, _MANY = 50e-6, 100
@@ -31,22 +33,27 @@ def verdict(lines: Sequence[LineTiming], timing: CudaTiming) -> str | None:
 
 
 def _gpu_bound(lines: Sequence[LineTiming], certain: float, wall: float) -> str:
-    evidence = f"GPU-bound: it is busy for {_percent(certain / wall)} of the wall time"
+    evidence = f"GPU-bound: the GPU is busy for {_percent(certain / wall)} of the wall time"
     longest = max(lines, key=lambda line: 0.0 if line.at_most else line.gpu or 0.0)
     part = (longest.gpu or 0.0) / certain
     return f"{evidence}, most of it with line {longest.line}" if part >= _MOST else evidence
 
 
 def _synchronizations(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
-    waits = [(each.time or 0.0, each, line) for line in lines for each in line.synchronizations]
+    waits = [
+        (each.time or 0.0, each, line)
+        for line in lines
+        for each in line.synchronizations
+        if not each.at_most or each.count >= _REPEATED
+    ]
     if not waits:
         return 0.0, ""
     time, each, line = max(waits, key=lambda wait: wait[0])
     times = "once" if each.count == 1 else f"{each.count:,} times"
     part = time / wall
     return part, (
-        f"{_percent(part)} of the wall time is waiting for {each.call} in line {line.line} "
-        f"({times})"
+        f"{'up to ' * each.at_most}{_percent(part)} of the wall time is waiting for {each.call} "
+        f"in line {line.line} ({times})"
     )
 
 

@@ -41,7 +41,8 @@ class _DeviceMarks:
         self._current_handle: Callable[[int], int] = self._c._cuda_getCurrentRawStream
         #: Streams that have been current or busy, by handle; and the default stream.
         self.known = {0: self._streams[0]}
-        self._capturing = graph_capture.CaptureQuery(())
+        #: Asks the known streams whether they are capturing; None until it is made for them.
+        self._capturing: graph_capture.CaptureQuery | None = None
         self._free: list[Any] = []
         #: The stream that was current when the last mark was prepared.
         self._stream = current = self._current()
@@ -73,14 +74,17 @@ class _DeviceMarks:
             stream = stream or self._streams.get(handle)
             if stream is not None:
                 self.known[handle] = stream
-                self._capturing = graph_capture.CaptureQuery(self.known.values())
+                self._capturing = None
 
     def prepare(self) -> bool:
         """Prepare a mark; return False while a graph is captured on a stream in use."""
         stream = self.known.get(self._current_handle(self.ordinal))
         self._stream = self._current() if stream is None else stream
-        # The default stream cannot be captured. Others may not be queried then.
-        return len(self.known) == 1 or not self._capturing()
+        if len(self.known) == 1:  # the default stream, which cannot be captured
+            return True
+        if self._capturing is None:
+            self._capturing = graph_capture.CaptureQuery([*self.known.values()])
+        return not self._capturing()  # streams may not be queried then
 
     def look(self) -> None:
         """Add the streams that are busy."""
@@ -201,8 +205,10 @@ class StreamMarks:
         """The devices in use, in the order in which they came into use."""
         return tuple(device.ordinal for device in self._devices)
 
-    def record(self) -> tuple[Mark, bool] | None:
+    def record(self) -> tuple[Mark, bool, float] | None:
         """Record a mark, and return whether the last one had been reached before.
+
+        And when it is recorded, by `perf_counter`.
 
         None where there is no device in use, a device that has come into use is still busy, or a
         graph is being captured.
@@ -222,8 +228,9 @@ class StreamMarks:
                 for device in self._devices:
                     device.look()
             idle = self._last is None or self._is_reached(self._last)
+            recorded = perf_counter()
             self._last = [device.record() for device in self._devices]
-            return self._last, idle
+            return self._last, idle, recorded
 
     def is_reached(self, mark: Mark) -> bool:
         """Return whether all work before the mark has finished."""

@@ -1,8 +1,8 @@
-"""Calls in which the host waits for the GPU, and how long, found by wrapping torch's functions.
+"""Calls in which the host waits for the GPU, and how long, found by wrapping torch's methods.
 
-Only for the duration of a cell. torch's compiler keeps tables of torch's functions and compares
-them by identity: so while it is imported nothing is wrapped, and functions of torch's modules are
-wrapped only where it is not loaded. Methods it knows by their names.
+Only for the duration of a cell, and not while torch's compiler is imported or compiles. Functions
+of torch's modules are never wrapped: the cell's variables may refer to them, and torch's own tables
+do. Waits in them are found by the times of a line (`waits_by_time`).
 
 torch's own warnings of synchronisations (its sync debug mode) are not used: they go through the
 filters of Python's warnings, where the cell's code finds them or makes exceptions of them, and
@@ -17,23 +17,23 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType, MethodType
+from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.timing.compiler_hooks import CompilerHooks
 from gpumagic.timing.waiting_calls import (
     ASSIGNMENT,
     INDEX,
     MASK,
     METHODS,
-    OF_LINALG,
-    OF_TORCH,
     PAGEABLE,
+    STORAGE,
+    TO_HOST,
 )
 
 #: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
-_COMPILER = "torch._dynamo"
 
 
 @dataclass(frozen=True)
@@ -62,47 +62,43 @@ class _Method:
 
 
 class SynchronizationWatch:
-    """Records the calls that wait, in the calling thread and in the backward passes it runs."""
+    """Records the calls that wait, in the calling thread and in the backward passes it runs.
 
-    def __init__(self) -> None:
+    ``others``: modules of which code also runs in the cell's calls.
+    """
+
+    def __init__(self, others: Sequence[ModuleType] = ()) -> None:
         #: The call, and the seconds that it took.
         self.log: list[tuple[str, float]] = []
-        #: Whether `FUNCTIONS` were not wrapped at some time.
-        self.lacks_functions = False
         self._wrapped: list[_Wrapped] = []
         self._inside = threading.local()
         self._thread = 0
         self._codes: set[CodeType] = set()
-        self._has_compiler = False
-        self._is_paused = False
+        modules = [sys.modules[__name__], *others]
+        self._compiler = CompilerHooks(self._unwrap, self._wrap_all, modules)
+        self._is_watching = False
 
     def start(self) -> None:
-        """Wrap torch's functions, where torch is there and knows CUDA."""
+        """Wrap torch's methods, where torch is there and knows CUDA."""
         if not torch_cuda.built_with_cuda():
             return
         torch: Any = torch_cuda.loaded()
         self._thread = threading.get_ident()
         self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
-        sys.meta_path.insert(0, self)
-        self._wrap_all()
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        """Unwrap everything before torch's compiler is imported; an entry of ``sys.meta_path``."""
-        if name == _COMPILER:
-            self._unwrap()
-            self._is_paused = True
+        self._is_watching = True
+        self._compiler.start()
+        self._attach()
 
     def update(self) -> None:
-        """Wrap again after the compiler was imported."""
-        if self._is_paused or (self._wrapped and self._has_compiler != (_COMPILER in sys.modules)):
-            self._unwrap()
-            self._wrap_all()
+        """Wrap again after torch's compiler was imported."""
+        if self._is_watching and not self._compiler.is_attached():
+            self._attach()
 
     def stop(self) -> None:
-        """Restore torch's functions."""
+        """Restore torch's methods."""
+        self._is_watching = False
+        self._compiler.stop()
         self._unwrap()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
 
     def hide(self, error: BaseException | None) -> None:
         """Remove the wrappers' frames from the traceback of the cell's exception."""
@@ -117,16 +113,15 @@ class SynchronizationWatch:
                     traceback = traceback.tb_next
             error = error.__cause__ or error.__context__
 
+    def _attach(self) -> None:
+        self._unwrap()
+        if self._compiler.attach():
+            self._wrap_all()
+
     def _wrap_all(self) -> None:
-        torch: Any = torch_cuda.loaded()
-        rules = _Rules(torch)
-        self._is_paused, self._has_compiler = False, _COMPILER in sys.modules
-        for owner, name, rule in rules.methods():
-            self._wrap(owner, name, rule)
-        if not self._has_compiler:
-            for owner, name, rule in rules.functions():
+        if not self._wrapped:
+            for owner, name, rule in _Rules(torch_cuda.loaded()).methods():
                 self._wrap(owner, name, rule)
-        self.lacks_functions |= self._has_compiler
 
     def _unwrap(self) -> None:
         wrapped, self._wrapped = self._wrapped, []
@@ -209,8 +204,9 @@ class _CopiesFirst:
         torch = self._torch
         if arguments[0].layout is not torch.strided:
             return None
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            return torch._C.TensorBase.cpu(arguments[0])
+        # No Python code of torch's: its compiler compiles that in compiled code.
+        with torch._C.DisableTorchFunction():
+            return torch._C.TensorBase.cpu(torch._C.TensorBase.detach(arguments[0]))
 
 
 class _Rules:
@@ -237,21 +233,12 @@ class _Rules:
         yield torch.Tensor, "new_tensor", self._made("blocking copy by .new_tensor()", 1)
         yield torch.Tensor, "repeat_interleave", self._repeated(".repeat_interleave()")
         yield torch.Tensor, "copy_", self._copied
+        yield torch.UntypedStorage, "cpu", self._storage
+        # What `torch.cuda.synchronize` calls: nothing of the cell's refers to it.
         yield torch._C, "_cuda_synchronize", _always("torch.cuda.synchronize()")
+        yield torch._C, "_accelerator_synchronizeDevice", _always("torch.accelerator.synchronize()")
         yield torch.cuda.Stream, "synchronize", _always("Stream.synchronize()")
         yield torch.cuda.Event, "synchronize", _always("Event.synchronize()")
-
-    def functions(self) -> Iterator[tuple[Any, str, _Rule]]:
-        """Yield the module, the name of its function and the rule: those of `FUNCTIONS`."""
-        torch = self._torch
-        for name in OF_TORCH:
-            yield torch, name, self._of_cuda(f"torch.{name}()")
-        for name in ("tensor", "as_tensor"):
-            yield torch, name, self._made(f"blocking copy by torch.{name}()", 0)
-        yield torch, "where", self._where
-        yield torch, "repeat_interleave", self._repeated("torch.repeat_interleave()")
-        for name in OF_LINALG:
-            yield torch.linalg, name, self._of_cuda(f"torch.linalg.{name}()")
 
     def _on_cuda(self, value: Any) -> bool:
         """Return whether a value is a tensor on a GPU; False for subclasses, whose code may run."""
@@ -260,15 +247,15 @@ class _Rules:
     def _on_cpu(self, value: Any) -> bool:
         return type(value) in self._tensors and not self._is_cuda(value)
 
+    def _storage(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        is_plain = type(arguments[0]) is self._torch.UntypedStorage
+        return STORAGE if is_plain and arguments[0].device.type == "cuda" else None
+
     def _of_cuda(self, call: str) -> _Rule:
         def rule(arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
             return call if any(map(self._on_cuda, arguments[:2])) else None
 
         return rule
-
-    def _where(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
-        alone = len(arguments) == 1 and not named and self._on_cuda(arguments[0])
-        return "torch.where(condition)" if alone else None
 
     def _has_mask(self, index: Any) -> bool:
         return any(self._on_cuda(part) and part.dtype in self._mask_types for part in _parts(index))
@@ -278,13 +265,13 @@ class _Rules:
         return any((self._on_cpu(part) and part.dim()) or _is_list(part) for part in _parts(index))
 
     def _has_number_on_gpu(self, index: Any) -> bool:
-        return any(self._on_cuda(part) and not part.dim() for part in _parts(index))
+        return any(self._on_cuda(part) and not part.dim() for part in _with_bounds(index))
 
     def _mask_read(
         self, arguments: Sequence[Any], named: dict[str, Any], result: Any
     ) -> str | None:
         tensor, index = arguments
-        if isinstance(index, (int, slice)) or not self._on_cuda(tensor):
+        if isinstance(index, int) or not self._on_cuda(tensor):
             return None
         if self._has_mask(index):
             return MASK
@@ -319,7 +306,7 @@ class _Rules:
             # The first flag of each form of the call; the result on the CPU is then pinned.
             flags = [argument for argument in arguments[1:] if isinstance(argument, bool)]
             if not named.get("non_blocking", flags[0] if flags else False):
-                return f"blocking copy by .{name}()" if to_gpu else f".{name}() of the CPU"
+                return f"blocking copy by .{name}()" if to_gpu else TO_HOST[name]
             return PAGEABLE if to_gpu and not tensor.is_pinned() else None
 
         return rule
@@ -359,6 +346,15 @@ class _Rules:
 
 def _parts(index: Any) -> tuple[Any, ...]:
     return index if isinstance(index, tuple) else (index,)
+
+
+def _with_bounds(index: Any) -> Iterator[Any]:
+    """Yield the parts of an index, of slices their bounds."""
+    for part in _parts(index):
+        if isinstance(part, slice):
+            yield from (part.start, part.stop, part.step)
+        else:
+            yield part
 
 
 def _is_list(part: Any) -> bool:

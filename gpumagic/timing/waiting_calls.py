@@ -6,6 +6,11 @@ PAGEABLE = "pageable copy with non_blocking=True"
 MASK = "boolean mask"
 INDEX = "blocking copy of an index"
 ASSIGNMENT = "blocking copy by an assignment"
+STORAGE = "UntypedStorage.cpu()"
+#: Copies to the CPU by methods that also copy to a GPU.
+TO_HOST = {"to": '.to("cpu")', "cuda": ".cuda()", "type": ".type() on the CPU"}
+#: A wait that is found by times, of a call that is not known.
+UNNAMED = "a call without a known name"
 
 #: Methods that wait for a tensor on a GPU, and how they are named.
 METHODS = {
@@ -18,6 +23,7 @@ METHODS = {
     "__index__": "tensor as an index",
     "is_nonzero": ".is_nonzero()",
     "cpu": ".cpu()",
+    "numpy": ".numpy()",
     "nonzero": ".nonzero()",
     "argwhere": ".argwhere()",
     "masked_select": ".masked_select()",
@@ -27,20 +33,31 @@ METHODS = {
     "unique_consecutive": ".unique_consecutive()",
     "bincount": ".bincount()",
     "to_sparse": ".to_sparse()",
+    "to_sparse_csr": ".to_sparse_csr()",
+    "to_sparse_csc": ".to_sparse_csc()",
     "inverse": ".inverse()",
 }
-OF_TORCH = (
-    *("nonzero", "argwhere", "masked_select", "unique", "equal", "allclose", "is_nonzero"),
-    *("unique_consecutive", "bincount", "inverse"),
-)
-#: Those that check on the host whether the GPU found an error.
-OF_LINALG = (
-    *("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor", "lu_factor"),
-    *("solve", "svd", "svdvals", "tensorinv", "tensorsolve"),
-)
-#: Functions of torch's modules that are wrapped, as they are written.
-FUNCTIONS = (
-    *(f"torch.{name}" for name in (*OF_TORCH, "tensor", "as_tensor", "where")),
-    "torch.repeat_interleave",
-    *(f"torch.linalg.{name}" for name in OF_LINALG),
+#: Functions of torch's modules that wait, as they are written: how a wait is named that is found by
+#: times.
+FUNCTIONS = frozenset(
+    {
+        *(
+            f"torch.{name}"
+            for name in (
+                *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
+                *("equal", "allclose", "is_nonzero", "bincount", "histc", "inverse"),
+                *("tensor", "as_tensor", "where", "repeat_interleave", "save"),
+                *("cuda.synchronize", "accelerator.synchronize", "nn.functional.one_hot"),
+            )
+        ),
+        # These check on the host whether the GPU found an error.
+        *(
+            f"torch.linalg.{name}"
+            for name in (
+                *("cholesky", "eig", "eigh", "eigvals", "eigvalsh", "inv", "ldl_factor"),
+                *("lu_factor", "solve", "svd", "svdvals", "tensorinv", "tensorsolve"),
+            )
+        ),
+        *("F.one_hot", "pickle.dumps"),
+    }
 )

@@ -70,6 +70,10 @@ def test_a_table() -> None:
     assert rows[-1] == "a note"
     assert shown.count("pass") == 3  # of twenty lines that took nothing, and the one below
     assert "⋯" in shown
+    bounded = replace(LINES[2], synchronizations=(replace(WAITS[0], at_most=True), WAITS[1]))
+    shown = as_text(timings((bounded,)), width=100)
+    assert "line 5 waits for the GPU: .item() 3×, ≤ 250 ms, .cpu() 1×, 1.00 ms" in shown
+    assert "4  ≤ 250 ms" in shown
     html = as_html(timings())
     assert "y = model(x)" in html
     without = timings(tuple(replace(each, syncs=0, synchronizations=()) for each in LINES))

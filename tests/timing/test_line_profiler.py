@@ -361,19 +361,6 @@ def test_synchronizations_by_line(gpu_work: Any) -> None:
     assert lines_of(timing).verdict is not None
 
 
-def test_waits_that_are_not_seen_are_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch._dynamo", sys.modules.get("torch._dynamo", sys))
-    x = gpu_work.torch.zeros(4, device="cuda")
-    names = {"torch": gpu_work.torch, "x": x}
-    notes = lines_of(measured("torch.nonzero(x)\nx.nonzero()", **names)).notes
-    assert [each for each in notes if "not counted" in each] == [
-        "waits in torch.nonzero() are not counted: torch's compiler is loaded, and they may not "
-        "be wrapped"
-    ]
-    notes = lines_of(measured("x.nonzero()", **names)).notes
-    assert not [each for each in notes if "not counted" in each]
-
-
 def test_those_of_a_backward_pass_count_to_its_line(gpu_work: Any) -> None:
     torch = gpu_work.torch
 

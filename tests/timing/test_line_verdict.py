@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from gpumagic.results import CudaTiming, Sample
@@ -15,7 +18,7 @@ def line(
     host: float = 0.0,
     *,
     at_most: bool = False,
-    waits: tuple[tuple[str, int, float], ...] = (),
+    waits: Sequence[tuple[Any, ...]] = (),
     input_wait: float | None = None,
     kernels: tuple[int, float] | None = None,
 ) -> LineTiming:
@@ -70,17 +73,24 @@ ITEM = ((".item()", 312, 0.62), (".cpu()", 1, 0.01))
         (
             [line(3, 0.2), line(4, 0.75, waits=ITEM)],
             1.0,
-            "GPU-bound: it is busy for 95 % of the wall time, most of it with line 4",
+            "GPU-bound: the GPU is busy for 95 % of the wall time, most of it with line 4",
         ),
         (
             [line(3, 0.32), line(4, 0.32), line(5, 0.32)],
             1.0,
-            "GPU-bound: it is busy for 96 % of the wall time",
+            "GPU-bound: the GPU is busy for 96 % of the wall time",
         ),
         ([line(3, 0.9, 0.9, at_most=True)], 1.0, None),
         ([line(3, 0.5, 0.2, input_wait=0.2)], 1.0, None),
         ([line(7, 0.1, 0.2, at_most=True, waits=((".item()", 9, 0.2),))], 1.0, None),
         ([], 1.0, None),
+        # by times alone: often it is no coincidence
+        (
+            [line(7, 0.1, 0.7, at_most=True, waits=(("a call", 3, 0.62, True),))],
+            1.0,
+            "up to 62 % of the wall time is waiting for a call in line 7 (3 times)",
+        ),
+        ([line(7, 0.1, 0.7, at_most=True, waits=(("a call", 2, 0.62, True),))], 1.0, None),
     ],
 )
 def test_verdict(lines: list[LineTiming], wall: float, expected: str | None) -> None:

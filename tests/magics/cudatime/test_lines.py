@@ -49,7 +49,9 @@ def test_lines_are_counted_as_in_tracebacks(lines: Any, ip: Any) -> None:
 def test_what_is_shown(ip: Any, run_cell: Any, gpu_work: Any) -> None:
     ip.user_ns.update(w=gpu_work)
     shown = run_cell("%%cudatime --lines\nw.sleep(.03)\nx = 1").text.splitlines()
-    assert shown[0] == "GPU-bound: it is busy for 100 % of the wall time, most of it with line 2"
+    assert shown[0] == (
+        "GPU-bound: the GPU is busy for 100 % of the wall time, most of it with line 2"
+    )
     assert shown[1].split() == ["Line", "Hits", "GPU", "Host", "Source"]  # as wide as it is here
     assert shown[-1].startswith("30.0 ms on cuda:0")
     shown = run_cell("%cudatime --lines w.sleep(.03)").text
@@ -323,27 +325,115 @@ def test_no_tool_is_left(lines: Any) -> None:
     assert [monitoring.get_tool(each) for each in (3, 4)] == [None, None]
 
 
-def test_a_compiled_function_is_compiled_as_without(kernel: Any) -> None:
-    """In one graph, in the first cell with the compiler and later."""
+CELL = """\
+import inspect, pickle
+@torch.jit.script
+def g(a):
+    return torch.where(a > 0, a, a)
+class Mine(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        seen.append(function)
+        return super().__torch_function__(function, types, arguments, named or {})
+seen = []
+torch.ones(2).as_subclass(Mine).nonzero(), torch.nonzero(torch.ones(2).as_subclass(Mine))
+made, item = torch.tensor, torch.Tensor.item
+pickled = pickle.loads(pickle.dumps(torch.tensor))
+builtin = inspect.isbuiltin(torch.where), inspect.ismethoddescriptor(torch.Tensor.item)
+traced = torch.jit.trace(lambda a: torch.nonzero(a), torch.ones(2))
+code = str(traced.inlined_graph)
+"""
+
+
+def test_torchs_functions_are_as_without(lines: Any, ip: Any) -> None:
+    names = ip.user_ns
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        lines(CELL)
+    torch = names["torch"]
+    assert names["made"] is names["pickled"] is torch.tensor
+    assert names["item"] is torch.Tensor.item
+    assert names["builtin"] == (True, True)
+    assert names["seen"][0] is torch.Tensor.nonzero
+    assert torch.nonzero in names["seen"]
+    assert "gpumagic" not in names["code"]
+
+
+def test_the_cells_own_synchronize_is_not_called(lines: Any, ip: Any) -> None:
+    calls: list[Any] = []
+    ip.user_ns["calls"] = calls
+    found = lines(
+        "real = torch.cuda.synchronize\n"
+        "torch.cuda.synchronize = lambda *a: calls.append(a)\nw.sleep(.01)"
+    )
+    ip.user_ns["torch"].cuda.synchronize = ip.user_ns["real"]
+    assert calls == []
+    assert found[2].gpu == pytest.approx(0.01, rel=0.02)
+
+
+BREAKS = """\
+def body(a):
+    b = a * 2
+    if b.sum().item() > 1e9:
+        b = b + 1
+    with torch.cuda.stream(side):
+        c = b.sum().tolist()
+    d = b.cpu()
+    torch.cuda.synchronize()
+    return b[a.long()].sum() + c + torch.Tensor.item(a.sum()) + d.sum().item()
+"""
+RUN = """\
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for i in range(3): torch.compile(body, backend="eager")(x)
+"""
+COUNTERS = "{k: dict(v) for k, v in torch._dynamo.utils.counters.items()}"
+
+
+def test_functions_are_compiled_as_without(kernel: Any) -> None:
+    """In as many graphs, with as many graph breaks; and all that waits is counted afterwards."""
     one = kernel()
     one.run(
-        "import torch\nx = torch.ones(4, device='cuda')\nunwrapped = torch.Tensor.item, torch.where"
+        "import torch, warnings\nx = torch.ones(4, device='cuda')\nside = torch.cuda.Stream()\n"
+        "unwrapped = torch.Tensor.item, torch.where"
     )
+    # In one graph, in the first cell with the compiler and later.
     one.run(
         "%%cudatime --lines -q -v timing\ndef g(x):\n"
         "    y = torch.where(x > 0, x, -x)[x.shape[0] - 1 :].to(torch.float64)\n"
         "    return y.sum() + torch.tensor(2.0)\n"
         "f = torch.compile(g, backend='eager', fullgraph=True)\nf(x)\nf(x)\nx[0].item()"
     )
-    assert one.value("[s.call for line in timing.lines for s in line.synchronizations]") == [
-        ".item()"
-    ]
+    calls = "[s.call for line in timing.lines for s in line.synchronizations if not s.at_most]"
+    assert one.value(calls) == [".item()"]
     one.run("stats = torch._dynamo.utils.counters['stats']\nf(x)")
     one.run("%%cudatime --lines -q\nf(x)\nf(x)")
     assert one.value("stats['unique_graphs']") == 1
     assert one.value("(torch.Tensor.item, torch.where) == unwrapped") is True
     tables = "torch._dynamo.variables.tensor.all_tensor_attrs['item'] is torch.Tensor.item"
     assert one.value(tables) is True
+
+    counted = []
+    for magic in ("", "%%cudatime --lines -v timing\n"):
+        one.run(f"torch._dynamo.reset(); torch._dynamo.utils.counters.clear()\n{BREAKS}")
+        ran = one.run(magic + RUN)
+        assert "gpumagic" not in ran.stderr + ran.stdout
+        counted.append(one.value(COUNTERS))
+    assert counted[0] == counted[1]
+    assert counted[0]["frames"]["total"] > 3
+    assert "gpumagic" not in ran.text
+    found = one.value("{s.call: s.count for line in timing.lines for s in line.synchronizations}")
+    assert (found[".item()"], found[".tolist()"], found[".cpu()"]) == (3, 3, 3)
+    handler = "torch._dynamo.callback.callback_handler"
+    assert one.value(f"{handler}.start_callbacks + {handler}.end_callbacks") == []
+
+    # The compiler is loaded: what is not wrapped is found all the same.
+    one.run("number = torch.zeros((), dtype=torch.long, device='cuda')")
+    one.run(
+        "%%cudatime --lines -q -v timing\ntorch.manual_seed(0)\n"
+        "torch.cuda._sleep(300_000_000)\ny = torch.arange(number)"
+    )
+    assert one.value("[line.syncs for line in timing.lines]") == [0, 0, 1]
 
 
 def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: Any) -> None:

@@ -1,0 +1,109 @@
+"""Keep functions that wrap torch's away from torch's compiler.
+
+The compiler has tables of torch's functions, which it compares by identity, and reads classes of
+torch's while it compiles: so nothing may be wrapped when it is imported and while it compiles.
+Where it has compiled a function, it also compiles what that one calls behind a graph break: so the
+code of wrappers is marked as code that is not to be compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_COMPILER = "torch._dynamo"
+
+
+class CompilerHooks:
+    """Calls ``unwrap`` when torch's compiler is imported and begins to compile.
+
+    And ``wrap`` when it has compiled. ``modules`` have the code of wrappers and of what they call.
+    """
+
+    def __init__(
+        self, unwrap: Callable[[], None], wrap: Callable[[], None], modules: Sequence[ModuleType]
+    ) -> None:
+        self._unwrap = unwrap
+        self._wrap = wrap
+        self._modules = modules
+        #: torch's handler of callbacks, which has ours.
+        self._handler: Any = None
+        self._is_imported = False
+        #: How many compilations are under way.
+        self._compilations = 0
+
+    def start(self) -> None:
+        """Watch the imports."""
+        sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        """Remove everything that `start` and `attach` have added."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        handler, self._handler = self._handler, None
+        if handler is not None and self._begin in handler.start_callbacks:
+            handler.remove_start_callback(self._begin)
+            handler.remove_end_callback(self._end)
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        """Unwrap everything before the compiler is imported; an entry of ``sys.meta_path``."""
+        if name == _COMPILER:
+            self._is_imported = True
+            self._unwrap()
+
+    def is_attached(self) -> bool:
+        """Return whether the compiler has the callbacks, or is not loaded."""
+        if self._handler is None:
+            return not self._is_imported and _COMPILER not in sys.modules
+        return self._begin in self._handler.start_callbacks  # torch._dynamo.reset() removes them
+
+    def attach(self) -> bool:
+        """Give the compiler the callbacks, and mark the code; return whether wrapping is safe."""
+        self._is_imported = False
+        if _COMPILER not in sys.modules:
+            return True
+        callbacks = sys.modules.get(f"{_COMPILER}.callback")
+        handler = getattr(callbacks, "callback_handler", None)
+        skip = getattr(sys.modules.get(f"{_COMPILER}.eval_frame"), "skip_code", None)
+        if handler is None or skip is None:  # another version of torch, or not yet imported
+            return False
+        for code in _codes_of(self._modules):
+            skip(code)
+        handler.register_start_callback(self._begin)
+        handler.register_end_callback(self._end)
+        self._handler, self._compilations = handler, 0
+        return True
+
+    def _begin(self, *_: Any) -> None:
+        self._compilations += 1
+        self._unwrap()
+
+    def _end(self, *_: Any) -> None:
+        self._compilations = max(self._compilations - 1, 0)
+        if not self._compilations and self._handler is not None:
+            self._wrap()
+
+
+def _codes_of(modules: Iterable[ModuleType]) -> Iterator[CodeType]:
+    """Yield the code of all functions that modules define, and of those in them."""
+    for module in modules:
+        for code in _functions(module):
+            yield from _with_nested(code)
+
+
+def _functions(module: ModuleType) -> Iterator[CodeType]:
+    for found in vars(module).values():
+        if getattr(found, "__module__", None) != module.__name__:
+            continue
+        for each in vars(found).values() if isinstance(found, type) else (found,):
+            if isinstance(each, FunctionType):
+                yield each.__code__
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _with_nested(each)
