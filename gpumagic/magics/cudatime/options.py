@@ -30,7 +30,7 @@ an upper bound: the GPU finished no later than the code, so it may have been idl
 Wall time ends when everything, GPU work included, has finished; host time when the code returns.
 The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one. A
 statement over several lines counts to its first line, with what it awaits. Calls of torch's that
-wait for the GPU are known by name; those inside other code, as an extension's, are not seen.
+wait for the GPU are known by name; other waits are found by the times of a line, with a ≤.
 
 A single run assigns the code's variables and returns its value. With an option of "repeated runs"
 the code becomes the body of a function, assigns nothing in the namespace, the garbage collector is
