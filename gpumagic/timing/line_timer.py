@@ -35,7 +35,7 @@ from gpumagic.timing.line_totals import Boundary, LineTime, Total, parts, weight
 from gpumagic.timing.short_runs import ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
-from gpumagic.timing.waits_by_time import WaitsByTime
+from gpumagic.timing.waits_by_time import LEAST, WaitsByTime
 
 _T = TypeVar("_T")
 
@@ -359,9 +359,10 @@ class LineTimer:
             if len(boundaries) == 1:
                 if last.running is not None:
                     last.running.add_marked(max(passed - idle * before.taken, 0.0))
-                    named = self._watch.log[before.synchronized : last.synchronized]
-                    waited = fsum(s for _, s in named)
-                    self._unnamed.add(before, last, passed if idle else None, waited)
+                    if last.entered - before.left >= LEAST:
+                        named = self._watch.log[before.synchronized : last.synchronized]
+                        waited = fsum(s for _, s in named)
+                        self._unnamed.add(before, last, passed if idle else None, waited)
             else:
                 of_boundaries = parts(before, boundaries)
                 for boundary, part in zip(boundaries[:-1], of_boundaries, strict=True):
