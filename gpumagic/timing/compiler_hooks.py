@@ -42,6 +42,9 @@ class CompilerHooks:
         """Remove everything that `start` and `attach` have added."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+        self._detach()
+
+    def _detach(self) -> None:
         handler, self._handler = self._handler, None
         if handler is not None and self._begin in handler.start_callbacks:
             handler.remove_start_callback(self._begin)
@@ -55,13 +58,16 @@ class CompilerHooks:
 
     def is_attached(self) -> bool:
         """Return whether the compiler has the callbacks, or is not loaded."""
+        if self._is_imported:
+            return False
         if self._handler is None:
-            return not self._is_imported and _COMPILER not in sys.modules
+            return _COMPILER not in sys.modules
         return self._begin in self._handler.start_callbacks  # torch._dynamo.reset() removes them
 
     def attach(self) -> bool:
         """Give the compiler the callbacks, and mark the code; return whether wrapping is safe."""
         self._is_imported = False
+        self._detach()
         if _COMPILER not in sys.modules:
             return True
         callbacks = sys.modules.get(f"{_COMPILER}.callback")

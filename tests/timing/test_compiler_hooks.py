@@ -90,6 +90,10 @@ def test_from_the_import_to_the_end(
     assert not one.is_attached()
     assert one.attach()
     assert len(handler.end_callbacks) == 1
+    one.find_spec("torch._dynamo")  # imported once more
+    assert not one.is_attached()
+    assert one.attach()
+    assert len(handler.start_callbacks) == len(handler.end_callbacks) == 1
     one.stop()
     assert handler.start_callbacks == handler.end_callbacks == []
     assert sys.meta_path == finders
