@@ -63,7 +63,7 @@ class LineTiming:
     #: Python's time in the line.
     host: float
     #: How often the host waited for the GPU, and how long, as far as known; the calls are in
-    #: ``synchronizations``.
+    #: ``synchronizations``, of which some times are upper bounds.
     syncs: int
     sync_time: float
     #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.

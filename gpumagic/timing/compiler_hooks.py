@@ -89,7 +89,10 @@ class CompilerHooks:
     def _end(self, *_: Any) -> None:
         self._compilations = max(self._compilations - 1, 0)
         if not self._compilations and self._handler is not None:
-            self._wrap()
+            try:
+                self._wrap()
+            except Exception:  # the cell has replaced a class of torch's: its compilation goes on
+                self._unwrap()
 
 
 def _codes_of(modules: Iterable[ModuleType]) -> Iterator[CodeType]:

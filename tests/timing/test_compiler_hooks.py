@@ -100,6 +100,24 @@ def test_from_the_import_to_the_end(
 
 
 @pytest.mark.usefixtures("without_compiler")
+def test_an_error_of_ours_does_not_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def wrap() -> None:
+        calls.append("wrap")
+        raise TypeError("immutable")
+
+    handler = Handler()
+    load(monkeypatch, handler, [])
+    one = CompilerHooks(lambda: calls.append("unwrap"), wrap, [])
+    assert one.attach()
+    handler.begin()
+    handler.end()
+    one.stop()
+    assert calls == ["unwrap", "wrap", "unwrap"]
+
+
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize(("handler", "skipped"), [(None, []), (Handler(), None)])
 def test_another_version_of_torch(
     handler: Any, skipped: list[Any] | None, monkeypatch: pytest.MonkeyPatch
