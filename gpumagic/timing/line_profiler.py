@@ -133,6 +133,7 @@ class LineProfiler:
         cell, *functions = (
             self._source_timings(i, source, times) for i, source in enumerate(self._sources)
         )
+        cost = self._cost_part(timing.wall.median)
         return LineTimings(
             cell=replace(cell, lines=_on_devices(cell.lines, timing.per_device)),
             functions=tuple(
@@ -140,8 +141,9 @@ class LineProfiler:
                 for each in functions
             ),
             between=_between(cell.lines, timing),
-            verdict=verdict(cell.lines, timing),
+            verdict=verdict(cell.lines, timing, cost),
             notes=self._notes([cell, *functions], timing),
+            cost=cost,
         )
 
     def _source_timings(
@@ -221,19 +223,25 @@ class LineProfiler:
         note = self._cost_note(timing.wall.median)
         return (*notes, note) if note is not None else tuple(notes)
 
-    def _cost_note(self, wall: float) -> str | None:
-        """Return what measuring has cost, if that matters."""
+    def _cost_part(self, wall: float) -> float | None:
+        """Return the part of the wall time that measuring took; None if it slowed other code."""
         own = self._timer.own + self._tracer.skipped * self._cost.call
         is_slowed = self._tracer.slowed * self._cost.call > _COST * wall
-        part = min((own + is_slowed * self._tracer.slowed * self._cost.call) / wall, 1.0)
+        return None if is_slowed else min(own / wall, 1.0)
+
+    def _cost_note(self, wall: float) -> str | None:
+        """Return what measuring has cost, if that matters."""
+        part = self._cost_part(wall)
+        if part is None:
+            own = self._timer.own + (self._tracer.skipped + self._tracer.slowed) * self._cost.call
+            least = f"{100 * min(own / wall, 1.0):.3g} %"
+            return (
+                f"measuring the lines took at least {least} of the wall time: before Python 3.12 "
+                "the Python code that they call is slower with -f, in try, generators and await; "
+                "their host times are upper bounds"
+            )
         if part <= _COST:
             return None
-        if is_slowed:
-            return (
-                f"measuring the lines took at least {100 * part:.3g} % of the wall time: before "
-                "Python 3.12 the Python code that they call is slower with -f, in try, generators "
-                "and await; their host times are upper bounds"
-            )
         bounds = "; the host times of short lines are upper bounds"
         took = f"measuring the lines took {100 * part:.3g} % of the wall time"
         return took + bounds * (part > _LARGE_COST)
@@ -334,7 +342,7 @@ def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> Cu
         cell=cell,
         functions=tuple(functions),
         between=between,
-        verdict=verdict(cell.lines, timing),
+        verdict=verdict(cell.lines, timing, lines.cost),
     )
     return replace(timing, lines=lines)
 

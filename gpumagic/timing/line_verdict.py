@@ -19,15 +19,22 @@ _REPEATED = 3
 _LAUNCH, _MANY = 50e-6, 100
 
 
-def verdict(lines: Sequence[LineTiming], timing: CudaTiming) -> str | None:
-    """Return what limits the cell; None where the figures do not show it."""
+def verdict(
+    lines: Sequence[LineTiming], timing: CudaTiming, cost: float | None = 0.0
+) -> str | None:
+    """Return what limits the cell; None where the figures do not show it.
+
+    ``cost`` is `LineTimings.cost`; where it is None, the host's own times are no evidence.
+    """
     wall = timing.wall.median
     if timing.gpu is None or wall <= 0 or timing.partial:
         return None
     certain = math.fsum(line.gpu or 0.0 for line in lines if not line.at_most)
     if certain >= _NEARLY_ALL * wall:
         return _gpu_bound(lines, certain, wall)
-    causes = (_synchronizations(lines, wall), _input(lines, wall), _launches(lines, wall))
+    causes = [_synchronizations(lines, wall)]
+    if cost is not None:
+        causes += [_input(lines, wall), _launches(lines, wall)]
     part, evidence = max(causes, key=lambda cause: cause[0])
     return evidence if part >= _LARGE else None
 

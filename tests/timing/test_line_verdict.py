@@ -140,3 +140,14 @@ def test_none_where_the_figures_are_missing_or_partial() -> None:
     lines = [line(7, 0.6, 0.7, at_most=True, waits=ITEM)]
     assert verdict(lines, timing(1.0, None)) is None
     assert verdict(lines, timing(1.0, partial=True)) is None
+
+
+@pytest.mark.parametrize(("cost", "says"), [(0.0, True), (0.3, True), (None, False)], ids=str)
+def test_host_times_of_code_that_was_slowed_down_are_no_evidence(
+    cost: float | None, says: bool
+) -> None:
+    lines = [line(2, 0.7, 0.7, at_most=True, input_wait=0.7), line(3, 0.3, 0.01)]
+    found = verdict(lines, timing(1.0), cost)
+    assert found == ("the GPU waits for input: line 2, 70 % of the wall time" if says else None)
+    waiting = [line(7, 0.6, 0.7, at_most=True, waits=ITEM)]
+    assert verdict(waiting, timing(1.0), cost) is not None, "waits are measured by themselves"
