@@ -65,8 +65,14 @@ class Attached(Kernel):
         self.client = BlockingKernelClient(connection_file=str(file))
         self.client.load_connection_file()
         self._early = {}
+        # A client without a manager takes a second without a heartbeat for the kernel's death.
+        self.client.hb_channel.time_to_dead = PATIENCE
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
+        try:
+            self.client.wait_for_ready(timeout=PATIENCE)
+        except BaseException:
+            self.close()
+            raise
 
     def answered(self, source: str, answer: str) -> Any:
         """Run a cell that asks, and answer it."""
