@@ -127,7 +127,7 @@ MUTANTS = (
         LAUNCHED,
     ),
     Mutant(_TIMING + "line_kernels.py", "else lines_at(at)", "else lines_at(start)", LAUNCHED),
-    Mutant(_TIMING + "line_kernels.py", "of_cell[-1] if", "of_cell[0] if", LAUNCHED),
+    Mutant(_TIMING + "line_kernels.py", "line.source != CELL", "line.source == CELL", LAUNCHED),
     Mutant(_TIMING + "trace_clock.py", "mark[0][1] - mark[0][0]", "mark[0][0]", LAUNCHED),
     Mutant(_TIMING + "line_verdict.py", "< _MANY or not line.at_most", "< _MANY", VERDICT),
     Mutant(
