@@ -43,7 +43,10 @@ def work_lines(
     """
     lines = []
     if flops == 0:
-        lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
+        lines.append(
+            "0 FLOP by torch's counter, which does not count element-wise operations, and sees "
+            "only what torch launches"
+        )
     elif flops is not None:
         line = f"{_scaled(flops, 'FLOP')} per loop"
         if seconds:
