@@ -101,13 +101,14 @@ class Stopwatch:
 
     def give_up(self) -> Run:
         """Return what is known after an interrupted `stop`: host time, and wall time until now."""
+        self.cancel()
         return self._run(perf_counter(), {}, INTERRUPTED)
 
     def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
         cpu = max(self._cpu - self._own_cpu, 0.0)
         # These include the events around the code, and are coarse: only their ratio is used.
         user, system = (b - a for a, b in zip(*self._parts, strict=True))
-        user = cpu * user / (user + system) if user + system > 0 else cpu
+        user = min(cpu * user / (user + system), cpu) if user + system > 0 else cpu
         other = None if isinstance(self._timer, EventTimer) else self._timer
         return Run(
             wall=finished - self._started,

@@ -3,11 +3,15 @@
 From outside, a device that has finished looks like one that has done nothing. So while code is
 timed, those functions of torch are wrapped by which code waits for a device without allocating
 there, which is a sign by itself.
+
+torch's compiler would compile the wrappers where compiled code calls them: so where it is imported
+only the few that wait and do nothing else are wrapped, by its own means.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from threading import Lock
 from types import MethodType
@@ -28,6 +32,7 @@ _COPIES = (
 )
 #: Methods that do so where their result is on the CPU.
 _MOVES = ("to", "type")
+_COMPILER = "torch._dynamo"
 #: Waits for a device that are looked at for work on streams that are not torch's.
 _MOST_FOREIGN = 4
 
@@ -107,11 +112,25 @@ class WaitSigns:
                 self._behind_all.append((ordinal, event))
 
 
+class _CompilerImport:
+    """Unwraps everything before torch's compiler is imported; an entry of ``sys.meta_path``."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == _COMPILER:
+            _unwrap_all()
+
+
+_compiler_import = _CompilerImport()
+
+
 def _wrap_all() -> None:
     torch: Any = torch_cuda.loaded()
+    sys.meta_path.insert(0, _compiler_import)
     _wrap(torch._C, "_cuda_synchronize", before=_device_at_work)
     for owner in (torch.cuda.Stream, torch.cuda.Event):
         _wrap(owner, "synchronize", before=_unfinished)
+    if _COMPILER in sys.modules:
+        return
     # The code of subclasses must not run here.
     tensors, is_cuda = (torch.Tensor, torch.nn.Parameter), torch._C.TensorBase.is_cuda.__get__
 
@@ -151,6 +170,9 @@ def _wrap(
         return result
 
     functools.update_wrapper(call, function)
+    uncompiled = getattr(sys.modules.get(_COMPILER), "disable", None)
+    if uncompiled is not None:
+        call = uncompiled(call)
     original = vars(owner).get(name)
     wrapper = _Method(function, call) if isinstance(owner, type) else call
     setattr(owner, name, wrapper)
@@ -165,6 +187,8 @@ def add(ordinal: int | None) -> None:
 
 
 def _unwrap_all() -> None:
+    if _compiler_import in sys.meta_path:
+        sys.meta_path.remove(_compiler_import)
     while _wrapped:
         owner, name, original, wrapper = _wrapped.pop()
         if vars(owner).get(name) is not wrapper:

@@ -244,8 +244,12 @@ def test_a_device_without_a_sign_of_work_has_no_time(
 )
 @pytest.mark.parametrize("exact", [{}, {"w": 1}, {"w": 0}])
 def test_work_that_the_code_waited_for_is_timed(
-    wait: Callable[[Any, Any], Any], exact: dict[str, int], gpu_work: Any
+    wait: Callable[[Any, Any], Any],
+    exact: dict[str, int],
+    gpu_work: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     torch = gpu_work.torch
     x = torch.ones(1, device="cuda")
 

@@ -129,6 +129,7 @@ class _SingleRun(AbstractContextManager[None]):
             self._stopwatch.start(waits=True)
             self._lines.start()
         except KeyboardInterrupt as interrupt:
+            self._stopwatch.cancel()
             self._lines.stop()
             self._lines.close()
             self._range.__exit__(None, None, None)
