@@ -15,7 +15,13 @@ from gpumagic.timing import bottleneck, stopping_rule
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 from gpumagic.timing.conditions import Clocks, Flush
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
-from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, MIN_REPEAT_TIME, Plan
+from gpumagic.timing.plan import (
+    DEFAULT_MAX_TIME,
+    DEFAULT_PRECISION,
+    MIN_REPEAT_TIME,
+    Plan,
+    round_up,
+)
 from gpumagic.timing.run import (
     Run,
     Stopwatch,
@@ -249,7 +255,7 @@ class Benchmark:
             if alone or wall >= least or count >= MAX_LOOPS:
                 return count
             wanted = count * min(least / max(wall, 1e-9), 100.0)
-            count = min(_round_up(max(wanted, count + 1)), MAX_LOOPS)
+            count = min(round_up(max(wanted, count + 1)), MAX_LOOPS)
 
     # --- the repeats ---
 
@@ -393,13 +399,3 @@ class Benchmark:
             shown=self._scope.shown or (),
         )
         return without_unseen_work(timing)
-
-
-def _round_up(value: float) -> int:
-    """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
-    decade = 1
-    while True:
-        for step in (1, 2, 5):
-            if step * decade >= value * 0.999:
-                return step * decade
-        decade *= 10

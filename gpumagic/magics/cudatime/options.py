@@ -30,7 +30,7 @@ GPU time is measured by CUDA events on every device in use, and includes side st
 threads: from the start of the code until the device has finished its last work. A time with ≤ is
 an upper bound: the GPU finished no later than the code, so it may have been idle in between.
 Work has to leave a sign: it is unfinished when the code returns, torch allocates memory for it, or
-waits for it. Where there is none, there is no GPU time: other libraries' work may have ended unseen.
+waits for it. Else there is no GPU time; other libraries' work may have ended unseen.
 Wall time ends when everything, GPU work included, has finished; host time when the code returns.
 The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one. A
 statement over several lines counts to its first line, with what it awaits. Calls of torch's that
