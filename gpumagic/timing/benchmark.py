@@ -83,12 +83,9 @@ class _RunScope:
     ) -> bool:
         try:
             # A run that was cut short has no times: its GPU work is not waited for.
-            self.run = None
-            if kind is None:
-                self.run = self._stopwatch.stop()
-            else:
-                self._stopwatch.cancel()
+            self.run = self._stopwatch.stop() if kind is None else None
         finally:
+            self._stopwatch.cancel()
             self._turn_gc_on()
         if self.shown is None and self.run is not None:
             self.shown = devices_used([self.run])
