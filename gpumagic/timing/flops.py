@@ -141,7 +141,7 @@ def _has_many_operations(function: Any, tensors: list[Any]) -> bool:
         namespace != "aten"
         or not tensors  # it makes elements, or takes lists, as those of optimizers do
         or cheap & {*function.tags}
-        or function.is_view
+        or getattr(function, "is_view", False)
         or _FEW_OPERATIONS.match(name)
         or _is_composite(function)
     )

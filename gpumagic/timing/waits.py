@@ -83,6 +83,8 @@ class WaitSigns:
                 _open.remove(self)
                 if not _open:
                     _unwrap_all()
+                    if _compiler_import in sys.meta_path:
+                        sys.meta_path.remove(_compiler_import)
 
     def has_worked(self, ordinal: int) -> bool:
         """Return whether the code has waited for work of a device, which is idle now."""
@@ -117,7 +119,7 @@ class _CompilerImport:
 
     def find_spec(self, name: str, *_: Any) -> None:
         if name == _COMPILER:
-            _unwrap_all()
+            _unwrap_all()  # and stays in the list, which is being iterated over
 
 
 _compiler_import = _CompilerImport()
@@ -187,8 +189,6 @@ def add(ordinal: int | None) -> None:
 
 
 def _unwrap_all() -> None:
-    if _compiler_import in sys.meta_path:
-        sys.meta_path.remove(_compiler_import)
     while _wrapped:
         owner, name, original, wrapper = _wrapped.pop()
         if vars(owner).get(name) is not wrapper:

@@ -72,11 +72,14 @@ def test_methods_are_left_alone_where_the_compiler_is_imported(
     before = wrapped(torch)
     signs.start({})
     assert wrapped(torch) != before
-    for finder in [*sys.meta_path]:
+    finders = [*sys.meta_path]
+    for finder in finders:
         if type(finder).__module__ == "gpumagic.timing.waits":
             finder.find_spec("torch._dynamo")
     assert wrapped(torch) == before
+    assert finders == sys.meta_path, "importlib is iterating over it"
     signs.stop()
+    assert finders[1:] == sys.meta_path
     kept: list[Any] = []
     compiler = SimpleNamespace(disable=lambda call: kept.append(call) or call)
     monkeypatch.setitem(sys.modules, "torch._dynamo", compiler)  # type: ignore[arg-type]
