@@ -10,6 +10,7 @@ from typing import Any
 
 from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
+from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.quality import Quality
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import backends
@@ -223,7 +224,28 @@ def without_unseen_work(timing: CudaTiming) -> CudaTiming:
     """Return ``timing`` without the GPU time of a device that showed no sign of work."""
     if timing.gpu_note != NO_SIGN:
         return timing
-    return replace(timing, gpu=None, per_device={}, gpu_at_most=False, gpu_note=NO_SIGN_OF_WORK)
+    return replace(
+        timing,
+        gpu=None,
+        per_device={},
+        gpu_at_most=False,
+        gpu_note=NO_SIGN_OF_WORK,
+        lines=None if timing.lines is None else _without_gpu(timing.lines),
+    )
+
+
+def _without_gpu(lines: LineTimings) -> LineTimings:
+    """Return ``lines`` without GPU times: they add up to the cell's."""
+
+    def stripped(line: LineTiming) -> LineTiming:
+        return replace(line, gpu=None, at_most=False, per_device={})
+
+    cell, *functions = (
+        replace(source, lines=tuple(map(stripped, source.lines)))
+        for source in (lines.cell, *lines.functions)
+    )
+    between = None if lines.between is None else stripped(lines.between)
+    return replace(lines, cell=cell, functions=tuple(functions), between=between)
 
 
 @dataclass(frozen=True)
