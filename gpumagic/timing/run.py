@@ -26,6 +26,8 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
 
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
+#: Decimal places of the CPU clock's seconds.
+_DIGITS = 9
 #: Readings of the CPU clock of which the shortest counts.
 _EMPTY = 5
 #: Also where there was some: work that has ended by the time the code returns may leave no sign.
@@ -109,13 +111,13 @@ class Stopwatch:
         cpu = max(self._cpu - self._own_cpu, 0.0)
         # These include the events around the code, and are coarse: only their ratio is used.
         user, system = (b - a for a, b in zip(*self._parts, strict=True))
-        user = min(cpu * user / (user + system), cpu) if user + system > 0 else cpu
+        system_part = system / (user + system) if user + system > 0 else 0.0
         other = None if isinstance(self._timer, EventTimer) else self._timer
         return Run(
             wall=finished - self._started,
             host=self._stopped - self._started,
-            user=user,
-            system=cpu - user,
+            user=round(cpu * (1 - system_part), _DIGITS),
+            system=round(cpu * system_part, _DIGITS),
             readings=readings,
             note=note,
             backend="cuda" if other is None else other.backend.kind,
