@@ -4,8 +4,8 @@ From outside, a device that has finished looks like one that has done nothing. S
 timed, those functions of torch are wrapped by which code waits for a device without allocating
 there, which is a sign by itself.
 
-torch's compiler would compile the wrappers where compiled code calls them: so where it is imported
-only the few that wait and do nothing else are wrapped, by its own means.
+torch's compiler would compile the wrappers where compiled code calls them: where it is imported
+nothing is wrapped.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ _compiler_import = _CompilerImport()
 def _wrap_all() -> None:
     torch: Any = torch_cuda.loaded()
     sys.meta_path.insert(0, _compiler_import)
+    if _COMPILER in sys.modules:
+        return
     _wrap(torch._C, "_cuda_synchronize", before=_device_at_work)
     for owner in (torch.cuda.Stream, torch.cuda.Event):
         _wrap(owner, "synchronize", before=_unfinished)
-    if _COMPILER in sys.modules:
-        return
     # The code of subclasses must not run here.
     tensors, is_cuda = (torch.Tensor, torch.nn.Parameter), torch._C.TensorBase.is_cuda.__get__
 
@@ -172,9 +172,6 @@ def _wrap(
         return result
 
     functools.update_wrapper(call, function)
-    uncompiled = getattr(sys.modules.get(_COMPILER), "disable", None)
-    if uncompiled is not None:
-        call = uncompiled(call)
     original = vars(owner).get(name)
     wrapper = _Method(function, call) if isinstance(owner, type) else call
     setattr(owner, name, wrapper)

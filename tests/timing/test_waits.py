@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,7 +63,7 @@ def test_the_callers_exception_is_untouched(gpu_work: Any, virtual_gpu: Any) -> 
         assert frames == ["test_waits.py"]
 
 
-def test_methods_are_left_alone_where_the_compiler_is_imported(
+def test_torch_is_left_alone_where_the_compiler_is_imported(
     gpu_work: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would compile the wrappers; and it comes while code is timed, too."""
@@ -80,15 +79,8 @@ def test_methods_are_left_alone_where_the_compiler_is_imported(
     assert finders == sys.meta_path, "importlib is iterating over it"
     signs.stop()
     assert finders[1:] == sys.meta_path
-    kept: list[Any] = []
-    compiler = SimpleNamespace(disable=lambda call: kept.append(call) or call)
-    monkeypatch.setitem(sys.modules, "torch._dynamo", compiler)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch._dynamo", sys)
     signs.start({})
-    during = wrapped(torch)
-    gpu_work.sleep(0.01)
-    torch.cuda.synchronize()
-    signs.stop()
-    assert {name: during[name] for name in NAMES} == {name: before[name] for name in NAMES}
-    assert len(kept) == 3
-    assert signs.devices == {0}
     assert wrapped(torch) == before
+    signs.stop()
+    assert finders[1:] == sys.meta_path

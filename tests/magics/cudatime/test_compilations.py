@@ -73,5 +73,3 @@ def test_a_graph_break_says_why_and_where(kernel: Callable[..., Kernel]) -> None
         "    torch.cuda.synchronize()\n    return y * 2"
     )
     assert "gpumagic" not in k.run("%%cudatime\nwaiting(x)").shown
-    k.run("%%cudatime -v timing\ntorch.cuda._sleep(20_000_000)\ntorch.cuda.synchronize()")
-    assert k.value("timing.gpu_at_most and 0 < timing.gpu.median <= timing.wall.median")
