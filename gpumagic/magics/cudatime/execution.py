@@ -126,7 +126,8 @@ class _SingleRun(AbstractContextManager[None]):
         self._range.__enter__()
         try:
             self._lines.prepare()
-            self._stopwatch.start(waits=True)
+            # Lines are evidence of work that has ended, and watch the calls that wait themselves.
+            self._stopwatch.start(waits=not self._delivery.options.lines)
             self._lines.start()
         except KeyboardInterrupt as interrupt:
             self._stopwatch.cancel()
