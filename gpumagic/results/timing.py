@@ -32,11 +32,8 @@ Bound = Literal["gpu", "host"]
 _LONG_COMPILE = 0.1
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
-#: ``gpu_note`` where the GPU may have done nothing: work that has ended leaves no sign outside.
-NO_SIGN = (
-    "at most: the GPU had nothing left to do when the code returned, and no sign of earlier work "
-    "was seen from outside; --lines shows waits"
-)
+#: ``gpu_note`` of a time with no sign of work, until the lines have shown some or it is left out.
+NO_SIGN = "at most: no sign of GPU work was seen"
 
 
 @dataclass(frozen=True)
@@ -215,15 +212,12 @@ def time_unit(samples: Sequence[Sample]) -> tuple[float, str]:
 
 def _rows(result: CudaTiming) -> list[tuple[str, Sample | None, Style]]:
     """Return the name, the times and the style of each row."""
-    no_sign = result.gpu_note == NO_SIGN
-    rows: list[tuple[str, Sample | None, Style]] = [
-        ("GPU", result.gpu, "" if no_sign else "strong")
-    ]
+    rows: list[tuple[str, Sample | None, Style]] = [("GPU", result.gpu, "strong")]
     if len(result.per_device) > 1 or (result.gpu is None and result.per_device):
         rows += [(f"  {result.backend}:{i}", sample, "") for i, sample in result.per_device.items()]
     if result.queued is not None:
         rows.append(("  queued", result.queued, ""))
-    rows += [("Wall", result.wall, "strong" if no_sign else ""), ("CPU", result.cpu, "")]
+    rows += [("Wall", result.wall, ""), ("CPU", result.cpu, "")]
     # Where the run did not wait for the GPU, only the host's time is certain.
     unfinished = result.partial and result.host != result.wall
     if result.host is not None and (result.gpu is not None or unfinished):
@@ -259,21 +253,20 @@ def _work(result: CudaTiming) -> list[Block]:
 
 def _one_line(result: CudaTiming) -> list[Block]:
     """Return a single run in one line, as ``%timeit`` shows its own."""
-    parts, no_sign = list[list[Cell]](), result.gpu_note == NO_SIGN
+    parts = list[list[Cell]]()
     if result.gpu is not None:
         named = [f"{result.backend}:{i}" for i in result.per_device] or ["the GPU"]
         devices = f"on {named[0] if len(named) == 1 else plural(len(named), 'device')}"
         figure = _at_most(result, "GPU") + seconds(result.gpu.median)
-        parts.append([Cell(figure, "dim" if no_sign else "strong"), Cell(f" {devices}")])
+        parts.append([Cell(figure, "strong"), Cell(f" {devices}")])
         if len(result.per_device) > 1:
             each = [
                 f"{result.backend}:{i} {_at_most(result, 'GPU')}{seconds(sample.median)}"
                 for i, sample in result.per_device.items()
             ]
             parts.append([Cell(", ".join(each))])
-    leads = not parts or no_sign
-    wall = [Cell("wall "), Cell(seconds(result.wall.median), "strong" if leads else "")]
-    parts.insert(0 if leads else len(parts), wall)
+    leads = not parts
+    parts.append([Cell("wall "), Cell(seconds(result.wall.median), "strong" if leads else "")])
     parts.append([Cell(f"CPU {cpu_seconds(result.cpu.median)}")])
     if result.host is not None and any(name == "Host" for name, _, _ in _rows(result)):
         parts.append([Cell(f"Python returned after {seconds(result.host.median)}")])

@@ -43,7 +43,10 @@ def work_lines(
     """
     lines = []
     if flops == 0:
-        lines.append("0 FLOP by torch's counter, which does not count element-wise operations")
+        lines.append(
+            "0 FLOP by torch's counter, which does not count element-wise operations, and sees "
+            "only what torch launches"
+        )
     elif flops is not None:
         line = f"{_scaled(flops, 'FLOP')} per loop"
         if seconds:
@@ -77,19 +80,21 @@ def compilation_lines(
     took = f" in {sum(known):.3g} s" if known else ""
     breaks = sum(each.count for each in graph_breaks)
     broke = f", with {plural(breaks, 'graph break')}" if breaks else ""
-    passes = sum(each.backward for each in compiled)
-    count = plural(len(compiled) - passes, "time")
+    done = [each for each in compiled if each.failure is None]
+    passes = sum(each.backward for each in done)
+    count = plural(len(done) - passes, "time")
     if passes:
         count += f" and {plural(passes, 'backward pass', 'backward passes')}"
     lines = [f"torch.compile compiled {count}{took}{broke}"]
     for each in compiled:
         what = _where(each)
-        if each.reason:
+        if each.failure:  # its reason was one to compile again, which then was not done
+            at = _at(each, each.failed_file, each.failed_line)
+            named = f" {what}{at}:" if each.function or each.file else ""
+            lines.append(f"not compiled:{named} {each.failure}")
+        elif each.reason:
             at = _at(each, each.reason_file, each.reason_line)
             lines.append(f"recompiled {what}{at}: {each.reason}")
-        if each.failure:
-            at = _at(each, each.failed_file, each.failed_line)
-            lines.append(f"not compiled: {what}{at}: {each.failure}")
     for broken in graph_breaks[:_MOST_BREAKS]:
         place = "" if broken.file is None else f" in {_where(broken)}"
         lines.append(f"{plural(broken.count, 'graph break')}{place}: {broken.reason}")

@@ -14,7 +14,7 @@ from gpumagic.errors import SpecError
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.run import Stopwatch, summarize
+from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,11 +34,11 @@ class Timed(Measured[Stopwatch, CudaTiming]):
 
     def begin(self) -> Stopwatch:
         stopwatch = Stopwatch()
-        stopwatch.start()
+        stopwatch.start(waits=True)
         return stopwatch
 
     def end(self, stopwatch: Stopwatch, *, partial: bool) -> CudaTiming:
-        result = summarize([stopwatch.stop()], partial=partial)
+        result = without_unseen_work(summarize([stopwatch.stop()], partial=partial))
         if not self.quiet:
             print(result)
         return result

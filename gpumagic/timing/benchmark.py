@@ -15,8 +15,21 @@ from gpumagic.timing import bottleneck, stopping_rule
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 from gpumagic.timing.conditions import Clocks, Flush
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
-from gpumagic.timing.plan import DEFAULT_MAX_TIME, DEFAULT_PRECISION, MIN_REPEAT_TIME, Plan
-from gpumagic.timing.run import Run, Stopwatch, devices_used, gpu_or_wall, summarize
+from gpumagic.timing.plan import (
+    DEFAULT_MAX_TIME,
+    DEFAULT_PRECISION,
+    MIN_REPEAT_TIME,
+    Plan,
+    round_up,
+)
+from gpumagic.timing.run import (
+    Run,
+    Stopwatch,
+    devices_used,
+    gpu_or_wall,
+    summarize,
+    without_unseen_work,
+)
 
 #: Seconds that a repeat lasts at least when the number of loops is chosen here and the repeats'
 #: number is not given (else `MIN_REPEAT_TIME`): enough for the events' own time not to count.
@@ -50,6 +63,8 @@ class _RunScope:
         #: The last run, if it was complete; and whether torch.compile compiled in it.
         self.run: Run | None = None
         self.compiled = False
+        #: The devices that showed work in the first run, in which waits are signs too.
+        self.shown: tuple[int, ...] | None = None
 
     def __enter__(self) -> None:
         self._compiled_before = compiled_frames()
@@ -58,7 +73,7 @@ class _RunScope:
         try:
             if self._flush is not None:
                 self._flush()
-            self._stopwatch.start(self.delay)
+            self._stopwatch.start(self.delay, waits=self.shown is None)
         except BaseException:
             self._turn_gc_on()
             raise
@@ -70,7 +85,10 @@ class _RunScope:
             # A run that was cut short has no times: its GPU work is not waited for.
             self.run = self._stopwatch.stop() if kind is None else None
         finally:
+            self._stopwatch.cancel()
             self._turn_gc_on()
+        if self.shown is None and self.run is not None:
+            self.shown = devices_used([self.run])
         self.compiled = compiled_frames() != self._compiled_before
         if self.delay is None or not isinstance(error, Exception):
             return False
@@ -80,6 +98,10 @@ class _RunScope:
     def _turn_gc_on(self) -> None:
         if self._gc_was_on:
             gc.enable()
+
+    def close(self) -> None:
+        """End a run whose end an interrupt has cut short."""
+        self._stopwatch.cancel()
 
     def empty_samples(self, ordinal: int) -> dict[int, float]:
         """Return the most seconds that an empty queued sample takes, by the stream's handle."""
@@ -135,6 +157,7 @@ class Benchmark:
         try:
             await self._run_all()
         finally:
+            self._scope.close()
             # Also after an exception. The exception's traceback references this object, and with it
             # the flush's memory, as long as the notebook references the exception.
             try:
@@ -229,7 +252,7 @@ class Benchmark:
             if alone or wall >= least or count >= MAX_LOOPS:
                 return count
             wanted = count * min(least / max(wall, 1e-9), 100.0)
-            count = min(_round_up(max(wanted, count + 1)), MAX_LOOPS)
+            count = min(round_up(max(wanted, count + 1)), MAX_LOOPS)
 
     # --- the repeats ---
 
@@ -291,7 +314,7 @@ class Benchmark:
         if last.note is not None or not last.readings or last.backend != "cuda":
             return None
         # Code that has finished before the events are recorded may have used the current device.
-        devices = devices_used(runs) or (torch_cuda.current_device(),)
+        devices = devices_used(runs) or self._scope.shown or (torch_cuda.current_device(),)
         ordinal = devices[0]
         if ordinal is None or ordinal not in last.readings:
             return None
@@ -326,8 +349,10 @@ class Benchmark:
             sampling.stop(f"the code raised {name} when it was run once more")
             return
         reading = None if run is None else run.readings.get(sampling.ordinal)
-        seconds = None if reading is None else reading.seconds
-        sampling.add(seconds, queued=reading is not None and reading.queued)
+        if reading is None:
+            sampling.add(None, queued=False)
+        else:
+            sampling.add(reading.seconds, queued=reading.queued, holds_all=reading.holds_all)
 
     async def _find_bottleneck(self) -> None:
         """Take a few queued samples, if the runs themselves do not show what limits the code."""
@@ -358,7 +383,7 @@ class Benchmark:
             flushed=dict(self._flush.sizes) if self._flush else None,
             asked=None if self.plan.open_end else self.plan.repeats,
         )
-        return summarize(
+        timing = summarize(
             self.runs,
             loops=self.loops,
             warmup=self.warmup,
@@ -368,14 +393,6 @@ class Benchmark:
             quality=quality,
             compilations=self.compilations,
             compiled=self._compiled,
+            shown=self._scope.shown or (),
         )
-
-
-def _round_up(value: float) -> int:
-    """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
-    decade = 1
-    while True:
-        for step in (1, 2, 5):
-            if step * decade >= value * 0.999:
-                return step * decade
-        decade *= 10
+        return without_unseen_work(timing)

@@ -18,6 +18,8 @@ _HOST_BOUND, _GPU_BOUND = 0.8, 0.9
 _IMPOSSIBLE = 1.1
 #: Host-bound up to this, where the queued time is only an upper bound.
 _SURELY_HOST_BOUND = 0.5
+#: Where streams that are not torch's were not delayed.
+_UNSEEN = "; work on streams that are not torch's is not seen"
 
 #: What limits the code, and how that is known; None where it is not.
 Verdict = tuple[Bound | None, str | None]
@@ -57,6 +59,7 @@ def judge(
             share, which = queued * loops / statistics.median(gpu), "median"
         part = _percent(share)
         evidence = f"with launch cost hidden, the GPU takes {part} of its {which} time as run"
+        evidence += _UNSEEN * (not sampling.holds_all)
         if share < _HOST_BOUND:
             return "host", evidence
         return "gpu" if share >= _GPU_BOUND else None, evidence
@@ -64,7 +67,7 @@ def judge(
         share = min(sampling.upper_bounds) / as_run
         if share <= _SURELY_HOST_BOUND:
             evidence = f"the GPU needs {_percent(share)} of its best time as run, or less"
-            return "host", evidence
+            return "host", evidence + _UNSEEN * (not sampling.holds_all)
     return None, None
 
 

@@ -68,7 +68,20 @@ class CompilationRecord:
 
     def since(self) -> tuple[Compilation, ...]:
         """Return the compilations since this object was made, the first one first."""
-        return tuple(map(_read, self._new_entries()))
+        found = tuple(map(_read, self._new_entries()))
+        # An attempt beyond torch's limit has no function: its guard names that by a number.
+        known = {_frame(each): each for each in found if each.function and _frame(each)}
+        return tuple(
+            each
+            if each.function or _frame(each) not in known
+            else replace(
+                each,
+                function=known[_frame(each)].function,
+                file=known[_frame(each)].file,
+                line=known[_frame(each)].line,
+            )
+            for each in found
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Return a line where torch may have dropped some of them from its record."""
@@ -117,6 +130,8 @@ def _shortened(reason: str) -> str:
     """Return the title and the explanation of a reason, without hints and debug context."""
     title, _, rest = reason.strip().partition("\n")
     explanation = re.search(r"Explanation: (.*)", rest)
+    if title.endswith(":"):  # of a backend that raised: the exception is in the next line
+        title = f"{title} {rest.strip().partition(chr(10))[0]}"
     if title.startswith(_JUMP):
         title = f"data-dependent branching ({title})"
     return harmless(title if explanation is None else f"{title}: {explanation[1]}", _LONG)
@@ -142,6 +157,12 @@ def _read(entry: Any) -> Compilation:
         failed_file=_file(_text(entry, "fail_user_frame_filename")),
         failed_line=_number(entry, "fail_user_frame_lineno"),
     )
+
+
+def _frame(each: Compilation) -> str | None:
+    """Return torch's number of a function that was compiled again; None where it is not known."""
+    found = re.match(r"(\d+)/\d+: ", each.reason or "")
+    return found[1] if found else None
 
 
 def _guard(reason: str) -> str:

@@ -9,6 +9,7 @@ event that was recorded on an idle device, and work is seen that finished before
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from itertools import islice
 from time import thread_time
 from typing import Any, cast
@@ -17,7 +18,7 @@ from gpumagic.cuda import driver, torch_cuda
 
 #: Seconds that an event behind an idle context is reached late at most: streams wait for each other
 #: within a few microseconds.
-_LATE = 20e-6
+LATE = 20e-6
 #: CPU seconds of this thread that a wait for an idle device takes at most, with a large margin.
 _IDLE_WAIT = 2e-3
 
@@ -25,44 +26,72 @@ _IDLE_WAIT = 2e-3
 class ContextEvent:
     """The event behind all work, and behind it a timing event on a stream with no work of its own.
 
-    Recording it takes two idle streams of torch's; `known` says whether it was recorded.
+    `record` takes two idle streams of torch's; then `known` says whether it was recorded. Made
+    beforehand, so that recording takes little time: work that ends before it leaves no sign.
     """
 
     def __init__(self, ordinal: int) -> None:
-        is_idle = cast(Any, torch_cuda.loaded())._C._CudaStreamBase.query
-        idle = list(islice(filter(is_idle, reversed(torch_cuda.streams(ordinal))), 2))
-        self._all: Any = _behind_everything(ordinal, idle[0]) if len(idle) == 2 else None
-        self.known = self._all is not None
+        self._is_idle: Any = cast(Any, torch_cuda.loaded())._C._CudaStreamBase.query
+        self._streams = torch_cuda.streams(ordinal)[::-1]
+        self._record = _of_context(ordinal, "cuCtxRecordEvent")
+        first, second = self._streams[:2]
+        self._all = cast(Any, torch_cuda.loaded()).cuda.Event()
+        self._all.record(first)  # makes it
+        #: The stream that waits for the event, and the timing event on it.
+        self.stream, self.end = first, torch_cuda.timing_event(first)
+        #: A later event that waits for nothing: reached before `end` if the context is busy.
+        self.later = torch_cuda.timing_event(second)
+        self.known = False
+
+    def record(self) -> ContextEvent:
+        """Record the events behind all current work, and return this object."""
+        idle = list(islice(filter(self._is_idle, self._streams), 2))
+        self.known = len(idle) == 2 and self._record(self._all)
         if self.known:
-            #: The stream that waits for the event, and the timing event on it.
             self.stream = idle[0]
             self.stream.wait_event(self._all)
-            self.end = torch_cuda.timing_event(self.stream)
-            #: A later event that waits for nothing: reached before `end` if the context is busy.
-            self.later = torch_cuda.timing_event(idle[1])
+            self.end.record(self.stream)
+            self.later.record(idle[1])
+        return self
 
     def finishes_last(self, start: Any, known: float) -> bool:
         """Return whether something was busy for longer than all work whose end is known.
 
         Once both events are reached. ``known``: seconds from ``start`` to the end of that work.
         """
-        end, later = (start.elapsed_time(each) / 1e3 for each in (self.end, self.later))
-        return bool(end > max(known, later) + _LATE)
+        end, later = self._times(start)
+        return end > max(known, later) + LATE
+
+    def idle_from(self, start: Any) -> float:
+        """Return the seconds from ``start`` after which the context was surely idle.
+
+        Where nothing has finished last: work that ended before the events were recorded is not
+        seen, and they are recorded late where the host was held up.
+        """
+        return max(self._times(start))
+
+    def _times(self, start: Any) -> tuple[float, float]:
+        return start.elapsed_time(self.end) / 1e3, start.elapsed_time(self.later) / 1e3
 
 
-def _behind_everything(ordinal: int, stream: Any) -> Any:
-    """Return an event behind all current work of the device's context; None if there is none."""
-    record = getattr(driver.loaded_library(), "cuCtxRecordEvent", None)
-    if record is None:
-        return None
-    cuda = cast(Any, torch_cuda.loaded()).cuda
-    event = cuda.Event()
-    event.record(stream)  # makes it
+def make_context_wait(ordinal: int, event: Any) -> bool:
+    """Make future work on all streams of a device's context wait for ``event``, torch's or not.
+
+    Return whether it does (``cuCtxWaitEvent``, from CUDA 12.5 on).
+    """
+    return _of_context(ordinal, "cuCtxWaitEvent")(event)
+
+
+def _of_context(ordinal: int, name: str) -> Callable[[Any], bool]:
+    """Return a driver's function of a device's context and an event; it returns its success."""
+    library: Any = driver.loaded_library()
+    function = getattr(library, name, None)
     context = ctypes.c_void_p()
-    with cuda.device(ordinal):
-        driver.loaded_library().cuCtxGetCurrent(ctypes.byref(context))  # type: ignore[union-attr]
-        done = record(context, ctypes.c_void_p(event.cuda_event)) == 0
-    return event if done else None
+    if function is None:
+        return lambda event: False
+    with cast(Any, torch_cuda.loaded()).cuda.device(ordinal):
+        library.cuCtxGetCurrent(ctypes.byref(context))
+    return lambda event: bool(function(context, ctypes.c_void_p(event.cuda_event)) == 0)
 
 
 def waited_long(ordinal: int) -> bool:

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, sleep
 from typing import Any, Generic, Protocol, TypeVar
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.system import text
-from gpumagic.timing import launch_overhead
-from gpumagic.timing.context_event import ContextEvent, waited_long
+from gpumagic.timing import launch_overhead, waits
+from gpumagic.timing.context_event import (
+    LATE,
+    ContextEvent,
+    make_context_wait,
+    waited_long,
+)
 
 #: Seconds for which a wait polls; then it sleeps a thousandth of the time waited between queries.
 _SPIN = 5e-3
-#: Seconds that two events may be apart with no work between them.
-NO_WORK = 10e-6
 CAPTURE = "a CUDA graph is being captured, and the GPU may not be waited for"
 
 
@@ -35,12 +38,15 @@ class Reading:
     seconds: float | None
     #: Everything was already done when the host stopped.
     idle: bool
-    #: There was a sign of work: work outlasted the host, memory was allocated, a context was made.
+    #: There was a sign of work: it outlasted the host, or the code waited for it, memory was
+    #: allocated, a context was made.
     worked: bool
     #: When the device had finished, on `time.perf_counter`'s clock.
     finished: float
     #: A delay kernel still ran when all end events were recorded: all work was queued behind it.
     queued: bool = False
+    #: Work on streams that are not torch's was behind the delay kernel too.
+    holds_all: bool = False
     #: The last busy stream was not torch's.
     foreign: bool = False
     #: Seconds from the start event to the end event of each stream, by the stream's handle.
@@ -147,7 +153,11 @@ class _DeviceClock:
         self.stop = torch_cuda.timing_event(self.stream)
         self.idle = True
         self.queued = False
+        self.holds_all = False
         self.empty: Mapping[int, float] = {}
+        self.context = ContextEvent(ordinal)
+        #: When the host had recorded the event behind all work, on `time.perf_counter`'s clock.
+        self.checked = 0.0
 
     def prepare(self) -> None:
         """Wait until the device is idle."""
@@ -155,19 +165,21 @@ class _DeviceClock:
         self.allocations = torch_cuda.allocations(self.ordinal)
         self.stream = torch_cuda.current_stream(self.ordinal)
         for stream in torch_cuda.busy_streams(self.ordinal):  # open to Ctrl-C
+            waits.add(self.ordinal)  # where this run is within another one
             wait_for(torch_cuda.timing_event(stream))
         torch_cuda.synchronize(self.ordinal)
 
     def record_start(self, delay: launch_overhead.Delay | None) -> None:
         """Record the start event; behind a delay kernel, if ``delay`` is for this device."""
         self.queued = delay is not None and delay.ordinal == self.ordinal
-        self.empty = {}
+        self.empty, self.holds_all = {}, False
         if delay is not None and self.queued:
             self.empty = delay.empty
             launch_overhead.launch_delay(delay, self.stream)
         self.start.record(self.stream)
         if self.queued:
             launch_overhead.make_other_streams_wait(self.ordinal, self.start, self.stream)
+            self.holds_all = make_context_wait(self.ordinal, self.start)
 
     def record_stop(self) -> None:
         """Record the end event on the current stream; note whether there is work before it."""
@@ -177,15 +189,23 @@ class _DeviceClock:
         self.idle = stream.query()
         self.stop.record(stream)
         self.own = stream
+        # At once: what another library's streams do until then is not seen.
+        self.looks_behind_all = not self.queued and self.context.record().known
+        self.checked = perf_counter()
+
+    def settle(self) -> None:
+        """Wait for the events that `record_stop` has recorded."""
+        for event in (self.stop, self.context.end, self.context.later):
+            while not event.query():  # some microseconds
+                pass
 
     def record_busy_streams(self) -> None:
-        """Record end events on the other busy streams, and one behind all work of the context."""
-        self.context = None if self.queued else ContextEvent(self.ordinal)
+        """Record end events on the other busy streams."""
         # With no work before it, only the event itself keeps the current stream busy.
         busy = torch_cuda.busy_streams(self.ordinal)
         if self.idle or self.queued or not self.begun:
             busy = [stream for stream in busy if stream != self.own]
-        if self.context is not None and self.context.known:
+        if self.looks_behind_all:
             busy = [stream for stream in busy if stream != self.context.stream]
         self.others = [(stream, torch_cuda.timing_event(stream)) for stream in busy]
         self.idle = self.idle and not busy
@@ -205,14 +225,20 @@ class _DeviceClock:
         torch_cuda.synchronize(self.ordinal)
         finished = perf_counter()
         seconds = max(s for handle, s in streams.items() if self._counts(handle, s))
-        if not self.begun and seconds <= NO_WORK:
+        if not self.begun and seconds <= launch_overhead.NO_WORK:
             self.idle = True
         worked = not self.idle or torch_cuda.allocations(self.ordinal) != self.allocations
         if self.idle:  # the events themselves took time too
             finished = host_stop
+            if self.looks_behind_all:
+                unseen = self.context.idle_from(self.start)
+                if unseen > seconds + LATE:  # the host was held up before it recorded the event
+                    seconds, finished = unseen, max(self.checked, host_stop)
         # The start event was recorded before the host's clock started.
         seconds = min(seconds, finished - host_start)
-        return Reading(seconds, self.idle, worked, finished, self.queued, foreign, streams)
+        return Reading(
+            seconds, self.idle, worked, finished, self.queued, self.holds_all, foreign, streams
+        )
 
     def _note_end(self, streams: dict[int, float], stream: Any, event: Any) -> None:
         seconds = self.start.elapsed_time(event) / 1e3
@@ -220,8 +246,9 @@ class _DeviceClock:
 
     def _find_foreign_work(self, streams: dict[int, float]) -> bool:
         """Return whether streams that are not torch's outlast torch's; add when they finished."""
-        # Behind a delay kernel no stream was idle before, which a context event needs.
-        event = self.context or ContextEvent(self.ordinal)
+        event = self.context
+        if self.queued:  # then no stream was idle before, which a context event needs
+            event.record()
         if event.known:
             for each in (event.end, event.later):
                 wait_for(each)
@@ -247,6 +274,11 @@ class EventTimer(DeviceTimer[_DeviceClock]):
 
     ``prepare``, ``start``, the code, ``stop``, ``finish``.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The devices that the code waited for, after `watch_waits`.
+        self.waits = waits.WaitSigns()
 
     def _new_clock(self, ordinal: int) -> _DeviceClock:
         return _DeviceClock(ordinal)
@@ -288,9 +320,31 @@ class EventTimer(DeviceTimer[_DeviceClock]):
         except RuntimeError as error:
             self._give_up(error)
 
+    def watch_waits(self) -> None:
+        """Collect the devices that the code waits for from now on."""
+        self.waits.start({clock.ordinal: clock.start for clock in self._running})
+
+    def settle(self) -> None:
+        """Wait for the events themselves after an empty run."""
+        try:
+            with self._relaxed:
+                for clock in self._running:
+                    clock.settle()
+        except RuntimeError as error:
+            self._give_up(error)
+
     def finish(self, host_start: float, host_stop: float) -> dict[int, Reading]:
         """Wait for all devices, and return what each did."""
-        return self._read(host_start, host_stop)
+        readings = self._read(host_start, host_stop)
+        for clock in self._running:
+            reading = readings.get(clock.ordinal)
+            if reading is not None and not reading.worked:
+                worked = self.waits.has_worked(clock.ordinal)
+                readings[clock.ordinal] = replace(reading, worked=worked)
+        for ordinal, reading in readings.items():
+            if reading.worked:
+                waits.add(ordinal)
+        return readings
 
     def _stop_clocks(self) -> Iterable[_DeviceClock]:
         # The current device first: short work on a stream that is not torch's may end meanwhile.

@@ -30,6 +30,8 @@ _ATTEMPTS = 5
 TOO_LONG = "the host takes too long to queue the code"
 WAITS = "the code waits for the GPU inside, or queues more than the GPU's queue holds"
 
+#: Seconds that two events may be apart with no work between them.
+NO_WORK = 10e-6
 #: Seconds after which a device that was idle has raised its clock.
 _CLOCK_UP = 0.05
 
@@ -120,6 +122,9 @@ class QueuedSampling:
         #: Why there are no queued samples.
         self.unavailable: str | None = None
         self.delay: Delay | None = None
+        #: Whether the delay kernels delayed streams that are not torch's too: else what those did
+        #: is not in the samples.
+        self.holds_all = True
         wanted = math.ceil(_LEAST_SAMPLE / max(loop_time, 1e-9))
         self._plan(max(1, min(wanted, loops, _MOST_LOOPS)))
 
@@ -135,8 +140,12 @@ class QueuedSampling:
         else:
             self.stop(TOO_LONG if self._failures == 0 else WAITS)
 
-    def add(self, gpu: float | None, *, queued: bool) -> None:
-        """Add a sample: GPU seconds of all loops; ``queued`` if the delay outlasted the host."""
+    def add(self, gpu: float | None, *, queued: bool, holds_all: bool = True) -> None:
+        """Add a sample: GPU seconds of all loops; ``queued`` if the delay outlasted the host.
+
+        ``holds_all`` if streams that are not torch's were delayed too.
+        """
+        self.holds_all = self.holds_all and holds_all
         if gpu is None:
             self.stop("there is no GPU time")
         elif queued:
@@ -158,11 +167,20 @@ class QueuedSampling:
 
     @property
     def no_gpu_work(self) -> bool:
-        """Whether the samples show that the code launched no work on the GPU."""
+        """Whether the samples show no work on the GPU.
+
+        Work on a stream that is not torch's, and that an older driver cannot delay, is not in them.
+        """
         if not self.samples:
             return False
         least = self._empty_time + 2 * torch_cuda.EVENT_RESOLUTION
         return statistics.median(self.samples) * self.loops < least
+
+    @property
+    def shows_work(self) -> bool:
+        """Whether the samples show that the code gave the GPU work."""
+        least = self._empty_time + NO_WORK
+        return bool(self.samples) or any(bound * self.loops > least for bound in self.upper_bounds)
 
     def time_is_over(self) -> None:
         """Take no more samples; if there are none, they took too long."""

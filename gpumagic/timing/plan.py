@@ -77,3 +77,13 @@ class Plan:
     def exact(self) -> bool:
         """Whether the code runs exactly as often as asked for."""
         return not self.open_end and self.warmup is not None
+
+
+def round_up(value: float) -> int:
+    """Return the next number of the series 1, 2, 5, 10, 20 and so on."""
+    decade = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * decade >= value * 0.999:
+                return step * decade
+        decade *= 10

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from time import perf_counter
+from dataclasses import dataclass, field, replace
+from time import perf_counter, process_time
 from typing import Any
 
 from gpumagic.cuda import gpu_absence, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
+from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.quality import Quality
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.compilations import CompilationRecord
-from gpumagic.timing.event_timer import NO_WORK, EventTimer, Reading
-from gpumagic.timing.launch_overhead import Delay, QueuedSampling
+from gpumagic.timing.event_timer import EventTimer, Reading
+from gpumagic.timing.launch_overhead import NO_WORK, Delay, QueuedSampling
 
 try:
     import resource
@@ -25,6 +26,12 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
 
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
+#: Decimal places of the CPU clock's seconds.
+_DIGITS = 9
+#: Readings of the CPU clock of which the shortest counts.
+_EMPTY = 5
+#: Also where there was some: work that has ended by the time the code returns may leave no sign.
+NO_SIGN_OF_WORK = "no GPU time: no sign of GPU work was seen"
 INTERRUPTED = "interrupted while waiting for the GPU"
 
 
@@ -59,38 +66,58 @@ class Stopwatch:
     def __init__(self) -> None:
         self._timer: EventTimer | backends.EventPair = EventTimer()
 
-    def start(self, delay: Delay | None = None) -> None:
-        """Start the clocks; the code's GPU work then queues behind ``delay``."""
+    def start(self, delay: Delay | None = None, *, waits: bool = False) -> None:
+        """Start the clocks; the code's GPU work then queues behind ``delay``.
+
+        With ``waits`` a wait of the code for a device is a sign of work there; waiting then takes
+        about a microsecond longer.
+        """
         other = backends.active()
         if other is not None:
             self._timer = backends.EventPair(other)
         self._timer.prepare()
-        # An empty run warms the calls up, and measures their own CPU time.
+        # An empty run warms the calls up.
         self._start_clocks()
         self._stop_clocks()
-        self._own_cpu = self._cpu
+        if isinstance(self._timer, EventTimer):
+            self._timer.settle()
+            if waits:
+                self._timer.watch_waits()
+        self._own_cpu = min(_empty_cpu_time() for _ in range(_EMPTY))
         self._start_clocks(delay)
 
     def stop(self) -> Run:
         """Stop the clocks, wait for the GPU and return the times."""
-        self._stop_clocks()
+        try:
+            self._stop_clocks()
+        finally:
+            self.cancel()
         readings = self._timer.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         note = self._timer.note
         return self._run(finished, readings, None if note is None else f"no GPU time: {note}")
 
+    def cancel(self) -> None:
+        """End a run that was cut short and has no times."""
+        if isinstance(self._timer, EventTimer):
+            self._timer.waits.stop()
+
     def give_up(self) -> Run:
         """Return what is known after an interrupted `stop`: host time, and wall time until now."""
+        self.cancel()
         return self._run(perf_counter(), {}, INTERRUPTED)
 
     def _run(self, finished: float, readings: dict[int, Reading], note: str | None) -> Run:
-        user, system = (now - own for now, own in zip(self._cpu, self._own_cpu, strict=True))
+        cpu = max(self._cpu - self._own_cpu, 0.0)
+        # These include the events around the code, and are coarse: only their ratio is used.
+        user, system = (b - a for a, b in zip(*self._parts, strict=True))
+        system_part = system / (user + system) if user + system > 0 else 0.0
         other = None if isinstance(self._timer, EventTimer) else self._timer
         return Run(
             wall=finished - self._started,
             host=self._stopped - self._started,
-            user=max(user, 0.0),
-            system=max(system, 0.0),
+            user=round(cpu * (1 - system_part), _DIGITS),
+            system=round(cpu * system_part, _DIGITS),
             readings=readings,
             note=note,
             backend="cuda" if other is None else other.backend.kind,
@@ -98,16 +125,25 @@ class Stopwatch:
         )
 
     def _start_clocks(self, delay: Delay | None = None) -> None:
-        # The CPU clock takes a microsecond to read: outside the other two.
-        self._cpu_start = cpu_times()
+        parts = cpu_times()
+        self._parts = parts, parts
         self._timer.start(delay)
+        # What the events take is no time of the code.
+        self._cpu_start = process_time()
         self._started = perf_counter()
 
     def _stop_clocks(self) -> None:
         self._stopped = perf_counter()
+        self._cpu = process_time() - self._cpu_start
         self._timer.stop()
-        user, system = cpu_times()
-        self._cpu = user - self._cpu_start[0], system - self._cpu_start[1]
+        self._parts = self._parts[0], cpu_times()
+
+
+def _empty_cpu_time() -> float:
+    """Return the CPU seconds between two readings of the CPU clock."""
+    start = process_time()
+    perf_counter()
+    return process_time() - start
 
 
 # --- aggregates of runs ----------------------------------------------------------------------
@@ -124,15 +160,19 @@ def summarize(
     quality: Quality | None = None,
     compilations: Sequence[float] = (),
     compiled: CompilationRecord | None = None,
+    shown: Sequence[int] = (),
 ) -> CudaTiming:
-    """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`."""
+    """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`.
+
+    ``shown`` are the devices that showed work in another run of the code.
+    """
 
     def per_loop(values: Sequence[float]) -> Sample:
         return Sample(tuple(value / loops for value in values))
 
     user = [run.user for run in runs]
     system = [run.system for run in runs]
-    gpu = _gpu(runs, loops, sampling)
+    gpu = _gpu(runs, loops, sampling, shown)
     return CudaTiming(
         gpu=per_loop(gpu.seconds) if gpu.seconds else None,
         wall=per_loop([run.wall for run in runs]),
@@ -182,6 +222,34 @@ def devices_used(runs: Sequence[Run]) -> tuple[int, ...]:
     )
 
 
+def without_unseen_work(timing: CudaTiming) -> CudaTiming:
+    """Return ``timing`` without the GPU time of a device that showed no sign of work."""
+    if timing.gpu_note != NO_SIGN:
+        return timing
+    return replace(
+        timing,
+        gpu=None,
+        per_device={},
+        gpu_at_most=False,
+        gpu_note=NO_SIGN_OF_WORK,
+        lines=None if timing.lines is None else _without_gpu(timing.lines),
+    )
+
+
+def _without_gpu(lines: LineTimings) -> LineTimings:
+    """Return ``lines`` without GPU times: they add up to the cell's."""
+
+    def stripped(line: LineTiming) -> LineTiming:
+        return replace(line, gpu=None, at_most=False, per_device={})
+
+    cell, *functions = (
+        replace(source, lines=tuple(map(stripped, source.lines)))
+        for source in (lines.cell, *lines.functions)
+    )
+    between = None if lines.between is None else stripped(lines.between)
+    return replace(lines, cell=cell, functions=tuple(functions), between=between)
+
+
 @dataclass(frozen=True)
 class _Gpu:
     """The GPU times of some runs; seconds of all loops."""
@@ -194,7 +262,12 @@ class _Gpu:
     note: str | None = None
 
 
-def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = None) -> _Gpu:
+def _gpu(
+    runs: Sequence[Run],
+    loops: int = 1,
+    sampling: QueuedSampling | None = None,
+    elsewhere: Sequence[int] = (),
+) -> _Gpu:
     failures = [run.note for run in runs if run.note is not None]
     if failures:
         return _Gpu(note=failures[0])
@@ -202,19 +275,19 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
         return _Gpu(note=f"no GPU time: {gpu_absence.reason()}")
     used = list(devices_used(runs))
     if not used and sampling is not None and sampling.no_gpu_work:
-        return _Gpu(note="no GPU time: the code gave the GPU nothing to do")
-    note = None
+        return _Gpu(note=NO_SIGN_OF_WORK)
+    used = used or [i for i in elsewhere if i in runs[-1].readings]
+    # Samples show work of the current device that leaves no other sign.
+    shown = bool(used or (sampling is not None and sampling.shows_work))
     if not used:
         current = torch_cuda.current_device()
-        nothing = _Gpu(note="no GPU time: no sign of GPU work was seen")
         if current is None or current not in runs[-1].readings:
-            return nothing
+            return _Gpu(note=NO_SIGN_OF_WORK)
         gaps = [_seconds(run, current) for run in runs]
-        if sampling is None and all(gap is not None and gap <= NO_WORK for gap in gaps):
-            return nothing
+        if not shown and all(gap is not None and gap <= NO_WORK for gap in gaps):
+            return _Gpu(note=NO_SIGN_OF_WORK)
         used = [current]
-    if not devices_used(runs) and not (sampling and (sampling.samples or sampling.upper_bounds)):
-        note = NO_SIGN
+    note = None if shown else NO_SIGN
     complete = [run for run in runs if all(_seconds(run, i) is not None for i in used)]
     devices = {
         i: values
@@ -230,7 +303,12 @@ def _gpu(runs: Sequence[Run], loops: int = 1, sampling: QueuedSampling | None = 
         note = f"{_first_used(runs[0], used)} during the first repeat: it has no GPU time"
         devices = {i: [run.readings[i].seconds or 0.0 for run in complete] for i in used}
     seconds = [max(_seconds(run, i) or 0.0 for i in used) for run in complete]
-    bound, evidence = judge(seconds, [run.host for run in complete], loops, sampling)
+    # A GPU that was done when the host was has not outlasted it, whenever that was seen.
+    known = [
+        s if any(not run.readings[i].idle for i in used) else min(s, run.host)
+        for s, run in zip(seconds, complete, strict=True)
+    ]
+    bound, evidence = judge(known, [run.host for run in complete], loops, sampling)
     at_most = bound != "gpu"
     if at_most and note is None and bound is None:
         note = ENDED

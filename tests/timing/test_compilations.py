@@ -36,9 +36,8 @@ def test_compilations_since_the_record_was_made(monkeypatch: pytest.MonkeyPatch)
     assert found.function == "step"
     assert found.reason == "tensor 'x' size mismatch at index 0"
     lines = [line.parts[0].text for line in compilation_lines([found])]
-    assert lines[0] == "torch.compile compiled 1 time in 0.5 s"
-    assert lines[1].startswith("recompiled step (a.py:3): tensor 'x' size mismatch")
-    assert lines[2:] == ["not compiled: step (a.py:3), line 5: Failed to trace: no print"]
+    assert lines[0] == "torch.compile compiled 0 times in 0.5 s"
+    assert lines[1:] == ["not compiled: step (a.py:3), line 5: Failed to trace: no print"]
     record.clear()
     assert before.since() == ()
 
@@ -93,6 +92,31 @@ def test_backward_passes_and_first_runs_are_no_compiled_functions(
     record[:] = [SimpleNamespace(co_name="g") for _ in range(64)]
     (note,) = before.notes()
     assert note == "torch records the last 64 compilations: there may have been more"
+
+
+def test_an_attempt_that_failed_is_no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond torch's limit it has no function, and a backend's exception is in the second line."""
+    record: list[Any] = []
+    utils = SimpleNamespace(get_compilation_metrics=lambda: list(record))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utils)  # type: ignore[arg-type]
+    before = CompilationRecord()
+    record += [
+        SimpleNamespace(
+            co_name="f", co_filename="a.py", co_firstlineno=2, recompile_reason=f"3/{i}: n == {i}"
+        )
+        for i in range(2)
+    ]
+    limit = "Dynamo recompile limit exceeded\n  Explanation: too many times"
+    failed = SimpleNamespace(recompile_reason="3/1: n == 1", fail_reason=limit)
+    raised = "backend='bad' raised:\nRuntimeError: no such thing"
+    record += [failed, SimpleNamespace(co_name="g", co_filename="a.py", fail_reason=raised)]
+    assert [line.parts[0].text for line in compilation_lines(before.since())] == [
+        "torch.compile compiled 2 times",
+        "recompiled f (a.py:2): 3/0: n == 0",
+        "recompiled f (a.py:2): 3/1: n == 1",
+        "not compiled: f (a.py:2): Dynamo recompile limit exceeded: too many times",
+        "not compiled: g (a.py:?): backend='bad' raised: RuntimeError: no such thing",
+    ]
 
 
 def test_graph_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +200,7 @@ def test_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CompilationRecord().graph_breaks() == ()
     assert compilation_lines([]) == []
     (_, failed) = compilation_lines([Compilation(failure="no")])
-    assert failed.parts[0].text == "not compiled: ? (?:?): no"
+    assert failed.parts[0].text == "not compiled: no"
 
 
 def test_compiled_code_is_known_by_dynamos_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def finishes_last(begin: Any, event: ContextEvent, known: float = 0.0) -> bool:
 
 def test_an_idle_context_is_not_busy(gpu_work: Any) -> None:
     begin = torch_cuda.timing_event(gpu_work.torch.cuda.current_stream())
-    assert not finishes_last(begin, ContextEvent(0))
+    assert not finishes_last(begin, ContextEvent(0).record())
 
 
 def test_a_stream_that_is_not_torchs_keeps_the_context_busy(gpu_work: Any) -> None:
@@ -33,11 +33,11 @@ def test_a_stream_that_is_not_torchs_keeps_the_context_busy(gpu_work: Any) -> No
     begin = torch_cuda.timing_event(gpu_work.torch.cuda.current_stream())
     with gpu_work.torch.cuda.stream(stream):
         gpu_work.sleep(0.05)
-    event = ContextEvent(0)
+    event = ContextEvent(0).record()
     stream.synchronize()
     assert finishes_last(begin, event)
     assert not finishes_last(begin, event, known=0.06)
-    assert not finishes_last(begin, ContextEvent(0))
+    assert not finishes_last(begin, ContextEvent(0).record())
     assert runtime.cudaStreamDestroy(handle) == 0
 
 
@@ -46,7 +46,7 @@ def test_an_older_driver_has_none(
 ) -> None:
     """Then the CPU time of the wait is used: here it is of the virtual clock."""
     virtual_gpu.fault("cuCtxRecordEvent", 801)
-    assert not ContextEvent(0).known
+    assert not ContextEvent(0).record().known
     monkeypatch.setattr(context_event, "thread_time", time.perf_counter)
     assert not waited_long(0)
     gpu_work.sleep(0.01)

@@ -14,6 +14,7 @@ import pytest
 
 import gpumagic
 from gpumagic.timing import context_event
+from gpumagic.timing.run import NO_SIGN_OF_WORK
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
     "current stream": (lambda w: w.sleep(0.05), {0: 0.05}),
@@ -70,6 +71,7 @@ def foreign(gpu_work: Any, request: pytest.FixtureRequest) -> Iterator[Callable[
         with gpu_work.torch.cuda.stream(stream):
             gpu_work.sleep(seconds)
 
+    sleep.handle = handle  # type: ignore[attr-defined]
     yield sleep
     stream.synchronize()
     assert runtime.cudaStreamDestroy(handle) == 0
@@ -147,7 +149,8 @@ def test_a_busy_host_is_no_gpu_work(
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.005)
         virtual_gpu.slow(slow, 0.02)
-    assert {*timed.per_device} == {0}
+    # Work that ends before the first question leaves no sign.
+    assert {*timed.per_device} == {0} or timed.gpu_note == NO_SIGN_OF_WORK
     assert timed.bound != "host"
 
 
@@ -203,12 +206,143 @@ def test_code_that_waits_itself_is_not_called_host_bound(gpu_work: Any) -> None:
     assert timed.gpu.median >= 0.98 * 0.02
 
 
-def test_no_sign_of_work_is_reported(gpu_work: Any) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda torch: time.sleep(0.01),
+        lambda torch: torch.ones(64, 64) @ torch.ones(64, 64),
+        lambda torch: torch.ones(4).sum().item(),
+        lambda torch: torch.cuda.synchronize(),
+        lambda torch: torch.cuda.current_stream().synchronize(),
+    ],
+)
+def test_a_device_without_a_sign_of_work_has_no_time(
+    code: Callable[[Any], Any], gpu_work: Any
+) -> None:
+    """Neither in a single run nor in repeated ones: the two agree."""
     with gpumagic.cudatime() as timed:
-        time.sleep(0.01)
+        code(gpu_work.torch)
+    repeated = gpumagic.cudatime(lambda: code(gpu_work.torch), n=2, r=3)
+    for timing in (timed.result, repeated):
+        assert (timing.gpu, timing.per_device, timing.gpu_at_most) == (None, {}, False)
+        assert timing.gpu_note == NO_SIGN_OF_WORK
+        assert "≤" not in str(timing)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda torch, x: torch.cuda.synchronize(),
+        lambda torch, x: torch.cuda.current_stream().synchronize(),
+        lambda torch, x: torch.cuda.current_stream().record_event().synchronize(),
+        lambda torch, x: x.item(),
+        lambda torch, x: bool(x),
+        lambda torch, x: x.cpu(),
+        lambda torch, x: x.to("cpu"),
+        lambda torch, x: x.copy_(torch.ones(1)),
+    ],
+)
+@pytest.mark.parametrize("exact", [{}, {"w": 1}, {"w": 0}])
+def test_work_that_the_code_waited_for_is_timed(
+    wait: Callable[[Any, Any], Any],
+    exact: dict[str, int],
+    gpu_work: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    torch = gpu_work.torch
+    x = torch.ones(1, device="cuda")
+
+    def code() -> None:
+        gpu_work.sleep(0.02)
+        wait(torch, x)
+
+    before = dict(vars(torch.Tensor)), dict(vars(torch.cuda.Event)), torch._C._cuda_synchronize
+    with gpumagic.cudatime() as timed:
+        code()
+    for timing in (timed.result, gpumagic.cudatime(code, n=1, r=2, **exact)):
+        assert {*timing.per_device} == {0}
+        assert 0.98 * 0.02 <= timing.gpu.best <= timing.wall.best
+        assert timing.gpu_at_most
+        assert timing.bound is None
+    after = dict(vars(torch.Tensor)), dict(vars(torch.cuda.Event)), torch._C._cuda_synchronize
+    assert after == before
+
+
+def test_foreign_work_that_torch_waited_for_is_timed(foreign: Any, gpu_work: Any) -> None:
+    with gpumagic.cudatime() as timed:
+        foreign(0.02)
+        gpu_work.torch.cuda.synchronize()
+    assert 0.98 * 0.02 <= timed.gpu.median <= timed.wall.median
     assert timed.gpu_at_most
-    assert "no sign of earlier work" in timed.gpu_note
-    assert str(timed.result).startswith("wall ")  # which leads, since the GPU may have done nothing
+
+
+WAITS = {
+    "stream": lambda runtime, stream: runtime.cudaStreamSynchronize(stream),
+    "device": lambda runtime, stream: runtime.cudaDeviceSynchronize(),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_foreign_work_that_waits_for_itself_is_not_denied(
+    wait: str, foreign: Any, gpu_work: Any, run_cell: Any, ip: Any
+) -> None:
+    """It leaves no sign; but behind a delay kernel of the whole context its wait is seen."""
+    runtime = ctypes.CDLL(None)
+
+    def code() -> None:
+        foreign(0.03)
+        WAITS[wait](runtime, foreign.handle)
+
+    with gpumagic.cudatime() as timed:
+        code()
+    assert timed.gpu_note == NO_SIGN_OF_WORK
+    for options in ({"n": 2, "r": 4}, {"max_time": 0.3}):
+        timing = gpumagic.cudatime(code, **options)
+        assert timing.gpu.best >= 0.98 * 0.03
+        assert timing.gpu_at_most
+        assert timing.bound is None
+        assert timing.bound_evidence is None
+    ip.user_ns["code"] = code
+    shown = run_cell("%cudatime --energy -n 1 -r 2 code()").text
+    assert "J per loop" in shown
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_an_older_driver_does_not_deny_foreign_work(
+    wait: str, foreign: Any, virtual_gpu: Any
+) -> None:
+    """There it is not delayed: what the samples do not show is said to be unseen."""
+    runtime = ctypes.CDLL(None)
+
+    def code() -> None:
+        foreign(0.03)
+        WAITS[wait](runtime, foreign.handle)
+
+    virtual_gpu.fault("cuCtxRecordEvent", 801)
+    virtual_gpu.fault("cuCtxWaitEvent", 801)
+    timing = gpumagic.cudatime(code, n=2, r=4)
+    if timing.gpu is None:
+        assert timing.gpu_note == NO_SIGN_OF_WORK
+    else:
+        assert timing.gpu_at_most
+    assert timing.bound is None or "not torch's is not seen" in timing.bound_evidence
+
+
+@pytest.mark.parametrize("foreign", [1], indirect=True)
+@pytest.mark.parametrize("slow", ["cuCtxRecordEvent", "cudaStreamWaitEvent"])
+def test_an_upper_bound_holds_where_the_host_is_held_up(
+    slow: str, foreign: Any, gpu_work: Any, virtual_gpu: Any
+) -> None:
+    """The foreign work ends while the host records the event that would show it."""
+    torch = gpu_work.torch
+    with gpumagic.cudatime() as timed:
+        torch.empty(1, device="cuda")  # a sign of work
+        foreign(0.03)
+        virtual_gpu.slow(slow, 0.05)
+    assert timed.gpu_at_most
+    assert timed.bound is None
+    assert 0.98 * 0.03 <= timed.gpu.median <= timed.wall.median
 
 
 def test_nothing_is_synchronised_while_a_graph_is_captured(gpu_work: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
+from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak, why_no_share
 from gpumagic.timing.peaks import peak
 
 
@@ -45,6 +45,99 @@ def test_what_is_not_counted_is_known(gpu_work: Any) -> None:
     assert threading.getprofile() is before
     layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Conv1d(8, 8, 3, padding=1))
     assert counted(lambda: torch.matmul(layer(x), x).sum().backward()).unseen == ()
+
+
+@pytest.fixture(scope="module")
+def custom_operator() -> Any:
+    import torch
+
+    def product(a: Any) -> Any:
+        return a @ a
+
+    return torch.library.custom_op(
+        "gpumagic_tests::product", product, mutates_args=(), schema="(Tensor a) -> Tensor"
+    )
+
+
+def test_what_the_counter_has_no_formula_for_is_named(gpu_work: Any, custom_operator: Any) -> None:
+    torch = gpu_work.torch
+    a = torch.rand(8, 8)
+    codes: dict[str, Callable[[], Any]] = {
+        "gpumagic_tests.product": lambda: custom_operator(a),
+        "aten.dot": lambda: torch.dot(a[0], a[1]),
+        "aten._cdist_forward": lambda: torch.cdist(a, a),
+        "aten.linalg_inv_ex": lambda: torch.linalg.inv(a + 8 * torch.eye(8)),
+        "aten._fft_r2c": lambda: torch.fft.fft(a),
+    }
+    for name, code in codes.items():
+        found = counted(code)
+        assert name in found.unseen
+        assert share_of_peak(found, 1.0, "NVIDIA H200") is None
+
+
+def test_cheap_operators_are_not_named(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    functional = torch.nn.functional
+    layers = torch.nn.Sequential(
+        torch.nn.Embedding(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.Dropout()
+    )
+    optimizers = [
+        torch.optim.Adam(layers.parameters()),
+        torch.optim.SGD(layers.parameters(), momentum=0.9, foreach=True),
+    ]
+
+    def step() -> None:
+        out = layers(torch.arange(8)).relu().softmax(-1).view(2, 4, 8).transpose(1, 2)
+        out = torch.cat([out, out.clone()]).flatten(1)[:, ::2].contiguous()
+        out.sort().values.cumsum(0).topk(2)
+        loss = functional.cross_entropy(out, torch.zeros(4, dtype=torch.long))
+        (loss + out.mean() + out.std() + out.norm()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    step()
+    assert counted(step).unseen == ()
+
+
+def test_inference_mode_has_a_dtype(gpu_work: Any) -> None:
+    """There composite operators are not decomposed before the counter sees them."""
+    torch = gpu_work.torch
+    a = torch.empty(8, 8, device="cuda:0", dtype=torch.half)
+    layer = torch.nn.Linear(8, 8, device="cuda:0", dtype=torch.half)
+    with torch.inference_mode():
+        found = counted(lambda: layer(a @ a))
+    assert (found.count, found.dtype, found.unseen) == (2 * 2 * 8**3, "float16", ())
+
+
+def test_replays_of_a_graph_are_counted(gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    graph, a = torch.cuda.CUDAGraph(), torch.empty(8, 8, device="cuda:0")
+    with torch.cuda.graph(graph):
+        a.add_(1)
+    before = torch.cuda.CUDAGraph.replay
+    found = counted(lambda: [graph.replay() for _ in range(3)])
+    assert found.replays == 3
+    assert torch.cuda.CUDAGraph.replay is before
+
+
+@pytest.mark.parametrize(
+    ("flops", "devices", "why"),
+    [
+        (Flops(8, "float32", on_cpu=True), ["A"], "some of the operations ran on the CPU"),
+        (Flops(8, "float32"), ["A", "B"], "the code used 2 devices"),
+        (
+            Flops(8, None, dtypes=("float16", "float32")),
+            ["A"],
+            "the operations are in float16 and float32",
+        ),
+        (Flops(8, "complex64"), ["A"], "that of complex64 is not known for A"),
+        (Flops(0, None), ["A"], None),
+        (Flops(8, "float32", ("mine.op",)), ["A"], None),
+    ],
+)
+def test_why_there_is_no_share(flops: Flops, devices: list[str], why: str | None) -> None:
+    assert why_no_share(flops, devices) == why
 
 
 def test_operations_on_the_cpu_have_no_share(gpu_work: Any) -> None:

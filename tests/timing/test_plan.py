@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpumagic.errors import SpecError
-from gpumagic.timing.plan import DEFAULT_REPEAT, Plan
+from gpumagic.timing.plan import DEFAULT_REPEAT, Plan, round_up
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,8 @@ def test_invalid_plans_are_refused(fields: dict[str, Any], says: str) -> None:
         Plan(**fields)
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.5, 1), (1, 1), (3, 5), (5.001, 5), (11, 20)])
+def test_loops_are_round_numbers(value: float, expected: int) -> None:
+    assert round_up(value) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ from gpumagic.cuda import machine, torch_cuda
 from gpumagic.results import CellTiming, CudaTiming, Sample
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing.event_timer import Reading
-from gpumagic.timing.run import Run, _first_used, summarize
+from gpumagic.timing.run import (
+    NO_SIGN_OF_WORK,
+    Run,
+    Stopwatch,
+    _first_used,
+    summarize,
+    without_unseen_work,
+)
 
 
 def timing(**fields: Any) -> CudaTiming:
@@ -83,6 +91,19 @@ def test_cpu_time_below_the_resolution_of_the_clock() -> None:
     assert "1.00 µs  user 1.00 µs, sys < 1 µs" in str(replace(summarize([run]), show_rows=True))
 
 
+def test_cpu_time_that_was_used_is_counted() -> None:
+    """Whatever reading the clocks and the events take: by the same clock as the code's own."""
+    watch = Stopwatch()
+    for used in [*[20e-6] * 50, 2e-3]:
+        watch.start()
+        until = process_time() + used
+        while process_time() < until:
+            pass
+        run = watch.stop()
+        assert run.user + run.system >= 0.99 * used
+        assert all(part == 0 or part >= 1e-9 for part in (run.user, run.system)), "as a clock's"
+
+
 def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events with nothing between them are some microseconds apart."""
     monkeypatch.setattr(torch_cuda, "current_device", lambda: 0)
@@ -95,3 +116,8 @@ def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.Mon
         assert found.gpu_note is not None
         assert "no sign" in found.gpu_note
         assert (found.gpu_note == NO_SIGN) == is_known
+        shown = without_unseen_work(found)
+        assert (shown.gpu, shown.per_device, shown.gpu_note) == (None, {}, NO_SIGN_OF_WORK)
+    seen = summarize([replace(run, readings={0: replace(reading, worked=True)})])
+    assert without_unseen_work(seen) is seen
+    assert seen.gpu is not None

@@ -20,7 +20,7 @@ from gpumagic.timing.compilations import CompilationRecord
 from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.regression import enough_repeats
-from gpumagic.timing.run import Stopwatch, summarize
+from gpumagic.timing.run import Stopwatch, summarize, without_unseen_work
 
 
 def run(delivery: Delivery, code: CompiledCell | Loop, plan: Plan | None) -> Any:
@@ -126,9 +126,11 @@ class _SingleRun(AbstractContextManager[None]):
         self._range.__enter__()
         try:
             self._lines.prepare()
-            self._stopwatch.start()
+            # Lines are evidence of work that has ended, and watch the calls that wait themselves.
+            self._stopwatch.start(waits=not self._delivery.options.lines)
             self._lines.start()
         except KeyboardInterrupt as interrupt:
+            self._stopwatch.cancel()
             self._lines.stop()
             self._lines.close()
             self._range.__exit__(None, None, None)
@@ -159,7 +161,8 @@ class _SingleRun(AbstractContextManager[None]):
                     partial=partial,
                     compiled=self._compiled,
                 )
-                self._profiled.deliver(self._lines.result(result))
+                # Lines may show work that left no sign outside.
+                self._profiled.deliver(without_unseen_work(self._lines.result(result)))
         finally:
             self._lines.close(error)  # also after a second interrupt
             self._range.__exit__(None, None, None)

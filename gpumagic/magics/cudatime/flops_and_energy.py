@@ -15,7 +15,7 @@ from gpumagic.magics.output import show
 from gpumagic.results.work import Work, work_lines
 from gpumagic.system.text import plural
 from gpumagic.timing.energy import EnergyMeter
-from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak
+from gpumagic.timing.flops import FlopCounter, Flops, share_of_peak, why_no_share
 from gpumagic.timing.plan import ENERGY_SECONDS
 
 _T = TypeVar("_T")
@@ -55,8 +55,13 @@ def _add_flops(delivery: Delivery, found: Flops) -> None:
     if found.threads:
         began = plural(found.threads, "thread")
         notes.append(f"FLOPs of other threads are not counted: {began} began in this run")
+    if found.replays:
+        replays = plural(found.replays, "replay")
+        notes.append(f"FLOPs of CUDA graphs are not counted: {replays} in this run")
+    why = why_no_share(found, [*devices.values()])
+    if share is None and why is not None and (gpu or found.on_cpu):
+        notes.append(f"no share of the peak: {why}")
     if found.on_cpu:
-        notes.append("no share of the peak: some of the operations ran on the CPU")
         gpu = None  # the rate would be one of both
     lines = work_lines(found.count, gpu, share, None, None, at_most=result.gpu_at_most)
     _add(delivery, lines, *notes, flops=found.count, peak_share=share)
@@ -71,7 +76,7 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     if not result.per_device:
         why = gpu_absence.reason()
         if torch_cuda.contexts():
-            why = "the code gave no GPU anything to do"
+            why = "no sign of GPU work was seen"
         _add(delivery, [], f"no energy: {why}")
         return
     count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
@@ -82,7 +87,10 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
         if found is not None:
             joules = None if found.joules is None else found.joules / count
             lines = work_lines(None, None, None, joules, found.watts)
-            _add(delivery, lines, found.note, energy=joules, power=found.watts)
+            notes = [found.note]
+            if delivery.options.cold:  # nothing comes between its loops
+                notes.append("the loops of the energy ran without flushing the L2 cache")
+            _add(delivery, lines, *notes, energy=joules, power=found.watts)
 
 
 def _add(delivery: Delivery, lines: list[str], *notes: str, **fields: Any) -> None:

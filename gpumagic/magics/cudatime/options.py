@@ -22,11 +22,15 @@ Time code on the GPU, on the wall and on the CPU.
   %%cudatime -n 10 -r 5   run it many times, like %%timeit: 5 repeats of 10 loops
   %cudatime --compare     the results named by --name, side by side
   %cudatime on            from now on a line with the times of every cell that used the GPU, or
-                          took longer than 0.5 s (--above TIME); off ends that; log sums them up
+                          took longer than 0.5 s (--above TIME); off ends that; log sums them up;
+                          work that a cell waited for itself, or on streams that are not torch's,
+                          may not be seen there
 
 GPU time is measured by CUDA events on every device in use, and includes side streams and other
 threads: from the start of the code until the device has finished its last work. A time with ≤ is
 an upper bound: the GPU finished no later than the code, so it may have been idle in between.
+Work has to leave a sign: it is unfinished when the code returns, torch allocates memory for it, or
+waits for it. Else there is no GPU time; other libraries' work may have ended unseen.
 Wall time ends when everything, GPU work included, has finished; host time when the code returns.
 The GPU times of --lines add up to the cell's: work beside an earlier line's counts to that one. A
 statement over several lines counts to its first line, with what it awaits. Calls of torch's that

@@ -67,3 +67,9 @@ def test_a_graph_break_says_why_and_where(kernel: Callable[..., Kernel]) -> None
     # What the user has logged and counted is as torch left it, and nothing is shown twice.
     assert k.value("levels(before) == before and len(utils.graph_break_reasons) == 3")
     assert "graph break" not in k.run("%%cudatime\nf(x)").shown
+    # What shows that code waited for the GPU is not compiled.
+    k.run(
+        "@torch.compile(backend='eager')\ndef waiting(x):\n    y = x + 1\n"
+        "    torch.cuda.synchronize()\n    return y * 2"
+    )
+    assert "gpumagic" not in k.run("%%cudatime\nwaiting(x)").shown

@@ -63,12 +63,30 @@ def test_joules_of_a_loop(ip: Any, run_cell: Run, gpu_work: Any) -> None:
     assert "the whole cuda:0" in ran.text
 
 
+def test_why_there_is_no_share_of_the_peak(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    torch = gpu_work.torch
+    graph, a = torch.cuda.CUDAGraph(), torch.empty(8, 8, device="cuda:0")
+    with torch.cuda.graph(graph):
+        a.add_(1)
+    ip.user_ns |= {"a": a, "half": a.half(), "graph": graph}
+    shown = run_cell("%%cudatime --flops\nb = a @ a; c = half @ half").text
+    assert "no share of the peak: the operations are in float16 and float32" in shown
+    shown = run_cell("%%cudatime --flops\nb = a @ a; graph.replay()").text
+    assert "FLOPs of CUDA graphs are not counted: 1 replay in this run" in shown
+
+
+def test_energy_says_that_its_loops_are_not_cold(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    ip.user_ns["sleep"] = gpu_work.sleep
+    shown = run_cell("%%cudatime --energy --cold -r 2\nsleep(0.1)").text
+    assert "the loops of the energy ran without flushing the L2 cache" in shown
+
+
 def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:
     """It is not run once more either."""
     ip.user_ns["runs"] = runs = []
     ran = run_cell("%%cudatime --energy -n 1 -r 4 -w 0 -v timing\nruns.append(1)")
     assert len(runs) == 4
-    assert "no energy: the code gave no GPU anything to do" in ran.text
+    assert "no energy: no sign of GPU work was seen" in ran.text
     assert (ip.user_ns["timing"].energy, ip.user_ns["timing"].power) == (None, None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -443,3 +444,21 @@ def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: A
     assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1), (5, 1)]
     run_cell("%%cudatime --lines -v t\nfor x in range(3): x\nx")
     assert [(line.line, line.hits) for line in ip.user_ns["t"].lines] == [(2, 1), (3, 1)]
+
+
+def test_lines_without_a_sign_of_gpu_work_have_host_times(
+    ip: Any, run_cell: Any, gpu_work: Any
+) -> None:
+    """As the cell has no GPU time, of which theirs are parts."""
+    ip.user_ns |= {"time": time, "sleep": gpu_work.sleep, "torch": gpu_work.torch}
+    shown = run_cell("%%cudatime --lines -v timing\ntime.sleep(.02)\ny = 1").text
+    timing = ip.user_ns["timing"]
+    assert timing.gpu is None
+    assert [(line.gpu, line.per_device) for line in timing.lines] == [(None, {})] * 2
+    assert timing.lines[0].host >= 0.02
+    assert "≤" not in shown
+    assert "no sign of GPU work" in shown
+    run_cell("%%cudatime --lines -q -v timing\nsleep(.02); torch.cuda.synchronize()\ny = 1")
+    timing = ip.user_ns["timing"]
+    assert timing.lines[0].gpu >= 0.98 * 0.02
+    assert timing.gpu.median >= 0.98 * 0.02

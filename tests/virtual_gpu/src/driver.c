@@ -638,6 +638,12 @@ VG_EXPORT int cuCtxRecordEvent(context where, struct vg_event *event)
     return where ? engine_event_record_context(event, where->ordinal) : VG_INVALID_CONTEXT;
 }
 
+VG_EXPORT int cuCtxWaitEvent(context where, struct vg_event *event)
+{
+    READY(cuCtxWaitEvent);
+    return where ? engine_context_wait(where->ordinal, event) : VG_INVALID_CONTEXT;
+}
+
 VG_EXPORT int cuEventQuery(struct vg_event *event)
 {
     READY(cuEventQuery);

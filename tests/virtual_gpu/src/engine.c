@@ -205,6 +205,7 @@ static struct vg_stream *add_stream(struct vg_device *device, unsigned flags, in
     stream->priority = priority;
     stream->id = ++last_id;
     stream->queue = queue;
+    stream->ready = device->waits_until;
     struct vg_stream **end = &device->streams;
     while (*end)
         end = &(*end)->next;
@@ -658,6 +659,32 @@ int engine_event_record_context(struct vg_event *event, int ordinal)
         event->capture = 0;
         event->when = when;
         event->recorded = 1;
+    }
+    vg_let_go();
+    return error;
+}
+
+/* Whatever is submitted from now on waits, in whichever stream. */
+int engine_context_wait(int ordinal, struct vg_event *event)
+{
+    int error = valid_event(event);
+    if (error)
+        return error;
+    struct vg_device *device = engine_device(ordinal);
+    if (!device || !device->has_context || device != event->device)
+        return VG_INVALID_HANDLE;
+    vg_hold();
+    for (struct vg_stream *stream = device->streams; stream; stream = stream->next)
+        if (stream->capture) {
+            stream->capture->invalid = 1;
+            error = VG_CAPTURE_UNSUPPORTED;
+        }
+    if (!error && event->recorded) {
+        if (event->when > device->waits_until)
+            device->waits_until = event->when;
+        for (struct vg_stream *stream = device->streams; stream; stream = stream->next)
+            if (event->when > stream->ready)
+                stream->ready = event->when;
     }
     vg_let_go();
     return error;

@@ -51,6 +51,7 @@ struct vg_device {
     int has_context;
     int retained;
     unsigned flags;
+    int64_t waits_until; /* new streams too */
     struct vg_stream *streams; /* the legacy default stream first */
 };
 
@@ -107,6 +108,7 @@ struct vg_pool_numbers {
     X(int, event_destroy, (struct vg_event * event))                                                                       \
     X(int, event_record, (struct vg_event * event, struct vg_stream *stream))                                              \
     X(int, event_record_context, (struct vg_event * event, int ordinal))                                                    \
+    X(int, context_wait, (int ordinal, struct vg_event * event))                                                            \
     X(int, event_query, (struct vg_event * event))                                                                         \
     X(int, event_synchronize, (struct vg_event * event))                                                                   \
     X(int, event_elapsed, (float *milliseconds, struct vg_event *start, struct vg_event *end))                             \

@@ -1,0 +1,228 @@
+"""The devices whose work the timed code waited for: a sign of work that has ended.
+
+From outside, a device that has finished looks like one that has done nothing. So while code is
+timed, those functions of torch are wrapped by which code waits for a device without allocating
+there, which is a sign by itself.
+
+torch's compiler would compile the wrappers where compiled code calls them: where it is imported
+nothing is wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from threading import Lock
+from types import MethodType
+from typing import Any
+
+from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.timing.context_event import ContextEvent
+
+#: Returns the device that a call waits for, by its arguments, before it.
+_Before = Callable[[tuple[Any, ...]], "int | None"]
+#: Returns the device that a call has waited for, by its arguments and its result.
+_After = Callable[[tuple[Any, ...], Any], "int | None"]
+
+#: Methods that copy a tensor, from the GPU or to it, and wait for that.
+_COPIES = (
+    *("item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"),
+    *("is_nonzero", "cpu", "copy_"),
+)
+#: Methods that do so where their result is on the CPU.
+_MOVES = ("to", "type")
+_COMPILER = "torch._dynamo"
+#: Waits for a device that are looked at for work on streams that are not torch's.
+_MOST_FOREIGN = 4
+
+_lock = Lock()
+#: The open scopes; what they wrapped is restored with the last one.
+_open: list[WaitSigns] = []
+_wrapped: list[tuple[Any, str, Any, Any]] = []
+
+
+class _Method:
+    """A wrapped method: called where an object has it, and the method itself in the class."""
+
+    def __init__(self, method: Any, call: Callable[..., Any]) -> None:
+        self._method = method
+        self._call = call
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._method if instance is None else MethodType(self._call, instance)
+
+
+class WaitSigns:
+    """Collects the devices from `start` to `stop`; none where torch has not initialised CUDA."""
+
+    def __init__(self) -> None:
+        #: The devices that were at work when the code waited for them.
+        self.devices: set[int] = set()
+        #: Events behind all work of a device, where only other streams than torch's may have any.
+        self._behind_all: list[tuple[int, ContextEvent]] = []
+        #: The events before the code, by device: those keep a stream busy for a moment, too.
+        self._starts: Mapping[int, Any] = {}
+
+    def start(self, starts: Mapping[int, Any]) -> None:
+        """Start collecting; ``starts`` are the events before the code, which are still to come."""
+        self._starts = starts
+        self.devices.clear()
+        self._behind_all.clear()
+        if torch_cuda.initialized():
+            with _lock:
+                if not _open:
+                    _wrap_all()
+                if self not in _open:
+                    _open.append(self)
+
+    def stop(self) -> None:
+        """Stop collecting; also where it was not started."""
+        with _lock:
+            if self in _open:
+                _open.remove(self)
+                if not _open:
+                    _unwrap_all()
+                    if _compiler_import in sys.meta_path:
+                        sys.meta_path.remove(_compiler_import)
+
+    def has_worked(self, ordinal: int) -> bool:
+        """Return whether the code has waited for work of a device, which is idle now."""
+        return ordinal in self.devices or any(
+            event.finishes_last(self._starts[i], 0.0)
+            for i, event in self._behind_all
+            if i == ordinal and i in self._starts
+        )
+
+    def wait_for_start(self, ordinal: int) -> None:
+        """Wait for the event before the code."""
+        start = self._starts.get(ordinal)
+        while start is not None and not start.query():
+            pass
+
+    def wait_for_device(self, ordinal: int) -> None:
+        """Collect a device that code is about to wait for, if it is at work."""
+        if ordinal in self.devices:
+            return
+        if not all(
+            map(torch_cuda.c_functions()._CudaStreamBase.query, torch_cuda.streams(ordinal))
+        ):
+            self.devices.add(ordinal)
+        elif len(self._behind_all) < _MOST_FOREIGN:
+            event = ContextEvent(ordinal).record()
+            if event.known:
+                self._behind_all.append((ordinal, event))
+
+
+class _CompilerImport:
+    """Unwraps everything before torch's compiler is imported; an entry of ``sys.meta_path``."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == _COMPILER:
+            _unwrap_all()  # and stays in the list, which is being iterated over
+
+
+_compiler_import = _CompilerImport()
+
+
+def _wrap_all() -> None:
+    torch: Any = torch_cuda.loaded()
+    sys.meta_path.insert(0, _compiler_import)
+    if _COMPILER in sys.modules:
+        return
+    _wrap(torch._C, "_cuda_synchronize", before=_device_at_work)
+    for owner in (torch.cuda.Stream, torch.cuda.Event):
+        _wrap(owner, "synchronize", before=_unfinished)
+    # The code of subclasses must not run here.
+    tensors, is_cuda = (torch.Tensor, torch.nn.Parameter), torch._C.TensorBase.is_cuda.__get__
+
+    def copied(arguments: tuple[Any, ...], result: Any) -> int | None:
+        for each in arguments[:2]:
+            if type(each) in tensors and is_cuda(each):
+                return int(torch._C.TensorBase.get_device(each))
+        return None
+
+    def moved(arguments: tuple[Any, ...], result: Any) -> int | None:
+        is_on_cpu = type(result) in tensors and not is_cuda(result)
+        return copied(arguments[:1], result) if is_on_cpu else None
+
+    for name in _COPIES:
+        _wrap(torch.Tensor, name, after=copied)
+    for name in _MOVES:
+        _wrap(torch.Tensor, name, after=moved)
+
+
+def _wrap(
+    owner: Any, name: str, before: _Before | None = None, after: _After | None = None
+) -> None:
+    function = getattr(owner, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if before is not None and _open:
+            add(before(arguments))
+        try:
+            result = function(*arguments, **named)
+        except BaseException as error:
+            # Without this frame, from Python 3.11 on.
+            traceback = error.__traceback__
+            error.__traceback__ = None if traceback is None else traceback.tb_next
+            raise
+        if after is not None and _open:
+            add(after(arguments, result))
+        return result
+
+    functools.update_wrapper(call, function)
+    original = vars(owner).get(name)
+    wrapper = _Method(function, call) if isinstance(owner, type) else call
+    setattr(owner, name, wrapper)
+    _wrapped.append((owner, name, original, wrapper))
+
+
+def add(ordinal: int | None) -> None:
+    """Add a device that was seen at work to all open scopes."""
+    if ordinal is not None:
+        for scope in tuple(_open):
+            scope.devices.add(ordinal)
+
+
+def _unwrap_all() -> None:
+    while _wrapped:
+        owner, name, original, wrapper = _wrapped.pop()
+        if vars(owner).get(name) is not wrapper:
+            continue  # wrapped by the user meanwhile: ours stays and only passes calls on
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+
+def _device_at_work(_: tuple[Any, ...]) -> None:
+    """Look at the current device, for which the host is about to wait."""
+    ordinal = torch_cuda.current_device()
+    try:
+        if ordinal is not None and _may_ask(ordinal):
+            for scope in tuple(_open):
+                scope.wait_for_device(ordinal)
+    except RuntimeError:
+        pass  # the device has failed: the call itself raises that
+
+
+def _unfinished(arguments: tuple[Any, ...]) -> int | None:
+    """Return the device of a stream or event that is not reached."""
+    waited_for = arguments[0]
+    try:
+        device = waited_for.device
+        if device is None or not _may_ask(device.index) or waited_for.query():
+            return None
+        return int(device.index)
+    except RuntimeError:
+        return None  # the call itself raises that
+
+
+def _may_ask(ordinal: int) -> bool:
+    """Wait for the events before the code; return False while a graph is captured."""
+    if graph_capture.query(ordinal)():
+        return False
+    for scope in tuple(_open):
+        scope.wait_for_start(ordinal)
+    return True

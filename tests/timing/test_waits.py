@@ -1,0 +1,86 @@
+"""The devices that timed code waited for."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+import gpumagic
+from gpumagic.timing.waits import WaitSigns
+
+NAMES = ("__bool__", "cpu", "item", "to")
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's compiler may have been imported by another test."""
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+
+
+def wrapped(torch: Any) -> dict[str, Any]:
+    found = {name: vars(torch.Tensor).get(name) for name in NAMES}
+    synchronize = [vars(each)["synchronize"] for each in (torch.cuda.Stream, torch.cuda.Event)]
+    return {**found, "synchronize": (*synchronize, torch._C._cuda_synchronize)}
+
+
+def test_overlapping_scopes_leave_torch_as_it_was(gpu_work: Any) -> None:
+    """The one that begins first may end first: threads and tasks do that."""
+    torch, first, second = gpu_work.torch, WaitSigns(), WaitSigns()
+    before = wrapped(torch)
+    first.start({})
+    second.start({})
+    gpu_work.sleep(0.01)
+    first.stop()
+    torch.cuda.synchronize()
+    second.stop()
+    assert wrapped(torch) == before
+    assert (first.devices, second.devices) == (set(), {0})
+    second.stop()  # again, and without a start
+    WaitSigns().stop()
+    assert wrapped(torch) == before
+
+
+def test_an_inner_scope_shows_the_work_of_the_outer_one(gpu_work: Any) -> None:
+    with gpumagic.cudatime() as outer:
+        gpu_work.sleep(0.02)
+        with gpumagic.cudatime():
+            pass
+    assert outer.gpu.median >= 0.98 * 0.02
+
+
+def test_the_callers_exception_is_untouched(gpu_work: Any, virtual_gpu: Any) -> None:
+    torch, signs = gpu_work.torch, WaitSigns()
+    signs.start({})
+    try:
+        with pytest.raises(TypeError) as raised:
+            torch.ones(1, device="cuda").item(1, 2, 3, 4, 5)
+    finally:
+        signs.stop()
+    frames = [entry.path.name for entry in raised.traceback]
+    if sys.version_info >= (3, 11):
+        assert frames == ["test_waits.py"]
+
+
+def test_torch_is_left_alone_where_the_compiler_is_imported(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compile the wrappers; and it comes while code is timed, too."""
+    torch, signs = gpu_work.torch, WaitSigns()
+    before = wrapped(torch)
+    signs.start({})
+    assert wrapped(torch) != before
+    finders = [*sys.meta_path]
+    for finder in finders:
+        if type(finder).__module__ == "gpumagic.timing.waits":
+            finder.find_spec("torch._dynamo")
+    assert wrapped(torch) == before
+    assert finders == sys.meta_path, "importlib is iterating over it"
+    signs.stop()
+    assert finders[1:] == sys.meta_path
+    monkeypatch.setitem(sys.modules, "torch._dynamo", sys)
+    signs.start({})
+    assert wrapped(torch) == before
+    signs.stop()
+    assert finders[1:] == sys.meta_path
