@@ -36,6 +36,7 @@ class DeferredInterrupts:
     def __init__(self, codes: Iterable[CodeType]) -> None:
         self._codes = frozenset(codes)
         self._previous: Any = None
+        self._is_over = False
         #: As it is installed: each mention of a method makes it anew.
         self._handler = self._handle
         self._resent: _Resent | None = None
@@ -53,9 +54,17 @@ class DeferredInterrupts:
 
     def stop(self) -> None:
         """Put back the handler that was there before, unless the user has set another."""
-        if self._previous is None or signal.getsignal(signal.SIGINT) != self._handler:
-            return
-        signal.signal(signal.SIGINT, self._previous)
+        self._is_over = True
+        if self._previous is not None and signal.getsignal(signal.SIGINT) == self._handler:
+            signal.signal(signal.SIGINT, self._previous)
+
+    @staticmethod
+    def to_restore(handler: Any) -> Any:
+        """Return the handler to put back in place of one that may be of what has stopped since."""
+        owner = getattr(handler, "__self__", None)
+        if isinstance(owner, DeferredInterrupts) and owner._is_over:
+            return owner._previous
+        return handler
 
     def resend_after(self, call: set[None]) -> None:
         """Have Python handle the interrupt when ``call`` has ended."""
@@ -116,7 +125,7 @@ def recorded() -> Iterator[list[int]]:
     finally:
         _recordings.remove(scope)
         if signal.getsignal(signal.SIGINT) is record:
-            signal.signal(signal.SIGINT, previous)
+            signal.signal(signal.SIGINT, DeferredInterrupts.to_restore(previous))
 
 
 class _Recording(NamedTuple):

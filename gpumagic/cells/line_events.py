@@ -5,7 +5,9 @@ affect the trace function of a debugger or a coverage tool; before, from ``sys.s
 
 That slows down all Python code, to a third of its speed and less, not only code that is traced. So
 it is switched off while traced code calls another function, where that cannot lead to a missing
-event, and on again at the function's end: the local trace function of its frame is then freed.
+event, and on again at the function's end: the local trace function of its frame is then freed. So
+it is near the recursion limit: there our functions could not be called any more, Python would end
+the tracing, and the `RecursionError` would come from them.
 """
 
 from __future__ import annotations
@@ -13,28 +15,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from dis import opmap
-from enum import Enum
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from gpumagic.cells.interrupts import DeferredInterrupts
-
-
-class Left(Enum):
-    """How a call is left."""
-
-    #: By ``return`` or an exception.
-    ENDED = 0
-    #: It may resume.
-    YIELDED = 1
-    #: It waits for what it awaits.
-    AWAITS = 2
+from gpumagic.cells.pauses import PAUSES, Left, pauses_of, way_of_pausing
 
 
 class Receiver(Protocol):
-    """The receiver of events. Its methods raise nothing."""
+    """The receiver of events.
+
+    Its methods raise nothing but `RecursionError`, after which it does nothing any more.
+    """
 
     def enter(self, frame: FrameType) -> None:
         """Begin or resume a call of traced code."""
@@ -94,33 +86,13 @@ def _codes_of(function: Any) -> Iterator[CodeType]:
     yield from (each for each in code.co_consts if isinstance(each, CodeType))
 
 
-def _paused(code: CodeType, value: Any) -> Left:
-    """Return how a generator or coroutine is left that pauses with ``value``."""
-    flags = code.co_flags
-    # What an asynchronous generator yields is wrapped, in contrast to what it awaits with.
-    is_yield = flags & CO_GENERATOR or (
-        flags & CO_ASYNC_GENERATOR and _name_of_type(type(value)) == "async_generator_wrapped_value"
-    )
-    return Left.YIELDED if is_yield else Left.AWAITS
+def _call_a_call() -> None:
+    """Raise a `RecursionError` where what switches tracing off and on could soon not be called."""
+    _call()
 
 
-#: The name of a type; a metaclass may have code of its own for the attribute.
-_name_of_type: Any = type.__dict__["__name__"].__get__
-
-_PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
-
-
-def _pauses(code: CodeType) -> frozenset[int]:
-    """Return the places in a code object at which its frame is while it is paused."""
-    if not code.co_flags & _PAUSES:
-        return frozenset()
-    instructions, found = code.co_code, set[int]()
-    for at in range(0, len(instructions), 2):
-        if instructions[at] == opmap["YIELD_VALUE"]:
-            found |= {at, at + 2}  # some versions of Python have advanced
-        elif instructions[at] == opmap.get("YIELD_FROM"):
-            found.add(at - 2)  # Python 3.10 runs it again
-    return frozenset(found)
+def _call() -> None:
+    """Do nothing."""
 
 
 class _Skipped:
@@ -152,7 +124,7 @@ class TraceEvents:
         consumed: Collection[int] = (),
     ) -> None:
         #: By the id of a code object, where it pauses.
-        self._codes = {id_: _pauses(code) for id_, code in codes.items()}
+        self._codes = {id_: pauses_of(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
         #: As it is set: each mention of a method makes it anew.
@@ -169,11 +141,15 @@ class TraceEvents:
         #: Where tracing is switched off: the frame of traced code, and its place.
         self._off_at: tuple[FrameType, int] | None = None
         self._has_gone_on_late = False
+        #: What a call gets near the recursion limit, where it cannot be made any more.
+        self._at_limit: _Skipped | None = None
+        self._was_at_limit = self._has_ended = False
         self.skipped = self.slowed = 0
 
     def start(self) -> None:
         """Start tracing."""
         self._is_tracing = True
+        self._at_limit = _Skipped(self)
         self._previous = sys.gettrace()
         if self._previous is None:  # a debugger waits for input in our calls
             self._interrupts.start()
@@ -184,11 +160,15 @@ class TraceEvents:
         self._is_tracing = False
         # Not `is`: every access to a method creates a new object.
         current = sys.gettrace()
-        is_ours = current == self._begin_frame or (current is None and self._off_at is not None)
+        is_off = self._off_at is not None or self._has_ended
+        is_ours = current == self._begin_frame or (current is None and is_off)
         if is_ours:
             sys.settrace(self._previous)
         self._interrupts.stop()
         self._end_skip()
+        self._at_limit = None
+        if self._has_gone_on_late and self._was_at_limit:
+            return "the recursion limit was reached: lines that ran after it are missing"
         if self._has_gone_on_late:
             return "an exception was kept while the cell ran: lines after it are missing"
         if is_ours and self._was_replaced:
@@ -206,16 +186,20 @@ class TraceEvents:
             other = other(frame, event, arg)
             self._set_again()
         pauses = self._codes.get(id(frame.f_code))
-        if pauses is None or not self._is_tracing:
-            return self._skip(frame) if self._previous is None else other
-        self._running += 1
-        self._receiver.enter(frame)
+        try:
+            if pauses is None or not self._is_tracing:
+                return self._skip(frame) if self._previous is None else other
+            self._running += 1
+            self._receiver.enter(frame)
+        except RecursionError:
+            return self._end_at_limit(frame, may_go_on=pauses is None)
         # A coverage tool disables line events in frames where it needs none.
         wanted, frame.f_trace_lines = frame.f_trace_lines, True
         raised = -1  # the place of the last exception in the current line
+        is_away = False  # has paused; a call that resumes gets another function than this one
 
         def trace_lines(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal other, raised
+            nonlocal other, raised, is_away
             call: set[None] = set()
             if self._interrupts.is_pending:
                 self._interrupts.resend_after(call)
@@ -223,33 +207,42 @@ class TraceEvents:
                 # A local trace function that returns None stays set.
                 other = other(frame, event, arg) or other
                 self._set_again()
-            if self._is_tracing:
-                if event == "line":
-                    raised = -1
-                    if self._previous is None and sys.gettrace() is not self._function:
-                        self._was_replaced = True  # which leaves this local function where it is
-                    self._receiver.to_line(frame, frame.f_lineno)
-                elif event == "exception":
-                    raised = frame.f_lasti
-                elif event == "return":
-                    self._running -= 1
-                    # An exception can also be thrown into a paused call, at its place.
-                    is_paused = frame.f_lasti in pauses and not (
-                        arg is None and frame.f_lasti == raised
-                    )
-                    how = _paused(frame.f_code, arg) if is_paused else Left.ENDED
-                    self._receiver.leave(frame, how)
+            try:
+                if self._is_tracing:
+                    if is_away:  # an exception was thrown into it, which is no `call`
+                        is_away = False
+                        self._running += 1
+                        self._receiver.enter(frame)
+                    if event == "line":
+                        raised = -1
+                        if self._previous is None and sys.gettrace() is not self._function:
+                            # Which leaves this local function where it is.
+                            self._was_replaced = True
+                        self._receiver.to_line(frame, frame.f_lineno)
+                    elif event == "exception":
+                        raised = frame.f_lasti
+                    elif event == "return":
+                        self._running -= 1
+                        # An exception can also be thrown into a paused call, at its place.
+                        is_away = frame.f_lasti in pauses and not (
+                            arg is None and frame.f_lasti == raised
+                        )
+                        how = way_of_pausing(frame.f_code, arg) if is_away else Left.ENDED
+                        self._receiver.leave(frame, how)
+            except RecursionError:
+                self._end_at_limit(frame, may_go_on=False)
             return trace_lines
 
         return trace_lines
 
     def _skip(self, frame: FrameType) -> _Skipped | None:
         """Switch tracing off until a call has ended, if it may be."""
+        _call_a_call()  # raises near the recursion limit
         if not self._running:
             return None
         code = frame.f_code
         # A generator's frame outlives the call.
-        may_end = not code.co_flags & _PAUSES or id(code) in self._consumed
+        may_end = not code.co_flags & PAUSES or id(code) in self._consumed
         traced = self._traced_caller(frame) if may_end and self._skips else None
         if traced is None or not self._is_tracing or not self._receiver.may_skip(traced):
             self.slowed += 1
@@ -266,13 +259,30 @@ class TraceEvents:
             caller = caller.f_back
         return caller
 
+    def _end_at_limit(self, frame: FrameType, *, may_go_on: bool) -> _Skipped | None:
+        """Switch tracing off near the recursion limit: until a call has ended, or for good."""
+        if self._previous is not None:
+            raise
+        sys.settrace(None)
+        if not may_go_on or self._at_limit is None:
+            self._has_ended = True
+            return None
+        skipped, self._at_limit = self._at_limit, None
+        traced = frame if id(frame.f_code) in self._codes else self._traced_caller(frame)
+        if traced is not None:
+            self._off_at = traced, traced.f_lasti
+        self._was_at_limit = True
+        return skipped
+
     def go_on(self, thread: int, call: set[None]) -> None:
         """Switch tracing on again, in the thread that is traced."""
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if self._is_tracing and threading.get_ident() == thread:
             self._end_skip()
-            if sys.gettrace() is None:
+            if self._at_limit is None:
+                self._at_limit = _Skipped(self)
+            if sys.gettrace() is None and not self._has_ended:
                 sys.settrace(self._function)
 
     def _end_skip(self) -> None:
@@ -354,25 +364,37 @@ class MonitoringEvents:
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if id(code) in self._codes and threading.get_ident() == self._thread:
-            self._receiver.enter(sys._getframe(1))
+            try:
+                self._receiver.enter(sys._getframe(1))
+            except RecursionError:
+                return  # the receiver has ended
 
     def _line(self, code: CodeType, line: int) -> None:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if threading.get_ident() == self._thread:
-            self._receiver.to_line(sys._getframe(1), line)
+            try:
+                self._receiver.to_line(sys._getframe(1), line)
+            except RecursionError:
+                return
 
     def _leave(self, code: CodeType, *_: Any) -> None:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if id(code) in self._codes and threading.get_ident() == self._thread:
-            self._receiver.leave(sys._getframe(1), Left.ENDED)
+            try:
+                self._receiver.leave(sys._getframe(1), Left.ENDED)
+            except RecursionError:
+                return
 
     def _pause(self, code: CodeType, _: int, value: Any) -> None:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
         if threading.get_ident() == self._thread:
-            self._receiver.leave(sys._getframe(1), _paused(code, value))
+            try:
+                self._receiver.leave(sys._getframe(1), way_of_pausing(code, value))
+            except RecursionError:
+                return

@@ -11,14 +11,13 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from gpumagic.cells.consumed_generators import consumed_codes
-from gpumagic.cells.line_events import Left, events
+from gpumagic.cells.line_events import events
 from gpumagic.cells.line_sources import Inline, Source, with_inline
+from gpumagic.cells.pauses import PAUSES, Left, Paused
 from gpumagic.system import text
 
 _Record = TypeVar("_Record")
@@ -101,23 +100,6 @@ class _Call(Generic[_Record]):
         self.follows = False
 
 
-@dataclass(frozen=True)
-class _Paused(Generic[_Record]):
-    """A call that ``await`` or ``yield`` has paused."""
-
-    code: CodeType
-    #: The index of its last instruction.
-    last: int
-    statement: int
-    record: _Record
-
-    def is_resumed(self, frame: FrameType) -> bool:
-        """Return whether a frame with the same id is this call's: a new one is before there."""
-        # Some versions of Python have advanced; and after an exception thrown into what it awaits.
-        return self.code is frame.f_code and frame.f_lasti >= self.last
-
-
-_PAUSES = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 #: The tracers that run.
 _running: weakref.WeakSet[LineTracer[Any]] = weakref.WeakSet()
 
@@ -156,14 +138,14 @@ class LineTracer(Generic[_Record]):
         self._traced = {id(code): (i, inline) for code, i, inline in inside}
         # Functions are called by other code, and generators and coroutines resumed.
         skips = all(source.guarded is not None for source in sources)
-        skips = skips and not any(code.co_flags & _PAUSES for code, _, _ in inside)
+        skips = skips and not any(code.co_flags & PAUSES for code, _, _ in inside)
         traced = {id(code): code for code, _, _ in inside}
         consumed = {id(each) for s in sources for each in consumed_codes(s.codes, s.consumed)}
         self._events = events(traced, self, skips=skips, consumed=consumed - traced.keys())
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
         #: By the id of a frame: a reference to it would keep its variables alive.
-        self._paused: dict[int, _Paused[_Record]] = {}
+        self._paused: dict[int, Paused[_Record]] = {}
         self._tracing = False
         #: What counts the runs of short lines by itself, and the frame in which they run.
         self._short: ShortRuns | None = None
@@ -173,6 +155,7 @@ class LineTracer(Generic[_Record]):
         )
         #: Whether this is a child process that the traced code has forked: it counts nothing.
         self.is_forked = False
+        self._was_at_limit = False
         #: The sources of which any line ran.
         self.ran: set[int] = set()
         #: Why lines may be missing, if any may be; one line each.
@@ -189,6 +172,8 @@ class LineTracer(Generic[_Record]):
         _running.discard(self)
         self._guarded(self._end_short)
         note = self._events.stop()
+        if self._was_at_limit:
+            note = "the recursion limit was reached: lines that ran after it are missing"
         if note is not None:
             self._note(note)
         elif self._tracing:
@@ -260,9 +245,17 @@ class LineTracer(Generic[_Record]):
         return call.frames[-1][0] is caller and guarded is not None and line not in guarded
 
     def _guarded(self, step: Any, *arguments: Any) -> None:
-        """Run a step; after an error of gpumagic, stop tracing: it must not reach user code."""
+        """Run a step; after an error of gpumagic, stop tracing: it must not reach user code.
+
+        Raises:
+            RecursionError: the recursion limit is near, and there is nothing that could be called.
+        """
         try:
             step(*arguments)
+        except RecursionError:
+            self._tracing = False
+            self._was_at_limit = True
+            raise
         except Exception as error:
             self._tracing = False
             self._note(f"lines are missing after an error ({text.named(error)})")
@@ -330,7 +323,7 @@ class LineTracer(Generic[_Record]):
         if not self._calls:
             self._ended = Line(call.source, call.line)
         if how is not Left.ENDED:
-            self._paused[id(frame)] = _Paused(
+            self._paused[id(frame)] = Paused(
                 frame.f_code, frame.f_lasti, call.statement, call.record
             )
         self._counter.end_call(call.record, self._calls[-1].record if self._calls else None, how)

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source
 from gpumagic.cells.line_tracer import Line, LineTracer
 from gpumagic.cells.measured_block import Measured
+from gpumagic.cells.pauses import Left
 from gpumagic.memory.measurement import memory_delta, unreadable
 from gpumagic.memory.peak_ledger import LEDGER, Interval, Scope
 from gpumagic.memory.retained import EventLog, Living, Range

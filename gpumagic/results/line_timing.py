@@ -32,6 +32,8 @@ _NEGLIGIBLE = 1e-3
 _HOT = 0.2
 #: The least part of the time of all lines that a ``for`` line's wait is reported for.
 _WAIT = 0.01
+#: Seconds of the host below which a line is not distinguished from tracing.
+_RESOLUTION = 1e-6
 BETWEEN = "(between the lines)"
 
 
@@ -221,7 +223,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
             *([Cell(gpu, style, bar)] if has_gpu else []),
             *([Cell(seconds(line.busy)), Cell(_kernels(line))] if has_busy else []),
             *(Cell(seconds(line.per_device.get(i))) for i in devices),
-            Cell(seconds(line.host)) if has_gpu else Cell(seconds(line.host), style, bar),
+            Cell(_host(line)) if has_gpu else Cell(_host(line), style, bar),
             Cell(f"{line.syncs:,}" if line.syncs else ""),
             Cell(_waited(line)),
         ]
@@ -239,6 +241,11 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     if between is not None:
         rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
     return without_empty(columns, rows)
+
+
+def _host(line: LineTiming) -> str:
+    """Return the host's time; that of a line that ran is never 0, only not known as exactly."""
+    return "< 1 µs" if line.hits and line.host < _RESOLUTION else seconds(line.host)
 
 
 def _waited(line: LineTiming) -> str:

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from time import perf_counter
 
-from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source
 from gpumagic.cells.line_tracer import Line, LineTracer
+from gpumagic.cells.pauses import Left
 from gpumagic.system import text
 from gpumagic.timing.current_calls import CurrentCalls
 

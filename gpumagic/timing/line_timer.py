@@ -20,8 +20,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from gpumagic.cells import line_events, line_tracer
-from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_tracer import Line
+from gpumagic.cells.pauses import Left
 from gpumagic.system import text
 from gpumagic.timing import (
     current_calls,

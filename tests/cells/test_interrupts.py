@@ -16,7 +16,7 @@ import pytest
 
 from gpumagic.cells import line_events
 from gpumagic.cells.interrupts import DeferredInterrupts
-from gpumagic.cells.line_events import Left
+from gpumagic.cells.pauses import Left
 
 
 class Lines:

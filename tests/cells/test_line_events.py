@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpumagic.cells import line_events
-from gpumagic.cells.line_events import Left
+from gpumagic.cells.pauses import Left
 
 SOURCES = ["trace", *(["monitoring"] if hasattr(sys, "monitoring") else [])]
 HOW = {how.name.lower() for how in Left}
@@ -298,3 +299,104 @@ def test_where_all_tools_are_in_use_the_trace_function_serves() -> None:
     finally:
         for tool in (3, 4):
             monitoring.free_tool_id(tool)
+
+
+#: Cells that reach the recursion limit, the lines with events, and the note, if there is one.
+DEEP = {
+    "caught": (
+        "try:\n    f(0)\nexcept RecursionError:\n    pass\nx = 1\ny = 2",
+        [1, 2, 5, 6],
+        "the recursion limit was reached: lines that ran after it are missing",
+    ),
+    "kept": (
+        "try:\n    f(0)\nexcept RecursionError as error:\n    kept.append(error)\nx = 1",
+        [1, 2],
+        "the recursion limit was reached: lines that ran after it are missing",
+    ),
+    "not caught": ("x = 1\nf(0)\ny = 2", [1, 2], None),
+    "as deep as possible": ("x = 1\nf(0, deepest[0] - 1)\ny = 2\nz = 3", [1, 2, 3, 4], None),
+}
+
+
+def _raised(error: BaseException | None) -> tuple[str, list[str]]:
+    """The message, and the names of the functions in the traceback."""
+    assert error is not None
+    names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(error), [*dict.fromkeys(names)]
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_at_the_recursion_limit(name: str) -> None:
+    """The exception is the user's own, and tracing goes on or says why not."""
+    text, expected, expected_note = DEEP[name]
+    code = compile(text, "<cell>", "exec")
+    deepest = [0]
+
+    def f(n: int, end: float = float("inf")) -> int:
+        deepest[0] = n
+        return n if n >= end else f(n + 1, end)
+
+    def run() -> list[tuple[str, list[str]]]:
+        kept: list[RecursionError] = []
+        try:
+            exec(code, {"f": f, "kept": kept, "deepest": deepest})
+        except RecursionError as error:
+            kept.append(error)
+        return [_raised(error) for error in kept]
+
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        with contextlib.suppress(RecursionError):
+            f(0)
+        deepest[0] -= 10  # it is called from elsewhere
+        plain = run()
+        found = Record()
+        made = line_events.TraceEvents({id(code): code}, found)
+        made.start()
+        traced = run()
+        note = made.stop()
+        assert sys.gettrace() is None
+    finally:
+        sys.settrace(before)
+    assert traced == plain
+    assert [int(each) + 1 for each in found.events if each.isdecimal()] == expected
+    assert note == expected_note
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_traced_code_at_the_recursion_limit(source: str) -> None:
+    """Where its own events cannot be received any more, there are none."""
+
+    def rr(n: int) -> int:
+        return rr(n + 1)
+
+    class Deeper(Record):
+        def enter(self, frame: FrameType) -> None:
+            self._next(frame)
+
+        def _next(self, frame: FrameType) -> None:
+            super().enter(frame)
+
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        with pytest.raises(RecursionError) as plain:
+            rr(0)
+        made: Any = None
+        codes, found = {id(rr.__code__): rr.__code__}, Deeper()
+        if source == "trace":
+            made = line_events.TraceEvents(codes, found)
+        else:
+            made = line_events.MonitoringEvents(codes, found, 3)
+        made.start()
+        with pytest.raises(RecursionError) as traced:
+            rr(0)
+        made.stop()
+        assert sys.gettrace() is None
+    finally:
+        sys.settrace(before)
+    assert _raised(traced.value)[1] == _raised(plain.value)[1]
+    if source == "trace":
+        assert str(traced.value) == str(plain.value)
+    assert len(found.events) > 100

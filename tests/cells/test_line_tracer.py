@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cells.line_events import Left
 from gpumagic.cells.line_sources import Source, cell_source, code_source
 from gpumagic.cells.line_tracer import Line, LineTracer
+from gpumagic.cells.pauses import Left
 
 
 class Ticks:

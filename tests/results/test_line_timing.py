@@ -157,3 +157,13 @@ def test_a_timing_shows_its_lines_first() -> None:
     )
     assert shown.index("(between the lines)") < total < waits, "the total is below the table"
     assert timing.to_dict()["lines"]["cell"]["lines"][1]["gpu"] == 0.5
+
+
+@pytest.mark.parametrize(("host", "shown"), [(0.0, "< 1 µs"), (9e-7, "< 1 µs"), (2e-6, "2.00 µs")])
+def test_the_hosts_time_of_a_line_that_ran_is_never_0(host: float, shown: str) -> None:
+    from gpumagic.results import line_timing
+
+    line = line_timing.LineTiming(
+        line=2, source="x = 1", hits=3, gpu=None, host=host, syncs=0, sync_time=0.0, at_most=False
+    )
+    assert line_timing._host(line) == shown

@@ -540,3 +540,17 @@ def test_a_device_that_fails(gpu_work: Any, virtual_gpu: Any) -> None:
     assert found[2].gpu is None
     assert 0.02 <= found[3].host <= in_total(timing)
     assert any("no GPU time of lines" in note for note in lines_of(timing).notes)
+
+
+def test_lines_after_the_recursion_limit(gpu_work: Any) -> None:
+    cell = (
+        "def f(n): return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError:\n    pass\n"
+        "w.sleep(.02)\nx = 1"
+    )
+    timing = measured(cell, w=gpu_work)
+    assert by_number(timing)[7].gpu == pytest.approx(0.02, rel=0.02)
+    assert 8 in by_number(timing)
+    notes = [note for note in lines_of(timing).notes if "lines" in note and "measuring" not in note]
+    if not hasattr(sys, "monitoring"):
+        expected = "the recursion limit was reached: lines that ran after it are missing"
+        assert sys.gettrace() is not None or notes == [expected]

@@ -140,6 +140,41 @@ def test_awaited_time_is_its_lines(lines: Any) -> None:
     assert step.lines[0].host >= 0.04
 
 
+@pytest.mark.parametrize(
+    "ends",
+    ["t.cancel()", "t.set_exception(OSError())", "t.set_result(1)"],
+    ids=["cancelled", "an exception", "a result"],
+)
+def test_what_is_awaited_in_vain(ends: str, lines: Any) -> None:
+    """However it ends, the time is that of the line that waited."""
+    found = lines(
+        "import asyncio, time\nt = asyncio.get_running_loop().create_future()\n"
+        f"async def other():\n    time.sleep(.03)\n    {ends}\n"
+        "o = asyncio.ensure_future(other())\ntry:\n    await t\n"
+        "except (asyncio.CancelledError, OSError):\n    time.sleep(.01)\nawait o\nx = 1"
+    )
+    by_number = {line.line: line for line in found}
+    assert by_number[9].hits == 1
+    assert by_number[9].host >= 0.03
+    assert found.between.host < 0.03
+    assert by_number[13].hits == 1
+    if "result" not in ends:
+        assert by_number[11].host >= 0.01
+
+
+def test_an_interrupted_wait(lines: Any) -> None:
+    """It ends the cell; what it waited for counts to its line."""
+    found = lines(
+        "import asyncio, time\ndef interrupt():\n    time.sleep(.03)\n    raise KeyboardInterrupt\n"
+        "asyncio.get_running_loop().call_soon(interrupt)\nawait asyncio.sleep(60)\nx = 1",
+        raising=False,
+    )
+    by_number = {line.line: line for line in found}
+    assert by_number[7].hits == 1
+    assert by_number[7].host >= 0.03
+    assert found.between.host < 0.03
+
+
 def test_hits_are_passes_of_a_statement(lines: Any) -> None:
     """All of it counts to its first line, however many lines it is written on."""
     found = lines(
