@@ -243,7 +243,9 @@ class TraceEvents:
         code = frame.f_code
         # A generator's frame outlives the call.
         may_end = not code.co_flags & PAUSES or id(code) in self._consumed
-        traced = self._traced_caller(frame) if may_end and self._skips else None
+        traced = frame.f_back if may_end and self._skips else None
+        while traced is not None and id(traced.f_code) not in self._codes:
+            traced = traced.f_back
         if traced is None or not self._is_tracing or not self._receiver.may_skip(traced):
             self.slowed += 1
             return None
@@ -251,13 +253,6 @@ class TraceEvents:
         self._off_at = traced, traced.f_lasti
         sys.settrace(None)
         return _Skipped(self)
-
-    def _traced_caller(self, frame: FrameType) -> FrameType | None:
-        """Return the frame of traced code from which a call has come."""
-        caller = frame.f_back
-        while caller is not None and id(caller.f_code) not in self._codes:
-            caller = caller.f_back
-        return caller
 
     def _end_at_limit(self, frame: FrameType, *, may_go_on: bool) -> _Skipped | None:
         """Switch tracing off near the recursion limit: until a call has ended, or for good."""
@@ -268,7 +263,9 @@ class TraceEvents:
             self._has_ended = True
             return None
         skipped, self._at_limit = self._at_limit, None
-        traced = frame if id(frame.f_code) in self._codes else self._traced_caller(frame)
+        traced: FrameType | None = frame
+        while traced is not None and id(traced.f_code) not in self._codes:  # calls nothing here
+            traced = traced.f_back
         if traced is not None:
             self._off_at = traced, traced.f_lasti
         self._was_at_limit = True

@@ -196,8 +196,11 @@ def test_an_idle_gpu_is_reported_as_at_most(gpu_work: Any) -> None:
     assert "≤" in str(timed.result)
 
 
-def test_code_that_waits_itself_is_not_called_host_bound(gpu_work: Any) -> None:
+def test_code_that_waits_itself_is_not_called_host_bound(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The GPU is idle when it returns, but was not all the time: unknown."""
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     with gpumagic.cudatime() as timed:
         gpu_work.sleep(0.02)
         gpu_work.torch.cuda.synchronize()
@@ -269,7 +272,10 @@ def test_work_that_the_code_waited_for_is_timed(
     assert after == before
 
 
-def test_foreign_work_that_torch_waited_for_is_timed(foreign: Any, gpu_work: Any) -> None:
+def test_foreign_work_that_torch_waited_for_is_timed(
+    foreign: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     with gpumagic.cudatime() as timed:
         foreign(0.02)
         gpu_work.torch.cuda.synchronize()

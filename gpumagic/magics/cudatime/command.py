@@ -105,6 +105,8 @@ def run(magics: Any, line: str, cell: str | None, local_ns: dict[str, Any] | Non
     except SyntaxError as error:
         # IPython shows every frame of a SyntaxError that a magic raises: the fewer the better.
         raise error.with_traceback(None) from None
+    except RecursionError:
+        raise SpecError("the code is nested too deeply for Python's compiler") from None
     return execution.run(Delivery(magics, options), code, request.plan)
 
 
