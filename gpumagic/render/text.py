@@ -59,7 +59,7 @@ _ASCII = {
     **dict.fromkeys(_EIGHTHS[4:], "#"),
     **dict(zip("▓▒░■●├└┃─⋯", "%+:#*|`|-.", strict=True)),
     **dict(zip("…·×→✓✗µ°–\N{MINUS SIGN}", "~-x>vxu --", strict=True)),
-    **{"≤": "<=", "≥": ">=", "±": "+-"},
+    **{"≤": "<=", "≥": ">=", "±": "+-", "≈": "~"},
 }
 #: The width of text that is not printed to a terminal.
 _COLUMNS = 80

@@ -190,7 +190,9 @@ class _DeviceClock:
         self.stop.record(stream)
         self.own = stream
         # At once: what another library's streams do until then is not seen.
-        self.looks_behind_all = not self.queued and self.context.record().known
+        may_look = not self.queued and not graph_capture.query(self.ordinal)()
+        self.context.known = False
+        self.looks_behind_all = may_look and self.context.record().known
         self.checked = perf_counter()
 
     def settle(self) -> None:

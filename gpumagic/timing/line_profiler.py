@@ -219,7 +219,9 @@ class LineProfiler:
             numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:5])
             more = f" and {len(sampled) - 5} more" if len(sampled) > 5 else ""
             some = text.plural(len(sampled), "line").removeprefix(f"{len(sampled)} ")
-            notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}")
+            rough = "; ≈ is a rough estimate, since the GPU was idle between runs"
+            rough *= any(line.at_most for line in sampled)
+            notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}{rough}")
         note = self._cost_note(timing.wall.median)
         return (*notes, note) if note is not None else tuple(notes)
 

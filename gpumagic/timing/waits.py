@@ -88,11 +88,12 @@ class WaitSigns:
 
     def has_worked(self, ordinal: int) -> bool:
         """Return whether the code has waited for work of a device, which is idle now."""
-        return ordinal in self.devices or any(
-            event.finishes_last(self._starts[i], 0.0)
-            for i, event in self._behind_all
-            if i == ordinal and i in self._starts
-        )
+        if ordinal in self.devices:
+            return True
+        found = [event for i, event in self._behind_all if i == ordinal and i in self._starts]
+        if not found or graph_capture.under_way((ordinal,)):  # asking events would end the capture
+            return False
+        return any(event.finishes_last(self._starts[ordinal], 0.0) for event in found)
 
     def wait_for_start(self, ordinal: int) -> None:
         """Wait for the event before the code."""

@@ -169,7 +169,7 @@ def test_gpu_off_on_one(two_engines: Cluster, run: Run) -> None:
     two_engines.run(0, INITIALISE_CUDA)
     cell = (
         "%%cudatime --cluster -o\nimport torch\n"
-        "if torch.cuda.is_available():\n    torch.cuda._sleep(9)"
+        "if torch.cuda.is_available():\n    torch.cuda._sleep(300_000_000)"
     )
     timing = run(two_engines, cell).value
     assert timing.per_engine[0].gpu is not None

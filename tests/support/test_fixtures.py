@@ -57,7 +57,8 @@ def test_a_kernel_is_real(kernel: Callable[..., Kernel]) -> None:
     k.until(waiting, "in")
     k.interrupt()
     interrupted = k.wait(waiting)
-    assert interrupted.stdout == "in\n"
+    # Where the interrupt comes within its own code, IPython may add that it cannot format it.
+    assert interrupted.stdout.startswith("in\n")
     assert "KeyboardInterrupt" in interrupted.shown
 
 

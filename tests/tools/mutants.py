@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         _TIMING + "context_event.py",
-        "return bool(end > max(known, later) + _LATE)",
+        "return end > max(known, later) + LATE",
         "return False",
         KNOWN,
     ),
