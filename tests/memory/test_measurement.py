@@ -78,7 +78,7 @@ def test_an_exception_passes_and_is_measured(torch: ModuleType) -> None:
     assert measurement.devices[0].allocated == MIB
 
 
-def test_there_is_no_result_before_the_end() -> None:
+def test_there_is_no_result_before_the_end(torch: ModuleType) -> None:
     measurement = Measurement()
     with pytest.raises(RuntimeError, match="has not ended"):
         measurement.devices  # noqa: B018
