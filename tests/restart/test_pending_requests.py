@@ -167,8 +167,8 @@ def test_many_restarts(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
 def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
     """Before, during and after the exec, every few milliseconds: each is answered, once.
 
-    Except perhaps one: zmq acknowledges nothing, so a message that is under way when a connection
-    is closed is lost.
+    Except perhaps some in a row: zmq acknowledges nothing, so what is under way at the moment when
+    the connection is closed is lost: one of them, or what a busy machine has left unread.
     """
     k = kernel()
     k.run(FREEZE)
@@ -192,7 +192,8 @@ def test_requests_that_keep_coming(kernel: Callable[..., Kernel]) -> None:
         receive()
     assert answers[asking] == ["ok"]
     lost = [n for n, message in enumerate(rest) if message not in answers]
-    assert len(lost) <= 1, f"{lost} of {len(rest)}"
+    assert len(lost) <= 5, f"{lost} of {len(rest)}"
+    assert lost == [*range(lost[0], lost[0] + len(lost))] if lost else True, "at one moment"
     assert {tuple(statuses) for statuses in answers.values()} == {("ok",)}
 
 
