@@ -88,7 +88,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if node.shutting_down or node not in self.registered_collections:
                 return
             while self.workqueue and self._pending_of(self.assigned_work[node]) <= 2:
-                self._assign_work_unit(node)
+                try:
+                    self._assign_work_unit(node)
+                except OSError:  # it has just died, and its work goes to the others
+                    return
             if not self.workqueue:
                 node.shutdown()
 
