@@ -11,16 +11,15 @@ from code without Python they go to the standard error stream.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType, MethodType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
+from gpumagic.timing import wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
 from gpumagic.timing.waiting_calls import (
     ASSIGNMENT,
@@ -36,31 +35,6 @@ from gpumagic.timing.waiting_calls import (
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
 
 
-@dataclass(frozen=True)
-class _Wrapped:
-    """A function that is wrapped: where it was found, and what to put back."""
-
-    owner: Any
-    name: str
-    wrapper: Any
-    #: What the owner had itself; None where it had inherited the function.
-    original: Any
-
-
-class _Method:
-    """A wrapped method: called where an object has it, and the method itself in the class.
-
-    There torch asks for it to hand it to subclasses of tensors, which compare it by identity.
-    """
-
-    def __init__(self, method: Any, call: Callable[..., Any]) -> None:
-        self._method = method
-        self._call = call
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self._method if instance is None else MethodType(self._call, instance)
-
-
 class SynchronizationWatch:
     """Records the calls that wait, in the calling thread and in the backward passes it runs.
 
@@ -70,12 +44,12 @@ class SynchronizationWatch:
     def __init__(self, others: Sequence[ModuleType] = ()) -> None:
         #: The call, and the seconds that it took.
         self.log: list[tuple[str, float]] = []
-        self._wrapped: list[_Wrapped] = []
+        self._wrapped = wrapped_functions.WrappedFunctions()
         self._inside = threading.local()
         self._thread = 0
         self._codes: set[CodeType] = set()
-        modules = [sys.modules[__name__], *others]
-        self._compiler = CompilerHooks(self._unwrap, self._wrap_all, modules)
+        modules = [sys.modules[__name__], wrapped_functions, *others]
+        self._compiler = CompilerHooks(self._wrapped.restore, self._wrap_all, modules)
         self._is_watching = False
 
     def start(self) -> None:
@@ -98,7 +72,7 @@ class SynchronizationWatch:
         """Restore torch's methods."""
         self._is_watching = False
         self._compiler.stop()
-        self._unwrap()
+        self._wrapped.restore()
 
     def hide(self, error: BaseException | None) -> None:
         """Remove the wrappers' frames from the traceback of the cell's exception."""
@@ -114,31 +88,21 @@ class SynchronizationWatch:
             error = error.__cause__ or error.__context__
 
     def _attach(self) -> None:
-        self._unwrap()
+        self._wrapped.restore()
         if self._compiler.attach():
             self._wrap_all()
 
     def _wrap_all(self) -> None:
-        if not self._wrapped:
+        if not self._wrapped.are_any:
             for owner, name, rule in _Rules(torch_cuda.loaded()).methods():
                 self._wrap(owner, name, rule)
-
-    def _unwrap(self) -> None:
-        wrapped, self._wrapped = self._wrapped, []
-        for each in reversed(wrapped):
-            if vars(each.owner).get(each.name) is not each.wrapper:
-                continue  # the user has wrapped it meanwhile: ours stays and only passes calls on
-            if each.original is None:
-                delattr(each.owner, each.name)
-            else:
-                setattr(each.owner, each.name, each.original)
 
     def _wrap(self, owner: Any, name: str, rule: _Rule) -> None:
         function = getattr(owner, name, None)
         if function is None:  # this torch has none
             return
         to_host = rule if isinstance(rule, _CopiesFirst) else None
-        inside, log, clock = self._inside, self.log, perf_counter
+        inside, log, clock, wrapped = self._inside, self.log, perf_counter, self._wrapped
 
         def record(arguments: Any, named: Any, result: Any, passed: float) -> None:
             found = rule(arguments, named, result)
@@ -146,7 +110,7 @@ class SynchronizationWatch:
                 log.append((found, passed))
 
         def call(*arguments: Any, **named: Any) -> Any:
-            if not self._wrapped or not self._is_watched() or getattr(inside, "call", False):
+            if not wrapped.are_any or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
             inside.call = True
             begun = clock()
@@ -171,11 +135,7 @@ class SynchronizationWatch:
             return result
 
         self._codes.add(call.__code__)
-        functools.update_wrapper(call, function)
-        original = vars(owner).get(name)
-        wrapper = _Method(function, call) if isinstance(owner, type) else call
-        setattr(owner, name, wrapper)
-        self._wrapped.append(_Wrapped(owner, name, wrapper, original))
+        wrapped.wrap(owner, name, call)
 
     def _is_watched(self) -> bool:
         """Return whether the cell waits for this thread: its own, or one of a backward pass."""

@@ -10,15 +10,14 @@ nothing is wrapped.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from threading import Lock
-from types import MethodType
 from typing import Any
 
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.timing.context_event import ContextEvent
+from gpumagic.timing.wrapped_functions import WrappedFunctions
 
 #: Returns the device that a call waits for, by its arguments, before it.
 _Before = Callable[[tuple[Any, ...]], "int | None"]
@@ -39,18 +38,7 @@ _MOST_FOREIGN = 4
 _lock = Lock()
 #: The open scopes; what they wrapped is restored with the last one.
 _open: list[WaitSigns] = []
-_wrapped: list[tuple[Any, str, Any, Any]] = []
-
-
-class _Method:
-    """A wrapped method: called where an object has it, and the method itself in the class."""
-
-    def __init__(self, method: Any, call: Callable[..., Any]) -> None:
-        self._method = method
-        self._call = call
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self._method if instance is None else MethodType(self._call, instance)
+_wrapped = WrappedFunctions()
 
 
 class WaitSigns:
@@ -82,7 +70,7 @@ class WaitSigns:
             if self in _open:
                 _open.remove(self)
                 if not _open:
-                    _unwrap_all()
+                    _wrapped.restore()
                     if _compiler_import in sys.meta_path:
                         sys.meta_path.remove(_compiler_import)
 
@@ -120,7 +108,7 @@ class _CompilerImport:
 
     def find_spec(self, name: str, *_: Any) -> None:
         if name == _COMPILER:
-            _unwrap_all()  # and stays in the list, which is being iterated over
+            _wrapped.restore()  # and stays in the list, which is being iterated over
 
 
 _compiler_import = _CompilerImport()
@@ -172,11 +160,7 @@ def _wrap(
             add(after(arguments, result))
         return result
 
-    functools.update_wrapper(call, function)
-    original = vars(owner).get(name)
-    wrapper = _Method(function, call) if isinstance(owner, type) else call
-    setattr(owner, name, wrapper)
-    _wrapped.append((owner, name, original, wrapper))
+    _wrapped.wrap(owner, name, call)
 
 
 def add(ordinal: int | None) -> None:
@@ -184,17 +168,6 @@ def add(ordinal: int | None) -> None:
     if ordinal is not None:
         for scope in tuple(_open):
             scope.devices.add(ordinal)
-
-
-def _unwrap_all() -> None:
-    while _wrapped:
-        owner, name, original, wrapper = _wrapped.pop()
-        if vars(owner).get(name) is not wrapper:
-            continue  # wrapped by the user meanwhile: ours stays and only passes calls on
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
 
 
 def _device_at_work(_: tuple[Any, ...]) -> None:
