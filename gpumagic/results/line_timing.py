@@ -68,8 +68,7 @@ class LineTiming:
     #: ``synchronizations``, of which some times are upper bounds.
     syncs: int
     sync_time: float
-    #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between. Where ``interval``
-    #: is above 1 it is an estimate then, and no bound.
+    #: Whether ``gpu`` is an upper bound: the GPU may have been idle in between.
     at_most: bool
     #: By CUDA ordinal, as ``gpu`` of that device alone.
     per_device: Mapping[int, float] = field(default_factory=dict)
@@ -218,7 +217,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         part = _cost(line, has_gpu) / whole
         style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
         bar = _cost(line, has_gpu) / longest
-        gpu = _sign(line) + seconds(line.gpu)
+        gpu = "≤ " * line.at_most + seconds(line.gpu)
         return [
             Cell(f"{line.hits:,}" if line.hits else ""),
             *([Cell(gpu, style, bar)] if has_gpu else []),
@@ -242,13 +241,6 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     if between is not None:
         rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
     return without_empty(columns, rows)
-
-
-def _sign(line: LineTiming) -> str:
-    """Return what the GPU time is where it is not exact: an upper bound, or an estimate."""
-    if not line.at_most:
-        return ""
-    return "≈ " if line.interval > 1 else "≤ "
 
 
 def _host(line: LineTiming) -> str:

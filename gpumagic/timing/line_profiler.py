@@ -28,21 +28,16 @@ from gpumagic.timing.compilations import has_compiled
 from gpumagic.timing.input_waits import is_at_hand, is_container
 from gpumagic.timing.line_kernels import CELL, LineWork
 from gpumagic.timing.line_log import LineLog
+from gpumagic.timing.line_notes import MeasuringCost, sample_note, unknown_note
 from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.line_totals import LineTime
-from gpumagic.timing.line_verdict import verdict
+from gpumagic.timing.line_verdict import shows_work, verdict
 from gpumagic.timing.run import ENDED
 from gpumagic.timing.waiting_calls import UNNAMED
 from gpumagic.timing.waits_by_time import written_call
 
-#: The part of the wall time that measuring may take before it is said.
-_COST = 0.02
-#: The part from which the times of short lines are said to be upper bounds.
-_LARGE_COST = 0.2
 #: Seconds that a ``for`` line waits for its next value at least, on average, to be called a wait.
 _NEXT = 10e-6
-#: Seconds that a call which waits takes at most on an idle GPU, and marks without work between.
-_WAIT = 50e-6
 
 
 class LineProfiler:
@@ -117,23 +112,28 @@ class LineProfiler:
         """
         if self.note is None:
             with self._noting():
-                lines = self._lines(timing)
-                if timing.gpu_note == NO_SIGN and _show_work(lines.cell.lines):
+                self._timer.finish()
+                times = self._timer.times()
+                if timing.gpu_note == NO_SIGN and shows_work(times.values()):
                     timing = replace(timing, gpu_note=ENDED)
-                return replace(timing, lines=lines)
+                return replace(timing, lines=self._lines(timing, times))
         return replace(timing, notes=(*timing.notes, str(self.note)))
 
     def log(self) -> LineLog:
         """Return what records the lines of one more run."""
         return LineLog(self._sources)
 
-    def _lines(self, timing: CudaTiming) -> LineTimings:
-        self._timer.finish()
-        times = self._timer.times()
+    def _lines(self, timing: CudaTiming, times: Mapping[Line, LineTime]) -> LineTimings:
         cell, *functions = (
             self._source_timings(i, source, times) for i, source in enumerate(self._sources)
         )
-        cost = self._cost_part(timing.wall.median)
+        cost = self._measuring_cost(timing.wall.median)
+        notes = [*self._tracer.notes, self._timer.note, *(each.note for each in self._sources)]
+        if timing.gpu is not None and timing.gpu_note != NO_SIGN:
+            notes += [
+                sample_note([line for each in (cell, *functions) for line in each.lines]),
+                unknown_note(times),
+            ]
         return LineTimings(
             cell=replace(cell, lines=_on_devices(cell.lines, timing.per_device)),
             functions=tuple(
@@ -141,9 +141,9 @@ class LineProfiler:
                 for each in functions
             ),
             between=_between(cell.lines, timing),
-            verdict=verdict(cell.lines, timing, cost),
-            notes=self._notes([cell, *functions], timing),
-            cost=cost,
+            verdict=verdict(cell.lines, timing, cost.known),
+            notes=tuple(filter(None, [*notes, cost.note()])),
+            cost=cost.known,
         )
 
     def _source_timings(
@@ -211,42 +211,9 @@ class LineProfiler:
             for call, times in found.items()
         ]
 
-    def _notes(self, sources: Iterable[SourceTimings], timing: CudaTiming) -> tuple[str, ...]:
-        of_sources = [each.note for each in self._sources]
-        notes = [*self._tracer.notes, *filter(None, [self._timer.note, *of_sources])]
-        sampled = [line for source in sources for line in source.lines if line.interval > 1]
-        if sampled and timing.gpu is not None:
-            numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:5])
-            more = f" and {len(sampled) - 5} more" if len(sampled) > 5 else ""
-            some = text.plural(len(sampled), "line").removeprefix(f"{len(sampled)} ")
-            rough = "; ≈ is a rough estimate, since the GPU was idle between runs"
-            rough *= any(line.at_most for line in sampled)
-            notes.append(f"GPU time by a sample of the runs of {some} {numbers}{more}{rough}")
-        note = self._cost_note(timing.wall.median)
-        return (*notes, note) if note is not None else tuple(notes)
-
-    def _cost_part(self, wall: float) -> float | None:
-        """Return the part of the wall time that measuring took; None if it slowed other code."""
+    def _measuring_cost(self, wall: float) -> MeasuringCost:
         own = self._timer.own + self._tracer.skipped * self._cost.call
-        is_slowed = self._tracer.slowed * self._cost.call > _COST * wall
-        return None if is_slowed else min(own / wall, 1.0)
-
-    def _cost_note(self, wall: float) -> str | None:
-        """Return what measuring has cost, if that matters."""
-        part = self._cost_part(wall)
-        if part is None:
-            own = self._timer.own + (self._tracer.skipped + self._tracer.slowed) * self._cost.call
-            least = f"{100 * min(own / wall, 1.0):.3g} %"
-            return (
-                f"measuring the lines took at least {least} of the wall time: before Python 3.12 "
-                "the Python code that they call is slower with -f, in try, generators and await; "
-                "their host times are upper bounds"
-            )
-        if part <= _COST:
-            return None
-        bounds = "; the host times of short lines are upper bounds"
-        took = f"measuring the lines took {100 * part:.3g} % of the wall time"
-        return took + bounds * (part > _LARGE_COST)
+        return MeasuringCost(own / wall, self._tracer.slowed * self._cost.call / wall)
 
 
 def _statement(source: Source, first: Line) -> list[str]:
@@ -354,15 +321,6 @@ def without_kernels(timing: CudaTiming, reason: str) -> CudaTiming:
     assert timing.lines is not None
     notes = (*timing.lines.notes, f"no busy times of lines: {reason}")
     return replace(timing, lines=replace(timing.lines, notes=notes))
-
-
-def _show_work(lines: Iterable[LineTiming]) -> bool:
-    """Return whether the host waited for the GPU, or the GPU was behind the host in a line."""
-    return any(
-        line.sync_time > _WAIT * max(line.syncs, 1)
-        or (not line.at_most and (line.gpu or 0.0) > _WAIT * line.hits)
-        for line in lines
-    )
 
 
 def _with_work(line: LineTiming, work: LineWork | None) -> LineTiming:

@@ -3,8 +3,8 @@
 The time of a line is that between two marks: from the end of all GPU work queued before the line to
 the end of all work queued by its end. The times of successive lines add up to the time of the cell,
 and nothing is counted twice: of each source, one line has the time, that of the call which
-`CurrentCalls` names. A short line that runs often is not marked at each run: where lines
-ran without a mark between them, the measured time is divided as their marked runs have it.
+`CurrentCalls` names. Of short lines that run often, some passes are marked: where lines ran without
+a mark between them, the time is divided at the end as their marked runs have it (`line_totals`).
 
 Where the GPU had reached the last mark before the next one was recorded, it may have been idle in
 between: for as long as the host took at most. A time with much of that is an upper bound.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from math import fsum
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -25,17 +25,20 @@ from gpumagic.cells.pauses import Left
 from gpumagic.system import text
 from gpumagic.timing import (
     current_calls,
+    line_passes,
     line_totals,
+    passed_time,
     short_runs,
     stream_marks,
     waits_by_time,
 )
 from gpumagic.timing.current_calls import CurrentCalls
-from gpumagic.timing.line_totals import Boundary, LineTime, Total, parts, weights
+from gpumagic.timing.line_passes import Passes
+from gpumagic.timing.line_totals import Boundary, LineTime, Segment, Total
+from gpumagic.timing.passed_time import PassedTime, count_as_unknown
 from gpumagic.timing.short_runs import ShortRuns
 from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
-from gpumagic.timing.waits_by_time import LEAST, WaitsByTime
 
 _T = TypeVar("_T")
 
@@ -53,7 +56,7 @@ class _Call:
     """A call of traced code, and the run of a line in it."""
 
     __slots__ = (
-        "begin", "is_from_above", "is_marked", "is_new", "is_over", "number", "ran", "source",
+        "begin", "is_from_above", "is_marked", "is_new", "is_over", "passes", "ran", "source",
         "total",
     )  # fmt: skip
 
@@ -68,8 +71,8 @@ class _Call:
         self.is_new = True
         self.is_over = False
         self.is_marked = False
-        #: The line that runs, by its number, and whether it follows a line above it.
-        self.number = 0
+        #: The line that runs, and whether it follows a line above it.
+        self.passes = Passes()
         self.is_from_above = True
         #: The lines that have run in this pass of the statement, and whether they are marked.
         self.ran: dict[Line, bool] = {}
@@ -86,11 +89,11 @@ class LineTimer:
         self._marks = StreamMarks()
         # What runs in the cell's calls, which torch may have compiled.
         modules = (
-            *(current_calls, line_events, line_totals, line_tracer, short_runs, stream_marks),
-            *(waits_by_time, sys.modules[__name__]),
+            *(current_calls, line_events, line_passes, line_totals, line_tracer, passed_time),
+            *(short_runs, stream_marks, waits_by_time, sys.modules[__name__]),
         )
         self._watch = SynchronizationWatch(modules)
-        self._unnamed = WaitsByTime()
+        self._passed = PassedTime()
         #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
         self.tracing = tracing
         #: And at the end of a run of a short line that is counted without a boundary.
@@ -104,11 +107,15 @@ class LineTimer:
         self._short: dict[int, dict[int, Total]] = {}
         #: By source, the calls that run or wait.
         self._calls = defaultdict[int, CurrentCalls[_Call]](CurrentCalls)
-        #: Marks that are not read yet, each with the boundaries since the last one, and whether the
-        #: GPU may have been idle since.
-        self._waiting: deque[tuple[Mark, list[Boundary], bool]] = deque()
+        #: Marks that are not read yet, each with the boundaries since the last one, whether the GPU
+        #: may have been idle since, and whether that was the last boundary before.
+        self._waiting: deque[tuple[Mark, list[Boundary], bool, bool]] = deque()
         self._unmarked: list[Boundary] = []
-        self._boundary = self._last_read = Boundary(0.0, 0, None)
+        self._has_gap = True
+        self._boundary = Boundary(0.0, 0, [])
+        #: What runs between the lines.
+        self._outside = Total(all_marked)
+        self._random = Random(0)
         #: Seconds that the boundaries took themselves, and tracing with them.
         self.own = 0.0
         #: Why GPU times are missing.
@@ -145,19 +152,19 @@ class LineTimer:
     def finish(self) -> None:
         """Read the marks."""
         self._read_marks(len(self._waiting))
-        for _, boundaries, _ in self._waiting:
+        for _, boundaries, *_ in self._waiting:
             self._unmarked = boundaries + self._unmarked
-        if self._unmarked:
-            self._forget()
+        self._forget()
         self._waiting.clear()
+        self._passed.share([*self._totals.values()])
 
     def times(self) -> dict[Line, LineTime]:
         """Return the times of the lines that ran."""
-        ordinals = self._marks.ordinals
+        ordinals, whole = self._marks.ordinals, self._passed.whole
         lines = {total: line for line, total in self._totals.items()}
         return {
-            line: total.result(ordinals)._replace(
-                unnamed=tuple((lines[inner], s) for inner, s in self._unnamed.of(total))
+            line: total.result(ordinals, whole)._replace(
+                unnamed=tuple((lines[inner], s) for inner, s in self._passed.waits.of(total))
             )
             for line, total in self._totals.items()
             if total.hits
@@ -186,15 +193,15 @@ class LineTimer:
             call.is_over = False
             call.total.hits -= 1
             call.ran.clear()
-        if line.number != call.number:
-            call.is_from_above = line.number > call.number
-            call.number = line.number
+        if line.number != call.passes.number:
+            call.is_from_above = line.number > call.passes.number
         total = self._totals.get(line)
         if total is None:
             total = self._totals[line] = Total(self._all_marked)
         if line not in call.ran:
             total.hits += not again
-            call.ran[line] = total.hits % total.interval == 0
+            go_to = call.passes.go_on if again else call.passes.go_to
+            call.ran[line] = go_to(line.number, total, self._random)
         calls = self._calls[line.source]
         if not calls.is_running(call):
             if calls.current is not None:
@@ -215,8 +222,9 @@ class LineTimer:
         lines = self._short.setdefault(line.source, {})
         lines[line.number] = total
         for each in lines.values():
-            interval = each.interval
-            each.marked_at = (each.hits // interval + 1) * interval if interval >= _SHORT else 0
+            each.marked_at = 0
+            if each.interval >= _SHORT:
+                each.marked_at = each.next_marked if each.begins_pass else sys.maxsize
         runs = ShortRuns(lines, line.number, self._watch.log)
         self._leave()
         runs.last = self._boundary.left
@@ -228,22 +236,24 @@ class LineTimer:
             return
         tracing = self._short_tracing_in(self._short[source].values())
         self.own += runs.spent + runs.runs * tracing
-        boundary = Boundary(runs.last, runs.waits, None)
-        boundary.own = self.own
+        others = [total for of, total in self._owners() if of != source]
+        segments = []
         for total in self._short[source].values():
             count, host = total.short_runs, total.short_host
             if count:
-                boundary.shared.append((total, count, host))
+                segments.append(Segment(total, count, [total, *others]))
                 total.host += host - count * tracing
                 total.short_runs, total.short_host = 0, 0.0
                 self.short_runs += count
                 self.short_host += host
+        boundary = Boundary(runs.last, runs.waits, segments)
+        boundary.own = self.own
         self._unmarked.append(boundary)
         self._boundary = call.begin = boundary
         line = Line(source, runs.number)
         call.total = self._totals[line]
         call.ran = {line: False}
-        call.number, call.is_from_above = runs.number, False
+        call.passes.number, call.is_from_above = runs.number, False
 
     def _short_tracing_in(self, lines: Iterable[Total]) -> float:
         """Return the seconds that tracing took at the end of each of these short runs.
@@ -277,9 +287,17 @@ class LineTimer:
 
     # --- boundaries and marks ----------------------------------------------------------------
 
+    def _owners(self) -> Iterator[tuple[int, Total]]:
+        """Yield the sources, each with the line that has its time."""
+        for source, calls in self._calls.items():
+            if calls.current is not None:
+                yield source, calls.current.total
+
     def _new_boundary(self, running: Total | None) -> Boundary:
         entered = perf_counter()
-        boundary = Boundary(entered, len(self._watch.log), running)
+        owners = [total for _, total in self._owners()]
+        segment = Segment(self._outside if running is None else running, 1, owners)
+        boundary = Boundary(entered, len(self._watch.log), [segment])
         boundary.own = self.own
         self.own += self.tracing
         self._unmarked.append(boundary)
@@ -295,7 +313,6 @@ class LineTimer:
     def _add(self, call: _Call) -> None:
         """Add the time until the last boundary to the line that has it."""
         total, begin, end = call.total, call.begin, self._boundary
-        end.ended.append((total, begin))
         host = end.entered - begin.left - (end.own - begin.own) - self.tracing
         total.host += host
         if call.is_from_above:
@@ -310,22 +327,17 @@ class LineTimer:
             if self.note is not None or not self._marks.ordinals:
                 self._forget()
             return
-        mark, idle, self._boundary.recorded = recorded
-        self._waiting.append((mark, self._unmarked, idle))
-        self._unmarked = []
+        mark, idle, begun = recorded
+        self._unmarked[-1].recorded = begun, perf_counter()
+        self._waiting.append((mark, self._unmarked, idle, not self._has_gap))
+        self._unmarked, self._has_gap = [], False
         if len(self._waiting) > _WAITING:
             self._read_marks(2)
 
     def _forget(self) -> None:
-        """Count the runs that ended since the last mark as unknown."""
-        for boundary in self._unmarked:
-            for total, _ in boundary.ended:
-                total.unknown += 1
-            for total, *_ in boundary.shared:
-                total.unknown += 1
-        if not self._waiting:
-            self._last_read = self._unmarked[-1]
-        self._unmarked = []
+        """Count the runs since the last mark as unknown."""
+        count_as_unknown(self._unmarked)
+        self._unmarked, self._has_gap = [], True
 
     def _guarded(self, step: Callable[..., _T], *arguments: Any) -> _T | None:
         try:
@@ -337,47 +349,14 @@ class LineTimer:
     def _read_marks(self, most: int) -> None:
         """Read marks that are reached, in their order."""
         for _ in range(most):
-            mark, boundaries, idle = self._waiting[0]
+            mark, boundaries, idle, is_next = self._waiting[0]
             if self.note is not None or not self._guarded(self._marks.is_reached, mark):
                 return
             seconds = self._guarded(self._marks.read, mark)
             if seconds is None:
                 return
             self._waiting.popleft()
-            self._divide(seconds, boundaries, idle)
-
-    def _divide(self, devices: tuple[float, ...], boundaries: list[Boundary], idle: bool) -> None:
-        """Divide the time since the last mark among the boundaries, the last one at the mark."""
-        before, last = self._last_read, boundaries[-1]
-        last.gpu, last.devices = max(devices), devices
-        # Where a device has come into use in between, its first work is not known.
-        if before.gpu is not None and len(before.devices) == len(devices):
-            passed = last.gpu - before.gpu
-            # Also while this process was held up between two marks the GPU had nothing to do.
-            idle_for = min(passed, last.left - before.entered) if idle else 0.0
-            last.idle = before.idle + idle_for
-            if len(boundaries) == 1:
-                if last.running is not None:
-                    last.running.add_marked(max(passed - idle * before.taken, 0.0))
-                    if last.entered - before.left >= LEAST:
-                        named = self._watch.log[before.synchronized : last.synchronized]
-                        waited = fsum(s for _, s in named)
-                        self._unnamed.add(before, last, passed if idle else None, waited)
-            else:
-                of_boundaries = parts(before, boundaries)
-                for boundary, part in zip(boundaries[:-1], of_boundaries, strict=True):
-                    boundary.gpu = before.gpu + part * passed
-                    boundary.idle = before.idle + part * idle_for
-                    known = zip(before.devices, devices, strict=False)
-                    boundary.devices = tuple(a + part * (b - a) for a, b in known)
-        for previous, boundary in zip([before, *boundaries], boundaries, strict=False):
-            self._unnamed.reach(boundary)
-            for total, begin in boundary.ended:
-                total.add(begin, boundary)
-                self._unnamed.add_run(total, begin, boundary)
-            boundary.ended.clear()
-            of_all = fsum(weights(boundary))
-            for (total, _, _), weight in zip(boundary.shared, weights(boundary), strict=True):
-                total.add(previous, boundary, weight / of_all if of_all else 0.0)
-            boundary.shared.clear()
-        self._last_read = last
+            self._passed.add(
+                *(seconds, boundaries, self._watch.log),
+                tracing=self.tracing, idle=idle, is_next=is_next,
+            )  # fmt: skip

@@ -1,52 +1,56 @@
-"""The sums over the runs of a line, and the moments between runs by which they are divided."""
+"""The sums over the runs of a line, and the moments between runs."""
 
 from __future__ import annotations
 
-import itertools
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from math import fsum
+from statistics import median
 from typing import NamedTuple
 
 from gpumagic.cells.line_tracer import Line
+from gpumagic.timing.line_passes import PassLine
 from gpumagic.timing.short_runs import LONG
 
-#: Runs without a mark are estimated by about so many latest ones with marks: times may change.
-_LATEST = 4
 #: The part of a GPU time that the GPU may have been idle for, from which it is an upper bound.
 _IDLE = 0.02
+#: The part of the cell's time that an upper bound may be too low by, and of the line's time.
+_TOO_LOW, _TOO_LOW_OF_LINE = 0.01, 0.05
+#: The quantile at which the lowest upper limit is taken.
+_BOUND = 0.1
+#: The weight of a marked run beside those that stand for runs without marks.
+_ALONE = 1e-6
 
 
 class Boundary:
-    """The moment between two lines; its GPU times are known once a mark at it or later is read."""
+    """The moment between two lines, and what ran between the last boundary and this one."""
 
     __slots__ = (
-        "devices", "ended", "entered", "gpu", "idle", "left", "own", "recorded", "running",
-        "shared", "synchronized", "taken", "unnamed",
+        "devices", "entered", "left", "own", "recorded", "segments", "synchronized", "taken",
     )  # fmt: skip
 
-    def __init__(self, entered: float, synchronized: int, running: Total | None) -> None:
+    def __init__(self, entered: float, synchronized: int, segments: list[Segment]) -> None:
         #: The host's time when the last line ended, and when the next one began.
         self.entered = self.left = entered
         #: Seconds that this boundary took itself, and with it all before.
         self.taken = self.own = 0.0
         #: How many synchronisations there were before.
         self.synchronized = synchronized
-        #: The innermost line that ran until here.
-        self.running = running
-        #: When its mark was recorded.
-        self.recorded = entered
-        #: How many waits of `WaitsByTime` there were before; None where not known.
-        self.unnamed: int | None = None
-        #: The lines that end here, with their beginnings.
-        self.ended: list[tuple[Total, Boundary]] = []
-        #: The short lines that ran since the boundary before, with their runs and host time.
-        self.shared: list[tuple[Total, int, float]] = []
-        #: Seconds from the start until the GPU work before was done; None where not known.
-        self.gpu: float | None = None
-        #: The part of them in which the GPU may have been idle.
-        self.idle = 0.0
-        #: Seconds by device in use.
+        #: More than one, or of more than one run, where short runs were counted without boundaries.
+        self.segments = segments
+        #: The host's time before and after the mark was recorded, if there is one.
+        self.recorded = (entered, entered)
+        #: Seconds by device in use from the start until the GPU work before the mark was done.
         self.devices: tuple[float, ...] = ()
+
+
+class Segment(NamedTuple):
+    """Runs of a line, the innermost one, without another boundary."""
+
+    line: Total
+    runs: int
+    #: The lines that have this time, one of each source.
+    owners: list[Total]
 
 
 class Total:
@@ -56,54 +60,95 @@ class Total:
         self._all_marked = all_marked
         self.hits = self.marked_at = self.short_runs = 0
         self.short_host = 0.0
+        self.begins_pass = False
+        self.last = 0.0
+        self.next_marked = 0
+        self.sampled_by: PassLine | None = None
         self.host = self.gpu = self.idle = 0.0
         #: The host time of runs that a line above led to: of a ``for`` line, those that begin it.
         self.from_above = 0.0
-        #: Runs whose GPU time is known, and those whose is not.
+        #: Segments whose GPU time is known, and those whose is not.
         self.known = self.unknown = 0
         self.devices: list[float] = []
         self.synchronizations: list[tuple[str, float]] = []
-        #: Runs that lay alone between two marks, and the mean of the latest ones' GPU time.
-        self.marked = 0
-        self.latest = 0.0
+        #: Of segments without marks, by whether the GPU may have been idle, those of each line.
+        self.unmarked: dict[bool, Counter[Total]] = defaultdict(Counter)
+        #: By how much the time may be too low.
+        self.too_low = 0.0
+        #: Sums over segments with marks, each of which stands for those without marks before it:
+        #: the least and the most work, and the number.
+        self.least = self.most = self.weight = 0.0
+        self.represented = 0
+        #: The difference of each.
+        self._between_limits = array("d")
 
     @property
     def interval(self) -> int:
-        """Every how many-th run is marked now."""
+        """Of how many runs one is marked now."""
         if self.hits <= self._all_marked or self.host > LONG * self.hits:
             return 1
         return 1 << (self.hits // self._all_marked).bit_length()
 
-    def add_marked(self, seconds: float) -> None:
-        """Add a run by which those without marks are estimated."""
-        self.marked += 1
-        self.latest += (seconds - self.latest) / min(self.marked, _LATEST)
+    def add_marked(self, least: float, most: float) -> None:
+        """Add a segment with marks, by which those without marks are estimated."""
+        weight = self.represented or _ALONE
+        self.represented = 0
+        self.least += weight * least
+        self.most += weight * most
+        self.weight += weight
+        self._between_limits.append(most - least)
 
-    def add(self, begin: Boundary, end: Boundary, part: float = 1.0) -> None:
-        """Add a part of the GPU time between two boundaries: all of it for a run."""
-        if begin.gpu is None or end.gpu is None or len(begin.devices) != len(end.devices):
-            self.unknown += 1
-            return
+    def estimate(self) -> Estimate:
+        """Return what a segment without marks takes, by those with marks."""
+        if self.weight:
+            least = self.least / self.weight
+            between = sorted(self._between_limits)
+            bound = between[int(_BOUND * len(between))]
+            most = self.most / self.weight
+            return Estimate(least, least + bound, least + median(between), most)
+        # It was never measured: by the host's time instead.
+        most = max(self.host / max(self.hits, 1), _ALONE)
+        return Estimate(0.0, most, most, most)
+
+    def add(self, passed: float, idle: float, devices: Sequence[float]) -> None:
+        """Add GPU time, with a part in which the GPU may have been idle."""
         self.known += 1
-        self.gpu += part * (end.gpu - begin.gpu)
-        self.idle += part * (end.idle - begin.idle)
-        self.devices += [0.0] * (len(end.devices) - len(self.devices))
-        for i, (start, stop) in enumerate(zip(begin.devices, end.devices, strict=True)):
-            self.devices[i] += part * (stop - start)
+        self.gpu += passed
+        self.idle += idle
+        self.devices += [0.0] * (len(devices) - len(self.devices))
+        for i, seconds in enumerate(devices):
+            self.devices[i] += seconds
 
-    def result(self, ordinals: Sequence[int]) -> LineTime:
-        """Return the times; ``ordinals`` are of the devices in use."""
-        is_known = self.known > 0 and not self.unknown
+    def result(self, ordinals: Sequence[int], whole: float) -> LineTime:
+        """Return the times; ``ordinals`` are of the devices in use, ``whole`` is the cell's."""
+        is_too_low = self.too_low > max(_TOO_LOW * whole, _TOO_LOW_OF_LINE * self.gpu)
+        is_known = self.known > 0 and not self.unknown and not is_too_low
         return LineTime(
             hits=self.hits,
             host=max(self.host, 0.0),
             from_above=max(self.from_above, 0.0),
             gpu=self.gpu if is_known else None,
             at_most=is_known and self.idle > _IDLE * self.gpu,
+            certain=max(self.gpu - self.idle, 0.0),
             per_device=dict(zip(ordinals, self.devices, strict=False)) if is_known else {},
             synchronizations=tuple(self.synchronizations),
-            interval=self.interval,
+            interval=1 if self.interval == 1 else (self.sampled_by or self).interval,
+            is_too_low=is_too_low,
         )
+
+
+class Estimate(NamedTuple):
+    """The limits of the work of a segment, in seconds.
+
+    Where the host was held up, the upper one is far too high. If the runs are alike, none takes
+    longer than the lowest one.
+    """
+
+    least: float
+    bound: float
+    #: The upper one, by the median and by the mean of the distances between the two.
+    typical: float
+    most: float
 
 
 class LineTime(NamedTuple):
@@ -116,37 +161,14 @@ class LineTime(NamedTuple):
     #: None where not known.
     gpu: float | None
     at_most: bool
+    #: The part of ``gpu`` in which the GPU was at work for certain.
+    certain: float
     per_device: dict[int, float]
     #: The calls that waited, and the seconds.
     synchronizations: tuple[tuple[str, float], ...]
-    #: Every how many-th run was measured in the end.
+    #: Of how many runs one was measured in the end.
     interval: int
+    #: Whether ``gpu`` is unknown because runs without marks differ from those with them.
+    is_too_low: bool = False
     #: The lines of waits that are known by times alone, and the seconds.
     unnamed: tuple[tuple[Line, float], ...] = ()
-
-
-def weights(boundary: Boundary) -> list[float]:
-    """Return how the time before a boundary is divided among short lines: by GPU or host time."""
-    by_gpu = [count * total.latest for total, count, _ in boundary.shared]
-    return by_gpu if any(by_gpu) else [host for _, _, host in boundary.shared]
-
-
-def parts(before: Boundary, boundaries: Sequence[Boundary]) -> list[float]:
-    """Return for all boundaries but the last which part of the time is before it."""
-    shares: list[float] = []
-    for boundary in boundaries:
-        running = boundary.running
-        if boundary.shared and all(total.marked for total, _, _ in boundary.shared):
-            shares.append(fsum(count * total.latest for total, count, _ in boundary.shared))
-            continue
-        if running is None or not running.marked:
-            # Between lines, or a line that was never measured: by the host's time instead.
-            shares.clear()
-            break
-        shares.append(running.latest)
-    total = sum(shares)
-    if not total:
-        begins = [before, *boundaries[:-1]]
-        shares = [end.entered - begin.left for begin, end in zip(begins, boundaries, strict=True)]
-        total = sum(shares) or 1.0
-    return [part / total for part in itertools.accumulate(shares[:-1])]

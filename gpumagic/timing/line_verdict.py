@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTiming
+from gpumagic.timing.line_totals import LineTime
 
 #: A part of the wall time that is worth a verdict, and one that leaves no doubt.
 _LARGE, _NEARLY_ALL = 0.3, 0.9
@@ -17,6 +18,10 @@ _REPEATED = 3
 #: A launch takes a few microseconds, and torch's own work around it some more: where the host takes
 #: longer for each kernel, something else does.
 _LAUNCH, _MANY = 50e-6, 100
+#: Seconds that a call which waits takes at most on an idle GPU.
+_WAIT = 50e-6
+#: Seconds between two marks without work, at most, and the part by which clocks differ.
+_MARKS, _CLOCKS = 20e-6, 0.01
 
 
 def verdict(
@@ -98,3 +103,12 @@ def _launches(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:
 
 def _percent(part: float) -> str:
     return f"{100 * min(part, 1.0):.0f} %"
+
+
+def shows_work(times: Iterable[LineTime]) -> bool:
+    """Return whether the host waited for the GPU, or the GPU was behind the host in a line."""
+    return any(
+        any(seconds > _WAIT for _, seconds in (*line.synchronizations, *line.unnamed))
+        or line.certain > _MARKS * line.hits + _CLOCKS * (line.gpu or 0.0)
+        for line in times
+    )

@@ -28,12 +28,10 @@ class WaitsByTime:
     """Finds such waits in runs of lines between two marks, and adds them up by line."""
 
     def __init__(self) -> None:
-        #: The line in which each wait was, and its seconds.
-        self._found: list[tuple[Total, float]] = []
         #: By line, the runs in which there may be a wait, and those in which there was one.
         self._long: Counter[Total] = Counter()
         self._waits: Counter[Total] = Counter()
-        #: By line, the waits in its runs, also those in other lines that it called.
+        #: By line, the waits in its runs, each with the innermost line and its seconds.
         self._of_lines: defaultdict[Total, list[tuple[Total, float]]] = defaultdict(list)
 
     def add(self, begin: Boundary, end: Boundary, gpu: float | None, named: float) -> None:
@@ -42,32 +40,24 @@ class WaitsByTime:
         ``gpu`` is the time between the marks, None where the GPU had not reached the first one when
         the run ended; ``named`` how long known calls waited, in seconds.
         """
-        line, host = end.running, end.entered - begin.left
+        (line, _, owners), host = end.segments[0], end.entered - begin.left
         late = max(_LATE * host, _LATE_SECONDS)
         # A known call that waited so long has waited for all that was queued before.
-        if line is None or host < LEAST or named > late:
+        if not owners or host < LEAST or named > late:
             return
         if gpu is None:
             self._long[line] += 1
             return
         # The second mark is reached once it is recorded, or later: so long after the GPU had
         # finished what was queued before the line, the line ended, at most.
-        after = gpu - (end.recorded - end.entered)
+        after = gpu - (end.recorded[0] - end.entered)
         if host - after < LEAST:  # there was nothing to wait for
             return
         self._long[line] += 1
         if abs(after) <= late:
             self._waits[line] += 1
-            self._found.append((line, host - max(after, named)))
-
-    def reach(self, boundary: Boundary) -> None:
-        """Write down how many waits there were before a boundary."""
-        boundary.unnamed = len(self._found)
-
-    def add_run(self, line: Total, begin: Boundary, end: Boundary) -> None:
-        """Add a run of a line, with what it called."""
-        if begin.unnamed is not None and end.unnamed is not None and begin.unnamed < end.unnamed:
-            self._of_lines[line] += self._found[begin.unnamed : end.unnamed]
+            for owner in owners:
+                self._of_lines[owner].append((line, host - max(after, named)))
 
     def of(self, line: Total) -> tuple[tuple[Total, float], ...]:
         """Return the waits in a line's runs, each with the line that it was in, and its seconds."""

@@ -135,14 +135,6 @@ def test_busy_times_and_kernels_where_they_are_known() -> None:
     assert frame["kernels"].sum() == 4100
 
 
-def test_a_time_that_is_sampled_while_the_gpu_was_idle_is_no_bound() -> None:
-    """What the GPU was idle for in runs that are not measured may belong to any line."""
-    sampled = line(5, 0.1, 0.1, at_most=True, interval=8)
-    shown = as_text(timings((line(4, 0.5, 0.5, at_most=True), sampled)), width=120)
-    assert "≤ 500 ms" in shown
-    assert "≈ 100 ms" in shown
-
-
 def test_a_sequence_and_a_frame() -> None:
     pytest.importorskip("pandas")
     found = timings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from math import fsum
@@ -194,8 +195,11 @@ def test_short_lines_are_counted_exactly(name: str, gpu_work: Any) -> None:
     for number, (_, host) in true.items():
         assert found[number].host == pytest.approx(host, rel=0.1, abs=5e-4), number
     if timing.gpu is not None:
+        # The GPU is idle, for as long as the lines run; while they are measured, for none of them.
         of_lines = fsum(line.gpu or 0.0 for line in lines_of(timing))
-        assert of_lines == pytest.approx(timing.gpu.median, rel=0.02, abs=1e-3)
+        host = fsum(line.host for line in lines_of(timing))
+        assert of_lines == pytest.approx(host, rel=0.1, abs=1e-3)
+        assert of_lines <= timing.gpu.median
 
 
 def test_waits_in_short_lines_are_counted(gpu_work: Any) -> None:
@@ -383,17 +387,30 @@ def test_those_of_a_backward_pass_count_to_its_line(gpu_work: Any) -> None:
 
 
 def test_input_waits(gpu_work: Any) -> None:
+    loading = 0.0
+
     def loader() -> Any:
+        nonlocal loading
         for i in range(5):
+            began = time.perf_counter()
             time.sleep(0.03)
+            loading += time.perf_counter() - began
             yield i
 
     timing = measured("for batch in loader():\n    w.sleep(.01)", w=gpu_work, loader=loader)
     check_sum(timing)
     found = by_number(timing)
-    assert found[2].input_wait == pytest.approx(0.15, rel=0.02)
+    waited = found[2].input_wait
+    assert waited is not None
+    assert loading <= waited <= found[2].host
     assert found[3].input_wait is None
-    assert lines_of(timing).verdict == ("the GPU waits for input: line 2, 69 % of the wall time")
+    # The GPU works for 10 ms of each but the first of these 30 ms, or of more on a busy machine.
+    found_verdict = re.fullmatch(
+        r"the GPU waits for input: line 2, (\d+) % of the wall time", str(lines_of(timing).verdict)
+    )
+    assert found_verdict is not None
+    part = (waited - 0.04) / timing.wall.median
+    assert int(found_verdict[1]) == pytest.approx(100 * part, abs=1.5)
 
 
 def test_computing_what_is_looped_over_is_no_wait_for_input(gpu_work: Any) -> None:
@@ -554,3 +571,15 @@ def test_lines_after_the_recursion_limit(gpu_work: Any) -> None:
     if not hasattr(sys, "monitoring"):
         expected = "the recursion limit was reached: lines that ran after it are missing"
         assert sys.gettrace() is not None or notes == [expected]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-4])
+def test_work_of_a_loop_that_has_ended_is_seen_by_its_lines(seconds: float, gpu_work: Any) -> None:
+    """It leaves no sign outside; and of a loop without work, none is said to be sampled."""
+    work = "w.sleep(t)" if seconds else "y = t"
+    cell = f"for i in range(2000):\n    {work}\n    time.sleep(0.0002)"
+    timing = measured(cell, w=gpu_work, t=seconds, time=time)
+    lines = lines_of(timing)
+    sampled = [note for note in lines.notes if note.startswith("GPU time by a sample")]
+    assert (timing.gpu_note == NO_SIGN) is not bool(seconds)
+    assert bool(seconds) or not sampled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results.line_timing import LineTiming, Synchronization
-from gpumagic.timing.line_totals import Boundary, Total
+from gpumagic.timing.line_totals import Boundary, Segment, Total
 from gpumagic.timing.waiting_calls import UNNAMED
 from gpumagic.timing.waits_by_time import WaitsByTime, written_call
 from tests.support.line_cells import measured
@@ -157,12 +157,11 @@ def waits(*runs: tuple[float, float | None, float, float]) -> int:
     found, line = WaitsByTime(), Total(256)
     for host, gpu, until_recorded, named in runs:
         line.hits += 1
-        begin, end = Boundary(1.0, 0, None), Boundary(1.0 + host / 1e3, 0, line)
-        end.recorded = end.entered + until_recorded / 1e3
-        found.reach(begin)
+        run = Segment(line, 1, [line])
+        begin, end = Boundary(1.0, 0, []), Boundary(1.0 + host / 1e3, 0, [run])
+        recorded = end.entered + until_recorded / 1e3
+        end.recorded = recorded, recorded
         found.add(begin, end, None if gpu is None else gpu / 1e3, named / 1e3)
-        found.reach(end)
-        found.add_run(line, begin, end)
     of_line = found.of(line)
     assert all(inner is line for inner, _ in of_line)
     return len(of_line)

@@ -1,0 +1,136 @@
+"""What is sampled agrees with what the lines are known to take, or is a bound, or is unknown."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from math import fsum
+from typing import Any
+
+import pytest
+
+from gpumagic.results import CudaTiming
+from gpumagic.timing.line_totals import Boundary, Segment, Total
+from gpumagic.timing.passed_time import Unmarked, limits
+from tests.support.line_cells import measured
+
+PASSES = 2000
+#: What a launch and the marks add to a pass at most, in virtual time.
+TOLERANCE = 0.05
+
+#: Lines of a loop, by what they take on the GPU, in µs; ``w`` launches and takes no host time else.
+LINES: dict[str, tuple[str, float]] = {
+    "long kernel": ("w.sleep(1e-4)", 100),
+    "short kernel": ("w.sleep(2e-5)", 20),
+    "tiny kernel": ("w.sleep(2e-6)", 2),
+    "synchronisation": ("w.torch.cuda.synchronize()", 0),
+    "wait for the result": ("x.item()", 0),
+    "pause": ("time.sleep(5e-5)", 0),
+    "nothing": ("y = i", 0),
+    "every seventh pass": ("w.sleep(7e-4 if i % 7 == 0 else 1e-5)", (700 + 6 * 10) / 7),
+    "every eighth pass": ("w.sleep(4e-4 if i % 8 == 0 else 1e-4)", (400 + 7 * 100) / 8),
+}
+LOOPS = [
+    *((work, rest) for work in ("long kernel", "every seventh pass") for rest in LINES),
+    *((work, rest) for work in ("short kernel", "tiny kernel") for rest in [*LINES][2:7]),
+    *(
+        (work, *rest)
+        for work in ("long kernel", "every eighth pass")
+        for rest in itertools.permutations(("short kernel", "synchronisation", "pause"), 2)
+    ),
+]
+
+
+def check(timing: CudaTiming, true: dict[int, float], *, is_even: bool) -> None:
+    """A time is right, a bound holds, and the column adds up."""
+    assert timing.lines is not None, timing.notes
+    assert timing.gpu is not None
+    whole = timing.gpu.median
+    lines = {line.line: line for line in timing.lines}
+    for number, seconds in true.items():
+        line = lines[number]
+        if line.gpu is None:
+            (note,) = (note for note in timing.lines.notes if "no GPU time of line" in note)
+            assert str(number) in note
+            continue
+        accuracy = (TOLERANCE if is_even else 3 * TOLERANCE) * seconds + 0.01 * whole
+        assert line.gpu >= seconds - accuracy, (number, line, seconds)
+        if not line.at_most:
+            assert line.gpu <= seconds + accuracy, (number, line, seconds)
+    of_lines = fsum(line.gpu or 0.0 for line in timing.lines)
+    assert timing.lines.between is not None
+    assert of_lines <= 1.001 * whole
+    assert of_lines + (timing.lines.between.gpu or 0.0) == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=", ".join)
+def test_a_loop_is_sampled(loop: tuple[str, ...], gpu_work: Any) -> None:
+    texts = [LINES[name][0] for name in loop]
+    cell = "\n    ".join([f"for i in range({PASSES}):", *texts])
+    x = gpu_work.torch.zeros((), device="cuda")
+    timing = measured(cell, w=gpu_work, time=time, x=x)
+    true = {i: PASSES * LINES[name][1] * 1e-6 for i, name in enumerate(loop, start=3)}
+    is_even = not any("pass" in name for name in loop)
+    check(timing, true, is_even=is_even)
+    assert timing.lines is not None
+    assert max(line.interval for line in timing.lines) >= 8
+    if true[3] > 0.5 * PASSES * LINES["long kernel"][1] * 1e-6:
+        assert timing.lines[1].gpu is not None, "the line with most of the work has a time"
+
+
+def _boundary(entered: float, left: float, recorded: tuple[float, float]) -> Boundary:
+    boundary = Boundary(entered, 0, [])
+    boundary.left, boundary.recorded = left, recorded
+    return boundary
+
+
+def test_limits_of_a_run_on_an_idle_gpu() -> None:
+    """The mark before is recorded at 1, the line runs from 3 to 8, and the next mark is at 9."""
+    before, end = _boundary(0.0, 3.0, (1.0, 1.0)), _boundary(8.0, 10.0, (9.0, 9.0))
+    assert limits(before, end, 8.0, 0.0) == (0.0, pytest.approx(5.0)), "all was done at 9"
+    assert limits(before, end, 2.0, 0.0) == (0.0, pytest.approx(1.0)), "it was busy until 7"
+    least, most = limits(before, end, 20.0, 0.0)
+    assert least == pytest.approx(21 - 8, abs=1e-3), "it began at 8 at the latest"
+    assert most == pytest.approx(21 - 3), "and at 3 at the earliest"
+    assert limits(before, end, 20.0, 0.5)[1] == pytest.approx(21 - 3.5)
+
+
+def _line(*runs: tuple[float, float]) -> Total:
+    line = Total(256)
+    line.hits = 1
+    for least, most in runs:
+        line.represented = 1
+        line.add_marked(least, most)
+    return line
+
+
+def test_what_is_certain_is_divided_first() -> None:
+    kernel, pause = _line((90.0, 110.0)), _line((0.0, 60.0))
+    unmarked = Unmarked()
+    unmarked.add(1500.0, 0.0, [1500.0], [Segment(kernel, 10, []), Segment(pause, 10, [])])
+    found = unmarked.divide(may_idle=True)
+    assert found[kernel] == (pytest.approx(110.0), pytest.approx(20.0), 0.0)
+    assert found[pause] == (pytest.approx(40.0), pytest.approx(40.0), pytest.approx(20.0))
+    # What measuring took is no line's, and the rest is idle.
+    unmarked.add(500.0, 200.0, [500.0], [])
+    found = unmarked.divide(may_idle=True)
+    assert found[kernel][0] == pytest.approx(110.0 + 10 * 20 / 80)
+    assert found[pause][0] == pytest.approx(60.0 + 10 * 60 / 80)
+
+
+def test_busy_time_is_divided_by_work() -> None:
+    one, two, none = _line((90.0, 90.0)), _line((10.0, 10.0)), _line((0.0, 0.0))
+    for passed in (500.0, 2000.0):
+        unmarked = Unmarked()
+        unmarked.add(passed, 100.0, [passed], [Segment(line, 10, []) for line in (one, two, none)])
+        found = unmarked.divide(may_idle=False)
+        assert found[one] == (pytest.approx(0.09 * passed), 0.0, 0.0)
+        assert found[two] == (pytest.approx(0.01 * passed), 0.0, 0.0)
+        assert found[none] == (0.0, 0.0, 0.0)
+
+
+def test_runs_that_hold_up_the_host_do_not_raise_the_bound() -> None:
+    line = _line(*[(50.0, 60.0)] * 9, (50.0, 5000.0))
+    unmarked = Unmarked()
+    unmarked.add(600.0, 0.0, [600.0], [Segment(line, 10, [])])
+    assert unmarked.divide(may_idle=True)[line] == (pytest.approx(60.0), pytest.approx(10.0), 0.0)
