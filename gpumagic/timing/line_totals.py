@@ -18,7 +18,7 @@ _IDLE = 0.02
 _TOO_LOW, _TOO_LOW_OF_LINE = 0.01, 0.05
 #: The quantile at which the lowest upper limit is taken.
 _BOUND = 0.1
-#: The weight of a marked run beside those that stand for runs without marks.
+#: The weight of a marked run that follows another one, beside those that follow runs without marks.
 _ALONE = 1e-6
 
 
@@ -75,7 +75,7 @@ class Total:
         self.unmarked: dict[bool, Counter[Total]] = defaultdict(Counter)
         #: By how much the time may be too low.
         self.too_low = 0.0
-        #: Sums over segments with marks, each of which stands for those without marks before it:
+        #: Sums over segments with marks, each counted as often as there are those without before it:
         #: the least and the most work, and the number.
         self.least = self.most = self.weight = 0.0
         self.represented = 0
