@@ -75,7 +75,7 @@ class Total:
         self.unmarked: dict[bool, Counter[Total]] = defaultdict(Counter)
         #: By how much the time may be too low.
         self.too_low = 0.0
-        #: Sums over segments with marks, each counted as often as there are those without before it:
+        #: Sums over segments with marks, counted as often as there are some without before it:
         #: the least and the most work, and the number.
         self.least = self.most = self.weight = 0.0
         self.represented = 0
