@@ -206,7 +206,7 @@ class StreamMarks:
         return tuple(device.ordinal for device in self._devices)
 
     def record(self) -> tuple[Mark, bool, float] | None:
-        """Record a mark, and return whether the last one had been reached before.
+        """Record a mark, and return whether the last one may have been reached before.
 
         And when it is recorded, by `perf_counter`.
 
@@ -227,10 +227,10 @@ class StreamMarks:
                 self._looked = now
                 for device in self._devices:
                     device.look()
-            idle = self._last is None or self._is_reached(self._last)
-            recorded = perf_counter()
+            last, recorded = self._last, perf_counter()
             self._last = [device.record() for device in self._devices]
-            return self._last, idle, recorded
+            # Asked afterwards: this process may be held up meanwhile, and the GPU become idle.
+            return self._last, last is None or self._is_reached(last), recorded
 
     def is_reached(self, mark: Mark) -> bool:
         """Return whether all work before the mark has finished."""

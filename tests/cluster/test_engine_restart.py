@@ -51,7 +51,9 @@ def test_engines_where_it_is_too_late_restart(two_engines: Cluster, run: Run) ->
     assert run(two_engines, "%gpu off --cluster -t 1 -o -q").value[0].selection.status == "applied"
 
 
-def test_requests_that_arrive_behind_a_restart(two_engines: Cluster, run: Run) -> None:
+def test_requests_that_arrive_behind_a_restart(
+    two_engines: Cluster, run: Run, busy_engine: Any
+) -> None:
     two_engines.run(0, INITIALISE_CUDA)
     run(two_engines, "%gpu cluster -q")
 
@@ -60,9 +62,11 @@ def test_requests_that_arrive_behind_a_restart(two_engines: Cluster, run: Run) -
         "__import__('gpumagic.cluster.engine', fromlist=['r'])"
         ".choose('off', restart=True)[1].status"
     )
-    asked = client[0].apply_async(eval, source)
-    behind = [two_engines.client[0].apply_async(eval, str(i)) for i in range(20)]
-    printed = two_engines.client[0].execute("print('after')", silent=False, block=False)
+    with busy_engine(two_engines, 0):  # until all have arrived: what is under way may be lost
+        asked = client[0].apply_async(eval, source)
+        behind = [two_engines.client[0].apply_async(eval, str(i)) for i in range(20)]
+        printed = two_engines.client[0].execute("print('after')", silent=False, block=False)
+        wait_for(lambda: two_engines.client.queue_status(0)["queue"] == 1 + 1 + 20 + 1)
     assert asked.get(timeout=60) == "restarted"
     assert [each.get(timeout=60) for each in behind] == list(range(20))
     printed.get(timeout=60)
