@@ -15,11 +15,15 @@ from typing import Any
 
 _COMPILER = "torch._dynamo"
 
+#: Those in use, in the order in which they wrap: what is wrapped twice is unwrapped from outside.
+_in_use: list[CompilerHooks] = []
+
 
 class CompilerHooks:
-    """Calls ``unwrap`` when torch's compiler is imported and begins to compile.
+    """Calls ``wrap`` from `start` to `stop`, and ``unwrap`` while torch's compiler is at work.
 
-    And ``wrap`` when it has compiled. ``modules`` have the code of wrappers and of what they call.
+    That is when it is imported and while it compiles. ``modules`` have the code of wrappers and of
+    what they call. Several may be in use at once, and end in any order.
     """
 
     def __init__(
@@ -35,14 +39,25 @@ class CompilerHooks:
         self._compilations = 0
 
     def start(self) -> None:
-        """Watch the imports."""
+        """Wrap where that is safe, and watch the imports."""
         sys.meta_path.insert(0, self)
+        _in_use.append(self)
+        try:
+            self.attach()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        """Remove everything that `start` and `attach` have added."""
+        """Unwrap, and remove everything that `start` and `attach` have added."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
+        _unwrap_all()
+        if self in _in_use:
+            _in_use.remove(self)
         self._detach()
+        self._compilations = 0
+        _wrap_again()
 
     def _detach(self) -> None:
         handler, self._handler = self._handler, None
@@ -54,7 +69,7 @@ class CompilerHooks:
         """Unwrap everything before the compiler is imported; an entry of ``sys.meta_path``."""
         if name == _COMPILER:
             self._is_imported = True
-            self._unwrap()
+            _unwrap_all()
 
     def is_attached(self) -> bool:
         """Return whether the compiler has the callbacks, or is not loaded."""
@@ -65,11 +80,16 @@ class CompilerHooks:
         return self._begin in self._handler.start_callbacks  # torch._dynamo.reset() removes them
 
     def attach(self) -> bool:
-        """Give the compiler the callbacks, and mark the code; return whether wrapping is safe."""
+        """Give the compiler the callbacks, mark the code and wrap; return whether that is safe."""
+        _unwrap_all()
         self._is_imported = False
         self._detach()
-        if _COMPILER not in sys.modules:
-            return True
+        if _COMPILER in sys.modules and not self._register():
+            return False
+        _wrap_all()
+        return True
+
+    def _register(self) -> bool:
         callbacks = sys.modules.get(f"{_COMPILER}.callback")
         handler = getattr(callbacks, "callback_handler", None)
         skip = getattr(sys.modules.get(f"{_COMPILER}.eval_frame"), "skip_code", None)
@@ -84,15 +104,30 @@ class CompilerHooks:
 
     def _begin(self, *_: Any) -> None:
         self._compilations += 1
-        self._unwrap()
+        _unwrap_all()
 
     def _end(self, *_: Any) -> None:
         self._compilations = max(self._compilations - 1, 0)
-        if not self._compilations and self._handler is not None:
-            try:
-                self._wrap()
-            except Exception:  # the cell has replaced a class of torch's: its compilation goes on
-                self._unwrap()
+        _wrap_again()
+
+
+def _unwrap_all() -> None:
+    for each in reversed(_in_use):
+        each._unwrap()
+
+
+def _wrap_all() -> None:
+    if not any(each._compilations for each in _in_use):
+        for each in _in_use:
+            if each.is_attached():
+                each._wrap()
+
+
+def _wrap_again() -> None:
+    try:
+        _wrap_all()
+    except Exception:  # the cell has replaced a class of torch's: what it does goes on
+        _unwrap_all()
 
 
 def _codes_of(modules: Iterable[ModuleType]) -> Iterator[CodeType]:

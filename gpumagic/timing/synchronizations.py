@@ -61,18 +61,16 @@ class SynchronizationWatch:
         self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
         self._is_watching = True
         self._compiler.start()
-        self._attach()
 
     def update(self) -> None:
         """Wrap again after torch's compiler was imported."""
         if self._is_watching and not self._compiler.is_attached():
-            self._attach()
+            self._compiler.attach()
 
     def stop(self) -> None:
         """Restore torch's methods."""
         self._is_watching = False
         self._compiler.stop()
-        self._wrapped.restore()
 
     def hide(self, error: BaseException | None) -> None:
         """Remove the wrappers' frames from the traceback of the cell's exception."""
@@ -86,11 +84,6 @@ class SynchronizationWatch:
                 else:
                     traceback = traceback.tb_next
             error = error.__cause__ or error.__context__
-
-    def _attach(self) -> None:
-        self._wrapped.restore()
-        if self._compiler.attach():
-            self._wrap_all()
 
     def _wrap_all(self) -> None:
         if not self._wrapped.are_any:

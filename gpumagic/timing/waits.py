@@ -2,10 +2,7 @@
 
 From outside, a device that has finished looks like one that has done nothing. So while code is
 timed, those functions of torch are wrapped by which code waits for a device without allocating
-there, which is a sign by itself.
-
-torch's compiler would compile the wrappers where compiled code calls them: where it is imported
-nothing is wrapped.
+there, which is a sign by itself. Not while torch's compiler is imported or compiles.
 """
 
 from __future__ import annotations
@@ -16,6 +13,8 @@ from threading import Lock
 from typing import Any
 
 from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.timing import context_event, wrapped_functions
+from gpumagic.timing.compiler_hooks import CompilerHooks
 from gpumagic.timing.context_event import ContextEvent
 from gpumagic.timing.wrapped_functions import WrappedFunctions
 
@@ -31,7 +30,6 @@ _COPIES = (
 )
 #: Methods that do so where their result is on the CPU.
 _MOVES = ("to", "type")
-_COMPILER = "torch._dynamo"
 #: Waits for a device that are looked at for work on streams that are not torch's.
 _MOST_FOREIGN = 4
 
@@ -60,7 +58,7 @@ class WaitSigns:
         if torch_cuda.initialized():
             with _lock:
                 if not _open:
-                    _wrap_all()
+                    _compiler.start()
                 if self not in _open:
                     _open.append(self)
 
@@ -70,9 +68,7 @@ class WaitSigns:
             if self in _open:
                 _open.remove(self)
                 if not _open:
-                    _wrapped.restore()
-                    if _compiler_import in sys.meta_path:
-                        sys.meta_path.remove(_compiler_import)
+                    _compiler.stop()
 
     def has_worked(self, ordinal: int) -> bool:
         """Return whether the code has waited for work of a device, which is idle now."""
@@ -103,22 +99,10 @@ class WaitSigns:
                 self._behind_all.append((ordinal, event))
 
 
-class _CompilerImport:
-    """Unwraps everything before torch's compiler is imported; an entry of ``sys.meta_path``."""
-
-    def find_spec(self, name: str, *_: Any) -> None:
-        if name == _COMPILER:
-            _wrapped.restore()  # and stays in the list, which is being iterated over
-
-
-_compiler_import = _CompilerImport()
-
-
 def _wrap_all() -> None:
-    torch: Any = torch_cuda.loaded()
-    sys.meta_path.insert(0, _compiler_import)
-    if _COMPILER in sys.modules:
+    if _wrapped.are_any:
         return
+    torch: Any = torch_cuda.loaded()
     _wrap(torch._C, "_cuda_synchronize", before=_device_at_work)
     for owner in (torch.cuda.Stream, torch.cuda.Event):
         _wrap(owner, "synchronize", before=_unfinished)
@@ -200,3 +184,10 @@ def _may_ask(ordinal: int) -> bool:
     for scope in tuple(_open):
         scope.wait_for_start(ordinal)
     return True
+
+
+_compiler = CompilerHooks(
+    _wrapped.restore,
+    _wrap_all,
+    [sys.modules[__name__], context_event, graph_capture, torch_cuda, wrapped_functions],
+)

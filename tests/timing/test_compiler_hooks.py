@@ -10,6 +10,7 @@ import pytest
 
 from gpumagic.timing import compiler_hooks, waits_by_time
 from gpumagic.timing.compiler_hooks import CompilerHooks
+from gpumagic.timing.wrapped_functions import WrappedFunctions
 
 
 class Handler:
@@ -63,17 +64,19 @@ def test_from_the_import_to_the_end(
     finders = [*sys.meta_path]
     one, handler, skipped = hooks(calls), Handler(*arguments), []  # type: ignore[var-annotated]
     one.start()
-    assert one.attach()
     assert one.is_attached()
+    assert calls == ["unwrap", "wrap"]
     one.find_spec("torch.nn")
-    assert calls == []
+    assert len(calls) == 2
     one.find_spec("torch._dynamo")
-    assert calls.pop() == "unwrap"
+    assert calls[2:] == ["unwrap"]
     assert not one.is_attached()
     load(monkeypatch, handler, skipped)
     assert not one.is_attached()
     assert one.attach()
     assert one.is_attached()
+    assert calls[2:] == ["unwrap", "unwrap", "wrap"]
+    calls.clear()
     # With methods and nested functions, and nothing that the modules have imported.
     codes = {each.co_qualname if sys.version_info >= (3, 11) else each.co_name for each in skipped}
     assert any(name.endswith("add") for name in codes)
@@ -102,19 +105,29 @@ def test_from_the_import_to_the_end(
 @pytest.mark.usefixtures("without_compiler")
 def test_an_error_of_ours_does_not_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+    fails = True
 
     def wrap() -> None:
         calls.append("wrap")
-        raise TypeError("immutable")
+        if fails:
+            raise TypeError("immutable")
 
     handler = Handler()
     load(monkeypatch, handler, [])
     one = CompilerHooks(lambda: calls.append("unwrap"), wrap, [])
-    assert one.attach()
+    finders = [*sys.meta_path]
+    with pytest.raises(TypeError):
+        one.start()
+    assert sys.meta_path == finders
+    assert handler.start_callbacks == []
+    fails = False
+    one.start()
+    fails = True
+    calls.clear()
     handler.begin()
     handler.end()
     one.stop()
-    assert calls == ["unwrap", "wrap", "unwrap"]
+    assert calls == ["unwrap", "wrap", "unwrap", "unwrap"]
 
 
 @pytest.mark.usefixtures("without_compiler")
@@ -124,8 +137,60 @@ def test_another_version_of_torch(
 ) -> None:
     """Nothing may be wrapped while its compiler is loaded."""
     load(monkeypatch, handler, skipped)
-    one = hooks([])
+    calls: list[str] = []
+    one = hooks(calls)
+    one.start()
     assert not one.is_attached()
     assert not one.attach()
     assert not one.is_attached()
     one.stop()
+    assert "wrap" not in calls
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("ends_first", [0, 1])
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_what_is_wrapped_twice(
+    is_loaded: bool, ends_first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever comes or ends first, the compiler sees the function itself, and it is left so."""
+
+    class Tensor:
+        def item(self) -> list[int]:
+            return []
+
+    def caller(number: int, wrapped: WrappedFunctions) -> CompilerHooks:
+        def wrap() -> None:
+            if not wrapped.are_any:
+                function = Tensor.__dict__["item"]
+                call = function.__get__
+                wrapped.wrap(Tensor, "item", lambda self: [*call(self, Tensor)(), number])
+
+        return CompilerHooks(wrapped.restore, wrap, [])
+
+    own, handler = Tensor.__dict__["item"], Handler()
+    if is_loaded:
+        load(monkeypatch, handler, [])
+    both = [caller(i, WrappedFunctions()) for i in (0, 1)]
+    for each in both:
+        each.start()
+    assert Tensor().item() == [0, 1]
+    if not is_loaded:
+        both[1].find_spec("torch._dynamo"), both[0].find_spec("torch._dynamo")
+        assert Tensor.__dict__["item"] is own
+        load(monkeypatch, handler, [])
+        assert both[1].attach()
+        assert Tensor().item() == [1]
+        assert both[0].attach()
+        assert Tensor().item() == [0, 1]
+    handler.begin(), handler.begin()  # type: ignore[func-returns-value]
+    assert Tensor.__dict__["item"] is own
+    handler.end()
+    assert Tensor.__dict__["item"] is own
+    handler.end()
+    assert Tensor().item() == [0, 1]
+    both[ends_first].stop()
+    assert Tensor().item() == [1 - ends_first]
+    both[1 - ends_first].stop()
+    assert Tensor.__dict__["item"] is own
+    assert handler.start_callbacks == handler.end_callbacks == []

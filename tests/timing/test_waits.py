@@ -13,8 +13,8 @@ from gpumagic.timing.waits import WaitSigns
 NAMES = ("__bool__", "cpu", "item", "to")
 
 
-@pytest.fixture(autouse=True)
-def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's compiler may have been imported by another test."""
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
 
@@ -25,6 +25,7 @@ def wrapped(torch: Any) -> dict[str, Any]:
     return {**found, "synchronize": (*synchronize, torch._C._cuda_synchronize)}
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_overlapping_scopes_leave_torch_as_it_was(gpu_work: Any) -> None:
     """The one that begins first may end first: threads and tasks do that."""
     torch, first, second = gpu_work.torch, WaitSigns(), WaitSigns()
@@ -63,24 +64,43 @@ def test_the_callers_exception_is_untouched(gpu_work: Any, virtual_gpu: Any) -> 
         assert frames == ["test_waits.py"]
 
 
-def test_torch_is_left_alone_where_the_compiler_is_imported(
-    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would compile the wrappers; and it comes while code is timed, too."""
+@pytest.mark.usefixtures("without_compiler")
+def test_torch_is_left_alone_while_the_compiler_is_imported(gpu_work: Any) -> None:
+    """Its tables of torch's functions are made of torch's own; it comes while code is timed."""
     torch, signs = gpu_work.torch, WaitSigns()
-    before = wrapped(torch)
+    before, finders = wrapped(torch), [*sys.meta_path]
     signs.start({})
     assert wrapped(torch) != before
-    finders = [*sys.meta_path]
-    for finder in finders:
-        if type(finder).__module__ == "gpumagic.timing.waits":
-            finder.find_spec("torch._dynamo")
+    (finder,) = (each for each in sys.meta_path if each not in finders)
+    finder.find_spec("torch._dynamo")
     assert wrapped(torch) == before
-    assert finders == sys.meta_path, "importlib is iterating over it"
+    assert finder in sys.meta_path, "importlib is iterating over it"
     signs.stop()
-    assert finders[1:] == sys.meta_path
-    monkeypatch.setitem(sys.modules, "torch._dynamo", sys)
-    signs.start({})
     assert wrapped(torch) == before
-    signs.stop()
-    assert finders[1:] == sys.meta_path
+    assert finders == sys.meta_path
+
+
+@pytest.mark.parametrize("loaded", [False, True], ids=["", "with the compiler"])
+def test_a_wait_is_a_sign_of_work(
+    loaded: bool, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where torch's compiler is loaded, as by torch.optim, and restored while it compiles."""
+    torch = gpu_work.torch
+    if loaded:
+        from torch._dynamo.callback import callback_handler as handler
+
+        registered = [*handler.start_callbacks]
+    else:
+        monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    before = wrapped(torch)
+    for _ in range(2):
+        with gpumagic.cudatime() as found:
+            gpu_work.sleep(0.02)
+            torch.cuda.synchronize()
+        assert found.gpu.median >= 0.98 * 0.02
+        with gpumagic.cudatime() as found:
+            torch.cuda.synchronize()
+        assert found.gpu is None
+    assert wrapped(torch) == before
+    if loaded:
+        assert handler.start_callbacks == registered

@@ -444,18 +444,19 @@ def test_functions_are_compiled_as_without(kernel: Any) -> None:
     assert one.value(calls) == [".item()"]
     one.run("stats = torch._dynamo.utils.counters['stats']\nf(x)")
     one.run("%%cudatime --lines -q\nf(x)\nf(x)")
+    one.run("%%cudatime -q\nf(x)\nf(x)")
     assert one.value("stats['unique_graphs']") == 1
     assert one.value("(torch.Tensor.item, torch.where) == unwrapped") is True
     tables = "torch._dynamo.variables.tensor.all_tensor_attrs['item'] is torch.Tensor.item"
     assert one.value(tables) is True
 
     counted = []
-    for magic in ("", "%%cudatime --lines -v timing\n"):
+    for magic in ("", "%%cudatime\n", "%%cudatime --lines -v timing\n"):
         one.run(f"torch._dynamo.reset(); torch._dynamo.utils.counters.clear()\n{BREAKS}")
         ran = one.run(magic + RUN)
         assert "gpumagic" not in ran.stderr + ran.stdout
         counted.append(one.value(COUNTERS))
-    assert counted[0] == counted[1]
+    assert counted[0] == counted[1] == counted[2]
     assert counted[0]["frames"]["total"] > 3
     assert "gpumagic" not in ran.text
     found = one.value("{s.call: s.count for line in timing.lines for s in line.synchronizations}")
