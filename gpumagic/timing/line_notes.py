@@ -30,8 +30,12 @@ class MeasuringCost(NamedTuple):
         """Return what it took; None where it slowed down other code."""
         return None if self.slowed > _COST else min(self.part, 1.0)
 
-    def note(self) -> str | None:
-        """Return what measuring has cost, if that matters."""
+    def note(self, *, has_bounds: bool) -> str | None:
+        """Return what measuring has cost, if that matters.
+
+        ``has_bounds``: there are GPU times with ``≤``. Of a run between two marks, what the GPU did
+        after the host had left the line and before the second mark is not known to be work.
+        """
         if self.known is None:
             least = f"{100 * min(self.part + self.slowed, 1.0):.3g} %"
             return (
@@ -42,6 +46,7 @@ class MeasuringCost(NamedTuple):
         if self.known <= _COST:
             return None
         bounds = "; the host times of short lines are upper bounds"
+        bounds += ", their ≤ may lack work below 20 µs" * has_bounds
         took = f"measuring the lines took {100 * self.known:.3g} % of the wall time"
         return took + bounds * (self.known > _LARGE_COST)
 

@@ -129,11 +129,11 @@ class LineProfiler:
         )
         cost = self._measuring_cost(timing.wall.median)
         notes = [*self._tracer.notes, self._timer.note, *(each.note for each in self._sources)]
-        if timing.gpu is not None and timing.gpu_note != NO_SIGN:
-            notes += [
-                sample_note([line for each in (cell, *functions) for line in each.lines]),
-                unknown_note(times),
-            ]
+        lines = [line for each in (cell, *functions) for line in each.lines]
+        has_gpu = timing.gpu is not None and timing.gpu_note != NO_SIGN
+        if has_gpu:
+            notes += [sample_note(lines), unknown_note(times)]
+        has_bounds = has_gpu and any(line.at_most for line in lines)
         return LineTimings(
             cell=replace(cell, lines=_on_devices(cell.lines, timing.per_device)),
             functions=tuple(
@@ -142,7 +142,7 @@ class LineProfiler:
             ),
             between=_between(cell.lines, timing),
             verdict=verdict(cell.lines, timing, cost.known),
-            notes=tuple(filter(None, [*notes, cost.note()])),
+            notes=tuple(filter(None, [*notes, cost.note(has_bounds=has_bounds)])),
             cost=cost.known,
         )
 

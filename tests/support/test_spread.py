@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from xdist.remote import Producer
 
 from tests.support import spread
 from tests.support.device import ROOT
@@ -55,6 +56,49 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path, file: str, workers: i
         (number, "FAILED" if number == 12 else "PASSED") for number in range(24)
     ], done.stdout
     assert re.search(r"worker 'gw\d' crashed while running .*\[12\]", done.stdout)
+
+
+class Worker:
+    """What the scheduler knows of a worker."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.is_dead = self.shutting_down = False
+        self.given: list[int] = []
+
+    def send_runtest_some(self, tests: list[int]) -> None:
+        if self.is_dead:
+            raise OSError("cannot send (already closed?)")
+        self.given += tests
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_a_worker_that_has_just_died_is_given_work() -> None:
+    """The scheduler does not know yet: that work goes to the others, and nothing is lost."""
+    options: Any = SimpleNamespace(
+        getoption={"dist": "loadgroup"}.get,
+        getvalue={"tx": "ab"}.get,
+        option=SimpleNamespace(loadscopereorder=False),
+    )
+    scheduler = spread.pytest_xdist_make_scheduler(options, Producer("test"))
+    workers, tests = [Worker("a"), Worker("b")], [f"tests/a.py::t{i}" for i in range(20)]
+    for worker in workers:
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, tests)
+    scheduler.schedule()
+    dying, other = workers
+    dying.is_dead = True
+    running, *lost = dying.given[1:]
+    scheduler.mark_test_complete(dying, dying.given[0])
+    assert scheduler.remove_node(dying) == tests[running]
+    done = 0
+    while done < len(other.given):
+        scheduler.mark_test_complete(other, other.given[done])
+        done += 1
+    assert sorted([dying.given[0], running, *other.given]) == [*range(20)]
+    assert {*lost} <= {*other.given}
 
 
 def test_long_tests_do_not_come_last() -> None:
