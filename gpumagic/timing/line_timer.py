@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from random import Random
 from time import perf_counter
 from typing import Any, TypeVar
@@ -236,7 +236,11 @@ class LineTimer:
             return
         tracing = self._short_tracing_in(self._short[source].values())
         self.own += runs.spent + runs.runs * tracing
-        others = [total for of, total in self._owners() if of != source]
+        others = [
+            calls.current.total
+            for of, calls in self._calls.items()
+            if calls.current is not None and of != source
+        ]
         segments = []
         for total in self._short[source].values():
             count, host = total.short_runs, total.short_host
@@ -287,15 +291,11 @@ class LineTimer:
 
     # --- boundaries and marks ----------------------------------------------------------------
 
-    def _owners(self) -> Iterator[tuple[int, Total]]:
-        """Yield the sources, each with the line that has its time."""
-        for source, calls in self._calls.items():
-            if calls.current is not None:
-                yield source, calls.current.total
-
     def _new_boundary(self, running: Total | None) -> Boundary:
         entered = perf_counter()
-        owners = [total for _, total in self._owners()]
+        owners = [
+            calls.current.total for calls in self._calls.values() if calls.current is not None
+        ]
         segment = Segment(self._outside if running is None else running, 1, owners)
         boundary = Boundary(entered, len(self._watch.log), [segment])
         boundary.own = self.own
