@@ -22,6 +22,8 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from gpumagic.cells import tracebacks
+
 #: The variable of a function of ours that holds an empty set: a set ends with the call.
 CALL = "call"
 
@@ -85,10 +87,7 @@ class DeferredInterrupts:
         try:
             self._previous(number, frame)
         except BaseException as error:
-            # Python adds no entry to the traceback where an exception is raised again: without its
-            # first one, it does not show this frame.
-            traceback = error.__traceback__
-            error.__traceback__ = None if traceback is None else traceback.tb_next
+            tracebacks.cut_first_frame(error)
             raise
 
 

@@ -59,8 +59,7 @@ def test_the_callers_exception_is_untouched(gpu_work: Any, virtual_gpu: Any) -> 
     finally:
         signs.stop()
     frames = [entry.path.name for entry in raised.traceback]
-    if sys.version_info >= (3, 11):
-        assert frames == ["test_waits.py"]
+    assert frames == ["test_waits.py"]
 
 
 def test_torch_is_left_alone_where_the_compiler_is_imported(
