@@ -22,8 +22,6 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from gpumagic.cells import tracebacks
-
 #: The variable of a function of ours that holds an empty set: a set ends with the call.
 CALL = "call"
 
@@ -36,6 +34,10 @@ class DeferredInterrupts:
     """
 
     def __init__(self, codes: Iterable[CodeType]) -> None:
+        # Not where the extension is loaded, nor while a signal is handled.
+        from gpumagic.cells.tracebacks import cut_first_frame
+
+        self._cut_first_frame = cut_first_frame
         self._codes = frozenset(codes)
         self._previous: Any = None
         self._is_over = False
@@ -87,7 +89,7 @@ class DeferredInterrupts:
         try:
             self._previous(number, frame)
         except BaseException as error:
-            tracebacks.cut_first_frame(error)
+            self._cut_first_frame(error)
             raise
 
 
