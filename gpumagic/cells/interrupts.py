@@ -34,6 +34,10 @@ class DeferredInterrupts:
     """
 
     def __init__(self, codes: Iterable[CodeType]) -> None:
+        # Not where the extension is loaded, nor while a signal is handled.
+        from gpumagic.cells.tracebacks import cut_first_frame
+
+        self._cut_first_frame = cut_first_frame
         self._codes = frozenset(codes)
         self._previous: Any = None
         self._is_over = False
@@ -85,10 +89,7 @@ class DeferredInterrupts:
         try:
             self._previous(number, frame)
         except BaseException as error:
-            # Python adds no entry to the traceback where an exception is raised again: without its
-            # first one, it does not show this frame.
-            traceback = error.__traceback__
-            error.__traceback__ = None if traceback is None else traceback.tb_next
+            self._cut_first_frame(error)
             raise
 
 

@@ -165,7 +165,8 @@ def _class_message(name: str, functions: Sequence[str], own: Container[str] | No
 
 def code_source(name: str, code: CodeType) -> Source:
     """Return the lines of a function's code."""
-    numbers = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
+    # Before Python 3.11 no instruction has the number of the line of ``def``.
+    numbers = [code.co_firstlineno, *(line for _, _, line in code.co_lines() if line)]
     try:
         # From Python 3.13 on, all code compiled from strings would have the text of `python -c`.
         lines, first = inspect.getsourcelines(code) if code.co_filename != "<string>" else ([], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -14,6 +14,20 @@ class _NothingElse:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+
+def _attributes(completer: Any, context: Any, expression: str) -> Iterable[str]:
+    """Return the attributes in a line with a magic where IPython finds none by itself.
+
+    Jedi finds them in each line; without it, IPython 8 does, and IPython 9 does not.
+    """
+    if completer.use_jedi:
+        return ()
+    own = getattr(completer, "python_matcher", None)
+    if own is not None and any(True for _ in own(context)["completions"]):
+        return ()
+    found: Iterable[str] = completer.attr_matches(expression)
+    return found
 
 
 def matcher(shell: Any, timings: Any) -> Any:
@@ -41,8 +55,7 @@ def matcher(shell: Any, timings: Any) -> Any:
                 tuple(timings()),
                 known_devices(),
                 completer.global_matches,
-                # Of a line with a magic only Jedi finds the attributes by itself.
-                (lambda _: ()) if completer.use_jedi else completer.attr_matches,
+                lambda expression: _attributes(completer, context, expression),
                 has_panel=hasattr(shell, "kernel"),
             )
             first = not any(context.full_text.split("\n")[: context.cursor_line])

@@ -128,7 +128,7 @@ def _dispatch_mode() -> Any:
             try:
                 return func(*args, **(kwargs or {}))
             except BaseException as error:
-                _cut_first_frame(error)
+                tracebacks.cut_first_frame(error)
                 raise
 
     return ParkedOperations()
@@ -154,19 +154,10 @@ def _function_mode() -> Any:
                 with _warnings_at_caller() if func in warning else nullcontext():
                     return func(*args, **(kwargs or {}))
             except BaseException as error:
-                _cut_first_frame(error)
+                tracebacks.cut_first_frame(error)
                 raise
 
     return ParkedMethods()
-
-
-def _cut_first_frame(error: BaseException) -> None:
-    """Take the frame that called torch out of the traceback of torch's error.
-
-    Since Python 3.11 the ``raise`` that follows does not add it again.
-    """
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from time import perf_counter
 from types import CodeType, ModuleType
 from typing import Any
 
+from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing import wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
@@ -118,9 +119,7 @@ class SynchronizationWatch:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     record(arguments, named, None, clock() - begun)
-                # Without this frame, from Python 3.11 on; before, `hide` takes it out in the end.
-                traceback = error.__traceback__
-                error.__traceback__ = None if traceback is None else traceback.tb_next
+                tracebacks.cut_first_frame(error)
                 raise
             finally:
                 inside.call = False

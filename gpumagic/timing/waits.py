@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
+from gpumagic.cells import tracebacks
 from gpumagic.cuda import graph_capture, torch_cuda
 from gpumagic.timing import context_event, wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
@@ -136,9 +137,7 @@ def _wrap(
         try:
             result = function(*arguments, **named)
         except BaseException as error:
-            # Without this frame, from Python 3.11 on.
-            traceback = error.__traceback__
-            error.__traceback__ = None if traceback is None else traceback.tb_next
+            tracebacks.cut_first_frame(error)
             raise
         if after is not None and _open:
             add(after(arguments, result))

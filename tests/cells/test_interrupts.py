@@ -58,8 +58,7 @@ def runs_until_interrupted(lines: Lines) -> tuple[list[str], int]:
 SOURCES: list[Callable[..., Any]] = [line_events.TraceEvents]
 if hasattr(sys, "monitoring"):
     SOURCES.append(lambda codes, lines: line_events.MonitoringEvents(codes, lines, 3))
-#: Before Python 3.11 an exception that is raised again keeps its first traceback.
-SHOWN = ["runs_until_interrupted", *(["_handle"] if sys.version_info < (3, 11) else [])]
+SHOWN = ["runs_until_interrupted"]
 
 
 def traced(source: Callable[..., Any], lines: Lines) -> tuple[list[str], int]:

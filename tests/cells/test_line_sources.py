@@ -6,7 +6,6 @@ import ast
 import functools
 import linecache
 import os
-import sys
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -63,9 +62,7 @@ def test_a_function_without_source_has_its_numbers() -> None:
     made: dict[str, Any] = {}
     exec("\n\ndef f():\n    x = 1\n    return x", made)
     found = function_source("f", made["f"])
-    # Before Python 3.11 no code has the number of the line of ``def``.
-    first = 3 if sys.version_info >= (3, 11) else 4
-    assert (found.first, found.lines) == (first, ("",) * (6 - first))
+    assert (found.first, found.lines) == (3, ("",) * 3)
 
 
 @pytest.mark.parametrize("file", ["<string>", "edited.py"])

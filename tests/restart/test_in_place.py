@@ -165,7 +165,9 @@ def one_restart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleName
 
         asking = k.submit("%gpu 1 --restart")
         completing = k.client.complete("import o", 8)
-        others = completing, k.client.kernel_info(), k.client.history(hist_access_type="tail")
+        info = k.client.kernel_info()
+        # Without a number of lines IPython 8 would take its history for a corrupt file.
+        others = completing, info, k.client.history(hist_access_type="tail", n=10)
         noted.reply = k.wait(asking)
         noted.others = [
             k._next(k.client.get_shell_msg, message, time.monotonic() + 60)["content"]

@@ -71,15 +71,29 @@ class Cluster:
                 self._run("engine", environment, f"--IPEngine.id={engine}", *_ENGINE_OPTIONS)
             )
         wanted = [*range(len(self.engines))]
-        self._until(lambda: self.client.ids == wanted, "the engines")
+        self._until(lambda: self._registered() == wanted, "the engines")
+        if self.client.ids != wanted:
+            self._forget_client()
+
+    def _registered(self) -> list[int]:
+        """Return the engines that the controller knows.
+
+        A client that connects meanwhile never learns of those that register between the
+        controller's answer and its subscription to news.
+        """
+        return sorted(each for each in self.client.queue_status() if isinstance(each, int))
+
+    def _forget_client(self) -> None:
+        """Have the next use connect anew."""
+        self._client.close(linger=0)
+        self._client = self._state = None
 
     def replace_engines(self) -> None:
         """End the engines, and start others with the same ids; the controller stays."""
         for engine in self.engines:
             _kill(engine)
         self._until(lambda: not self.client.ids, "the end of the engines")
-        self._client.close(linger=0)
-        self._client = self._state = None
+        self._forget_client()
         self.engines.clear()
         self._start_engines()
 

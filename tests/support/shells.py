@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from IPython import version_info
 from IPython.core.interactiveshell import InteractiveShell
@@ -156,10 +157,13 @@ def _end(ip: InteractiveShell) -> None:
     import atexit
 
     atexit.unregister(ip.atexit_operations)
+    scripts = ip.magics_manager.registry.get("ScriptMagics")
+    if scripts is not None:  # IPython 9 makes it when it is first used
+        atexit.unregister(scripts.kill_bg_processes)  # it would keep the shell, and its outputs
     # Where IPython forgets its outputs it collects all garbage, which takes 0.3 s of a process with
     # torch. What this test has left is young.
-    ip.displayhook.flush = partial(gc.collect, 1)
-    ip.atexit_operations()
+    with patch.object(gc, "collect", partial(gc.collect, 1)):
+        ip.atexit_operations()
     ip.restore_sys_module_state()
 
 

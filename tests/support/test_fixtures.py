@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,3 +159,18 @@ def test_variables_of_the_caller_are_removed(tmp_path: Path) -> None:
     path = f"/usr/lib/mine:{tmp_path / 'cuda'}"
     assert outside.left({"LD_LIBRARY_PATH": path}) == {"LD_LIBRARY_PATH": "/usr/lib/mine"}
     assert outside.left({"LD_LIBRARY_PATH": str(tmp_path / "cuda")}) == {}
+
+
+def test_a_shell_ends_with_its_test() -> None:
+    """Not with the process: nothing of what its cells have shown stays."""
+    from tests.support.shells import run_cell, shell
+
+    class Shown: ...
+
+    with shell() as ip:
+        ip.user_ns["Shown"] = Shown
+        run_cell(ip, "Shown()")
+        alive = weakref.ref(ip), weakref.ref(ip.user_ns["_"])
+        del ip
+    gc.collect()
+    assert [each() for each in alive] == [None, None]

@@ -261,15 +261,26 @@ def test_a_subclass_runs_none_of_its_code(watch: SynchronizationWatch, gpu_work:
 
 
 @watching
-def test_an_exception_shows_no_frame_of_ours(watch: SynchronizationWatch, gpu_work: Any) -> None:
+def test_an_exception_shows_no_frame_of_ours(
+    watch: SynchronizationWatch, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = gpu_work.torch.zeros(2, device="cuda")
     with pytest.raises(RuntimeError) as raised:
         x.item()
     frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
-    assert len(frames) == (1 if sys.version_info >= (3, 11) else 2)
-    watch.hide(raised.value)
-    left = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
-    assert left == frames[:1]
+    assert len(frames) == 1
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "_is_watched", interrupted)
+        with pytest.raises(KeyboardInterrupt) as before:
+            x[0].item()  # before torch's function is called
+    assert len([*traceback.walk_tb(before.value.__traceback__)]) == 3
+    watch.hide(before.value)
+    left = [frame.f_code for frame, _ in traceback.walk_tb(before.value.__traceback__)]
+    assert left == [frames[0].f_code, interrupted.__code__]
     watch.log.clear()
     x[0].item()  # and it goes on counting
     assert len(watch.log) == 1

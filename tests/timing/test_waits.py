@@ -60,8 +60,7 @@ def test_the_callers_exception_is_untouched(gpu_work: Any, virtual_gpu: Any) -> 
     finally:
         signs.stop()
     frames = [entry.path.name for entry in raised.traceback]
-    if sys.version_info >= (3, 11):
-        assert frames == ["test_waits.py"]
+    assert frames == ["test_waits.py"]
 
 
 @pytest.mark.usefixtures("without_compiler")

@@ -253,12 +253,14 @@ def without_torch(
     k.run("magic = get_ipython().run_line_magic; import threading")
     k.run("ended = threading.Thread(target=print); ended.start(); ended.join()")
     noted.first = k.run("def f(): return 1 / 0\n'first'").execution_count
+    # However long it takes, nothing of the progress is shown; in the end all of it is.
+    progress = "from gpumagic.magics.gpu import keep_variables as k; k.PROGRESS_AFTER = {}; del k"
+    k.run(progress.format(1e9))
     noted.not_loaded = k.run("%gpu off --restart --keep all", raising=False).shown
     noted.unchanged = k.value("important")
     k.run("handle = open('/dev/null'); big = list(range(300_000))")
     noted.not_pickled = k.run("%gpu off --restart --keep all", raising=False).shown
-    k.run("from gpumagic.magics.gpu import keep_variables\nkeep_variables.PROGRESS_AFTER = 0")
-    k.run("del keep_variables")
+    k.run(progress.format(0))
 
     noted.said = k.run("%gpu off --restart --keep all Out --force").text
     noted.later = k.run("'later'").execution_count

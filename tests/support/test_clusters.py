@@ -1,0 +1,43 @@
+"""The clusters of the tests: all engines are there when they have started."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clusters import Cluster
+from tests.support.kernels import PATIENCE, python_environment
+from tests.virtual_gpu import Scenario, environment
+
+
+def test_an_engine_that_registers_while_the_client_connects_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the controller has told the client its engines, and before it tells it news."""
+    import zmq
+    from ipyparallel import util
+
+    connect, log = util.connect, tmp_path / "log.txt"
+    delayed = []
+
+    def connect_late(socket: Any, *arguments: Any, **named: Any) -> Any:
+        if socket.type == zmq.SUB and not delayed:
+            delayed.append(socket)
+            deadline = time.monotonic() + PATIENCE
+            while "Engine Connected: 0" not in log.read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        return connect(socket, *arguments, **named)
+
+    monkeypatch.setattr(util, "connect", connect_late)
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start([python_environment(environment(Scenario(devices=1)))])
+        assert delayed
+        assert cluster.client.ids == [0]
+        assert cluster.value(0, "1 + 1") == 2
+    finally:
+        cluster.close()
