@@ -49,7 +49,7 @@ class SynchronizationWatch:
         self._inside = threading.local()
         self._thread = 0
         self._codes: set[CodeType] = set()
-        modules = [sys.modules[__name__], wrapped_functions, *others]
+        modules = [sys.modules[__name__], wrapped_functions, tracebacks, *others]
         self._compiler = CompilerHooks(self._wrapped.restore, self._wrap_all, modules)
         self._is_watching = False
 

@@ -188,5 +188,8 @@ def _may_ask(ordinal: int) -> bool:
 _compiler = CompilerHooks(
     _wrapped.restore,
     _wrap_all,
-    [sys.modules[__name__], context_event, graph_capture, torch_cuda, wrapped_functions],
+    [
+        *(sys.modules[__name__], context_event, graph_capture, torch_cuda, tracebacks),
+        wrapped_functions,
+    ],
 )
