@@ -70,7 +70,7 @@ def rendezvous(
     if _distributed().is_initialized():
         raise DeviceError("it is in a process group already: %gpu dist down first")
     address = _address(other_hosts)
-    _close_rendezvous()
+    close_rendezvous()
     listener = socket.socket()
     listener.bind((address, 0))
     port = listener.getsockname()[1]
@@ -88,12 +88,14 @@ def rendezvous(
     return address, port, bool(usable), file
 
 
-def _close_rendezvous() -> None:
-    """Close what `rendezvous` has prepared and no store has taken over."""
+def close_rendezvous() -> bool:
+    """Close what `rendezvous` has prepared and no store has taken over; return whether it had."""
+    had = bool(_rendezvous)
     _close_listener()
     if "folder" in _rendezvous:
         _rendezvous.pop("folder").cleanup()
     _rendezvous.clear()
+    return had
 
 
 def _close_listener() -> None:
@@ -192,7 +194,7 @@ def join(
         if distributed.is_initialized():
             distributed.destroy_process_group()
         _restore_variables()
-        _close_listener()  # the file's directory stays until `leave`, for late ranks
+        _close_listener()  # the file's directory stays until `close_rendezvous`, for late ranks
         if isinstance(error, DeviceError) or not isinstance(error, Exception):
             raise
         raise DeviceError(f"torch refuses: {text.reason(error)}") from None
@@ -240,12 +242,15 @@ def _store(
 
 
 def leave() -> bool:
-    """Leave the group, restore the variables, and return whether there was a group."""
+    """Leave the group, restore the variables, and return whether there was a group.
+
+    The rendezvous stays until `close_rendezvous`: a rank that is still leaving writes to its file,
+    and torch would wait half an hour for a directory that is gone.
+    """
     distributed = _initialized()
     if distributed is not None:
         distributed.destroy_process_group()
     _restore_variables()
-    _close_rendezvous()
     return distributed is not None
 
 

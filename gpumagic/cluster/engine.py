@@ -289,8 +289,18 @@ def leave() -> bool:
     return distributed.leave()
 
 
+def close_rendezvous() -> bool:
+    """Remove what `rendezvous` has prepared, when all ranks have left; return whether there was."""
+    from gpumagic.cluster import distributed
+
+    return distributed.close_rendezvous()
+
+
 #: What `answer` calls. Each has annotations of what it returns: a reply must fit them.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (device_table, prepare, choose, partial_result, rendezvous, join, leave)
+    for function in (
+        *(device_table, prepare, choose, partial_result),
+        *(rendezvous, join, leave, close_rendezvous),
+    )
 }

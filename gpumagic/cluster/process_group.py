@@ -74,7 +74,7 @@ def init_group(
     failed = {engine: reply.error for engine, reply in replies.items() if reply.error}
     joined = {e: planned[e]["rank"] for e, reply in replies.items() if reply.error is None}
     if failed:  # a part of a group would wait for the rest for ever
-        call(cluster, [*{first: None, **joined}], "leave", timeout=_LEAVE_TIMEOUT)
+        _leave(cluster, [*{first: None, **joined}], _LEAVE_TIMEOUT)
         joined = {}
     if not joined:
         return ProcessGroup(failed=failed)
@@ -126,8 +126,15 @@ def end_group(
 ) -> ProcessGroup:
     """Call ``destroy_process_group`` on the engines, and restore their variables."""
     chosen = cluster.ids if engines is None else engines
-    replies = call(cluster, chosen, "leave", timeout=timeout)
+    replies = _leave(cluster, chosen, timeout)
     failed = {engine: reply.error for engine, reply in replies.items() if reply.error}
     left = sum(bool(reply.value) for reply in replies.values())
     note = f"{plural(left, 'rank')} left the process group"
     return ProcessGroup(failed=failed, notes=(note if left else "there was no process group",))
+
+
+def _leave(cluster: Cluster, engines: Sequence[int], timeout: float) -> Mapping[int, Reply]:
+    replies = call(cluster, engines, "leave", timeout=timeout)
+    answered = [engine for engine, reply in replies.items() if reply.error is None]
+    call(cluster, answered, "close_rendezvous", timeout=timeout)
+    return replies

@@ -197,6 +197,33 @@ def test_a_barrier_when_the_store_is_gone(grouped_engines: Cluster, run: Run) ->
     assert run(grouped_engines, "%gpu dist down -q").value is None
 
 
+def test_the_store_outlasts_the_last_rank(
+    grouped_engines: Cluster, run: Run, tmp_path: Path
+) -> None:
+    """It writes to it when it leaves, and would wait for a directory that is gone."""
+    flag, gpumagics = tmp_path / "left", "import gpumagic.cluster.distributed as r, pathlib, time\n"
+    grouped_engines.run(
+        0,
+        f"{gpumagics}real = r.leave\n"
+        "def leave():\n"
+        "    try: return real()\n"
+        f"    finally: pathlib.Path({str(flag)!r}).touch()\n"
+        "r.leave = leave",
+    )
+    grouped_engines.run(
+        1,
+        f"{gpumagics}real = r.leave\n"
+        "def leave():\n"
+        f"    while not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.01)\n"
+        "    global found; found = pathlib.Path(r._rendezvous['file']).parent.is_dir()\n"
+        "    return real()\n"
+        "r.leave = leave",
+    )
+    assert "2 ranks left the process group" in run(grouped_engines, "%gpu dist down").text
+    assert grouped_engines.value(1, "found") is True
+    assert [grouped_engines.value(i, "r._rendezvous") for i in (0, 1)] == [{}, {}]
+
+
 def test_nccl_where_there_are_gpus(two_engines: Cluster) -> None:
     """The condition of ``--backend auto``; NCCL itself needs real GPUs."""
     source = "__import__('gpumagic.cluster.distributed', fromlist=['r']).rendezvous(())[2]"

@@ -71,17 +71,19 @@ class Cluster:
                 self._run("engine", environment, f"--IPEngine.id={engine}", *_ENGINE_OPTIONS)
             )
         wanted = [*range(len(self.engines))]
-        self._until(lambda: self._registered() == wanted, "the engines")
-        if self.client.ids != wanted:
-            self._forget_client()
+        self._until(lambda: self._knows(wanted), "the engines")
 
-    def _registered(self) -> list[int]:
-        """Return the engines that the controller knows.
+    def _knows(self, wanted: list[int]) -> bool:
+        """Return whether the client knows these engines; connect anew where the controller does.
 
         A client that connects meanwhile never learns of those that register between the
         controller's answer and its subscription to news.
         """
-        return sorted(each for each in self.client.queue_status() if isinstance(each, int))
+        if self.client.ids == wanted:
+            return True
+        if sorted(each for each in self.client.queue_status() if isinstance(each, int)) == wanted:
+            self._forget_client()
+        return bool(self.client.ids == wanted)
 
     def _forget_client(self) -> None:
         """Have the next use connect anew."""
@@ -137,7 +139,8 @@ class Cluster:
 
     def used(self) -> list[int]:
         """The engines that have left the state in which they were when this was first asked."""
-        left = self.client[:].apply_sync(eval, _STATE)
+        # An engine that a test has left without an answer costs no more than a new cluster.
+        left = self.client[:].apply_async(eval, _STATE).get(timeout=_PATIENCE)
         if self._state is None:
             self._state = left
         return [i for i, state in enumerate(self._state) if state != left[i]]
