@@ -77,6 +77,8 @@ class LineTiming:
     input_wait: float | None = None
     #: Every how many-th run was measured on the GPU at the end; the others are estimated.
     interval: int = 1
+    #: Whether ``gpu`` is a rough estimate, and no bound: the runs differ too much for a sample.
+    rough: bool = False
     #: With ``--kernels``, by one more run under the profiler; None where it cannot see the GPU. How
     #: long kernels and copies that the line launched were running: what overlaps counts once, to
     #: the one that began first; the sum over the devices.
@@ -217,7 +219,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         part = _cost(line, has_gpu) / whole
         style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
         bar = _cost(line, has_gpu) / longest
-        gpu = "≤ " * line.at_most + seconds(line.gpu)
+        gpu = ("≈ " if line.rough else "≤ " * line.at_most) + seconds(line.gpu)
         return [
             Cell(f"{line.hits:,}" if line.hits else ""),
             *([Cell(gpu, style, bar)] if has_gpu else []),

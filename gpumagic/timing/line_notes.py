@@ -58,19 +58,22 @@ def sample_note(lines: Sequence[LineTiming]) -> str | None:
         return None
     numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:_NAMED])
     more = f" and {len(sampled) - _NAMED} more" if len(sampled) > _NAMED else ""
-    return f"GPU time by a sample of the runs of {_lines(sampled)} {numbers}{more}"
+    rough = "; ≈ is a rough estimate, since the runs differ" * any(line.rough for line in sampled)
+    return f"GPU time by a sample of the runs of {_lines(sampled)} {numbers}{more}{rough}"
 
 
 def unknown_note(times: Mapping[Line, LineTime]) -> str | None:
     """Return why lines have no GPU time although it was measured."""
-    numbers = sorted({line.number for line, time in times.items() if time.is_too_low})
+    numbers = sorted(
+        {line.number for line, time in times.items() if time.is_too_low or time.is_wrong}
+    )
     if not numbers:
         return None
     named = ", ".join(map(str, numbers[:_NAMED]))
     more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
     return (
-        f"no GPU time of {_lines(numbers)} {named}{more}: runs that are not marked are shorter "
-        "than those that are; it is in the row between the lines"
+        f"no GPU time of {_lines(numbers)} {named}{more}: the runs differ too much for a sample of "
+        "them; it is in the row between the lines"
     )
 
 

@@ -193,6 +193,7 @@ class LineProfiler:
             synchronizations=tuple(sorted(synchronizations, key=lambda each: -(each.time or 0.0))),
             input_wait=waited_for_input if is_input else None,
             interval=time.interval,
+            rough=time.is_rough,
         )
 
     def _unnamed_waits(self, time: LineTime, named: Collection[str]) -> list[Synchronization]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from statistics import median
+from math import sqrt
+from statistics import median, stdev
 from typing import NamedTuple
 
 from gpumagic.cells.line_tracer import Line
@@ -14,8 +15,10 @@ from gpumagic.timing.short_runs import LONG
 
 #: The part of a GPU time that the GPU may have been idle for, from which it is an upper bound.
 _IDLE = 0.02
-#: The part of the cell's time that an upper bound may be too low by, and of the line's time.
-_TOO_LOW, _TOO_LOW_OF_LINE = 0.01, 0.05
+#: The part of the cell's time that a time may be wrong by, and of the line's time.
+_WRONG, _WRONG_OF_LINE = 0.01, 0.05
+#: The same parts for an estimate that is still worth something.
+_ROUGH, _ROUGH_OF_LINE = 0.05, 0.5
 #: The quantile at which the lowest upper limit is taken.
 _BOUND = 0.1
 #: The weight of a marked run that follows another one, beside those that follow runs without marks.
@@ -73,14 +76,15 @@ class Total:
         self.synchronizations: list[tuple[str, float]] = []
         #: Of segments without marks, by whether the GPU may have been idle, those of each line.
         self.unmarked: dict[bool, Counter[Total]] = defaultdict(Counter)
-        #: By how much the time may be too low.
-        self.too_low = 0.0
+        #: By how much the time may be too low, and by how much it may be wrong.
+        self.too_low = self.uncertain = 0.0
         #: Sums over segments with marks, counted as often as there are some without before it:
         #: the least and the most work, and the number.
         self.least = self.most = self.weight = 0.0
         self.represented = 0
-        #: The difference of each.
+        #: The difference of each; and between the two, those that were drawn from many.
         self._between_limits = array("d")
+        self._drawn = array("d")
 
     @property
     def interval(self) -> int:
@@ -92,6 +96,8 @@ class Total:
     def add_marked(self, least: float, most: float) -> None:
         """Add a segment with marks, by which those without marks are estimated."""
         weight = self.represented or _ALONE
+        if self.represented:
+            self._drawn.append((least + most) / 2)
         self.represented = 0
         self.least += weight * least
         self.most += weight * most
@@ -105,10 +111,11 @@ class Total:
             between = sorted(self._between_limits)
             bound = between[int(_BOUND * len(between))]
             most = self.most / self.weight
-            return Estimate(least, least + bound, least + median(between), most)
+            error = stdev(self._drawn) / sqrt(len(self._drawn)) if len(self._drawn) > 1 else most
+            return Estimate(least, least + bound, least + median(between), most, error)
         # It was never measured: by the host's time instead.
         most = max(self.host / max(self.hits, 1), _ALONE)
-        return Estimate(0.0, most, most, most)
+        return Estimate(0.0, most, most, most, most)
 
     def add(self, passed: float, idle: float, devices: Sequence[float]) -> None:
         """Add GPU time, with a part in which the GPU may have been idle."""
@@ -121,8 +128,9 @@ class Total:
 
     def result(self, ordinals: Sequence[int], whole: float) -> LineTime:
         """Return the times; ``ordinals`` are of the devices in use, ``whole`` is the cell's."""
-        is_too_low = self.too_low > max(_TOO_LOW * whole, _TOO_LOW_OF_LINE * self.gpu)
-        is_known = self.known > 0 and not self.unknown and not is_too_low
+        is_too_low = self.too_low > max(_WRONG * whole, _WRONG_OF_LINE * self.gpu)
+        is_wrong = self.uncertain > _ROUGH * whole + _ROUGH_OF_LINE * self.gpu
+        is_known = self.known > 0 and not self.unknown and not is_too_low and not is_wrong
         return LineTime(
             hits=self.hits,
             host=max(self.host, 0.0),
@@ -134,6 +142,8 @@ class Total:
             synchronizations=tuple(self.synchronizations),
             interval=1 if self.interval == 1 else (self.sampled_by or self).interval,
             is_too_low=is_too_low,
+            is_wrong=is_wrong,
+            is_rough=is_known and self.uncertain > _WRONG * whole + _WRONG_OF_LINE * self.gpu,
         )
 
 
@@ -149,6 +159,8 @@ class Estimate(NamedTuple):
     #: The upper one, by the median and by the mean of the distances between the two.
     typical: float
     most: float
+    #: The standard error of the mean.
+    error: float
 
 
 class LineTime(NamedTuple):
@@ -170,5 +182,8 @@ class LineTime(NamedTuple):
     interval: int
     #: Whether ``gpu`` is unknown because runs without marks differ from those with them.
     is_too_low: bool = False
+    #: Whether it is unknown, or an estimate, because the runs differ too much for a sample of them.
+    is_wrong: bool = False
+    is_rough: bool = False
     #: The lines of waits that are known by times alone, and the seconds.
     unnamed: tuple[tuple[Line, float], ...] = ()

@@ -47,8 +47,8 @@ def verdict(
 def _gpu_bound(lines: Sequence[LineTiming], certain: float, wall: float) -> str:
     evidence = f"GPU-bound: the GPU is busy for {_percent(certain / wall)} of the wall time"
     longest = max(lines, key=lambda line: 0.0 if line.at_most else line.gpu or 0.0)
-    part = (longest.gpu or 0.0) / certain
-    return f"{evidence}, most of it with line {longest.line}" if part >= _MOST else evidence
+    is_most = (longest.gpu or 0.0) / certain >= _MOST and not longest.rough
+    return f"{evidence}, most of it with line {longest.line}" if is_most else evidence
 
 
 def _synchronizations(lines: Sequence[LineTiming], wall: float) -> tuple[float, str]:

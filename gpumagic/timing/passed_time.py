@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum
+from math import fsum, sqrt
+from typing import NamedTuple
 
 from gpumagic.timing.line_totals import Boundary, Segment, Total
 from gpumagic.timing.waits_by_time import LEAST, WaitsByTime
@@ -21,6 +22,10 @@ from gpumagic.timing.waits_by_time import LEAST, WaitsByTime
 _LATENCY = 5e-6
 #: Idle time up to so many times that of the marked runs is divided as theirs.
 _MORE_IDLE = 4.0
+#: The part of the time that may be idle at most for the work of the lines to be certain.
+_CERTAIN = 0.05
+#: By how many standard errors, and by which part of the time, the lines' estimates may miss it.
+_ERRORS, _SMALL = 4.0, 0.01
 
 
 class PassedTime:
@@ -89,10 +94,11 @@ class PassedTime:
             found = unmarked.divide(may_idle=may_idle)
             for owner in lines:
                 for line, runs in owner.unmarked[may_idle].items():
-                    passed, idle, too_low = (runs * each for each in found[line])
+                    passed, idle, too_low, uncertain = (runs * each for each in found[line])
                     part = passed / unmarked.passed if unmarked.passed else 0.0
                     owner.add(passed, idle, [part * seconds for seconds in unmarked.devices])
                     owner.too_low += too_low
+                    owner.uncertain += uncertain
 
 
 def count_as_unknown(boundaries: Iterable[Boundary]) -> None:
@@ -114,6 +120,17 @@ def limits(before: Boundary, end: Boundary, passed: float, tracing: float) -> tu
         return 0.0, max(min(passed - (ending - end.entered), host), 0.0)
     least = max(passed - (end.entered - begun) - _LATENCY, 0.0)
     return least, max(passed - (before.left - recorded) - tracing, least)
+
+
+class Share(NamedTuple):
+    """What a segment without marks has of the time, in seconds."""
+
+    time: float
+    #: The part for which the GPU may have been idle.
+    idle: float
+    #: By how much the time may be too low, and by how much it may be wrong.
+    too_low: float
+    uncertain: float
 
 
 class Unmarked:
@@ -139,17 +156,24 @@ class Unmarked:
             self.runs[line] += runs
             line.represented += runs
 
-    def divide(self, *, may_idle: bool) -> dict[Total, tuple[float, float, float]]:
-        """Return for a segment of each line its time, the idle part, and by how much it is too low.
+    def divide(self, *, may_idle: bool) -> dict[Total, Share]:
+        """Return what a segment of each line has of the time.
 
         ``may_idle``: the GPU may have been idle; then the measuring may have been the reason.
         """
         runs = self.runs
         of_one = {line: line.estimate() for line in runs}
-        least, bound, typical, most = (
-            {line: runs[line] * of_one[line][i] for line in runs} for i in range(4)
+        least, bound, typical, most, error = (
+            {line: runs[line] * of_one[line][i] for line in runs} for i in range(5)
         )
         idle = {line: most[line] - least[line] for line in runs}
+        if not may_idle and fsum(idle.values()) <= _CERTAIN * self.passed:
+            time, error = self._by_errors(typical, error)
+            if min(time.values(), default=0.0) >= 0.0:
+                return {
+                    line: Share(time[line] / count, 0.0, 0.0, error[line] / count)
+                    for line, count in runs.items()
+                }
         time, rest = _filled(dict.fromkeys(runs, 0.0), least, self.passed)
         has_rest = rest > 0.0
         # What measuring delays is idle: first, the lines that have work.
@@ -166,12 +190,32 @@ class Unmarked:
             certain = _add(certain, most, rest)
         time = _add(time, most if any(most.values()) else dict(runs), rest)
         return {
-            line: (
+            line: Share(
                 time[line] / count,
                 max(time[line] - certain[line], 0.0) / count,
                 max(bound[line] - time[line], 0.0) / count if has_rest else 0.0,
+                error[line] / count,
             )
             for line, count in runs.items()
+        }
+
+    def _by_errors(
+        self, typical: dict[Total, float], error: dict[Total, float]
+    ) -> tuple[dict[Total, float], dict[Total, float]]:
+        """Return the lines' times by what their runs with marks take, and their errors.
+
+        They must add up to the time that has passed: what is lacking is the more a line's, the less
+        is known of it (weighted least squares).
+        """
+        squares = {line: each**2 for line, each in error.items()}
+        whole, lacking = fsum(squares.values()), self.passed - fsum(typical.values())
+        time = _add(typical, squares if whole else typical, lacking)
+        if abs(lacking) > _ERRORS * sqrt(whole) + _SMALL * self.passed:
+            # The runs without marks are others than those with marks: it may be any line's.
+            return time, dict.fromkeys(error, abs(lacking))
+        return time, {
+            line: each * sqrt(max(1 - squares[line] / whole, 0.0)) if whole else 0.0
+            for line, each in error.items()
         }
 
 

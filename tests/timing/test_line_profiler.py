@@ -198,7 +198,7 @@ def test_short_lines_are_counted_exactly(name: str, gpu_work: Any) -> None:
         # The GPU is idle, for as long as the lines run; while they are measured, for none of them.
         of_lines = fsum(line.gpu or 0.0 for line in lines_of(timing))
         host = fsum(line.host for line in lines_of(timing))
-        assert of_lines == pytest.approx(host, rel=0.1, abs=1e-3)
+        assert of_lines == pytest.approx(host, rel=0.25, abs=1e-3)
         assert of_lines <= timing.gpu.median
 
 

@@ -326,15 +326,15 @@ def test_no_room_within_a_cell(
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_limit_that_leaves_no_room(cells: Callable[..., Any], torch: Any, is_ours: bool) -> None:
     """It is named, with what lifts it; to wait for room would not end."""
-    cells("big = torch.empty(2**31, dtype=torch.int8, device='cuda:0')")
+    cells("big = torch.empty(3 * 2**28, dtype=torch.int8, device='cuda:0')")
     cells("%gpumem park -q")
     total = torch.cuda.get_device_properties(0).total_memory
     if is_ours:
-        cells("%gpumem limit 1GiB -q")
+        cells("%gpumem limit 640MiB -q")
     else:
-        torch.cuda.set_per_process_memory_fraction(2**30 / total, 0)
+        torch.cuda.set_per_process_memory_fraction(5 * 2**27 / total, 0)
     ran = cells("big.cpu()", raising=False)
-    says = "'%gpumem limit' of 1.00 GiB leaves" if is_ours else "memory fraction leaves 1.00 GiB"
+    says = "'%gpumem limit' of 640 MiB leaves" if is_ours else "memory fraction leaves 640 MiB"
     assert says in str(ran.error)
     with pytest.raises(UsageError, match="everything stays parked, and after"):
         cells("%gpumem unpark --wait")
