@@ -104,20 +104,27 @@ def _wrap_all() -> None:
     if _wrapped.are_any:
         return
     torch: Any = torch_cuda.loaded()
-    _wrap(torch._C, "_cuda_synchronize", before=_device_at_work)
+    _wrap(torch._C, "_cuda_synchronize", before=_current_at_work)
+    if hasattr(torch._C, "_accelerator_synchronizeDevice"):
+        _wrap(torch._C, "_accelerator_synchronizeDevice", before=_given_at_work)
     for owner in (torch.cuda.Stream, torch.cuda.Event):
         _wrap(owner, "synchronize", before=_unfinished)
-    # The code of subclasses must not run here.
+    if torch._C._cuda_get_sync_debug_mode():
+        return  # torch's warnings would name our line in place of the cell's
+    # The code of subclasses must not run here, nor that of function modes.
     tensors, is_cuda = (torch.Tensor, torch.nn.Parameter), torch._C.TensorBase.is_cuda.__get__
+    without_modes = torch._C.DisableTorchFunction
 
     def copied(arguments: tuple[Any, ...], result: Any) -> int | None:
-        for each in arguments[:2]:
-            if type(each) in tensors and is_cuda(each):
-                return int(torch._C.TensorBase.get_device(each))
+        with without_modes():
+            for each in arguments[:2]:
+                if type(each) in tensors and is_cuda(each):
+                    return int(torch._C.TensorBase.get_device(each))
         return None
 
     def moved(arguments: tuple[Any, ...], result: Any) -> int | None:
-        is_on_cpu = type(result) in tensors and not is_cuda(result)
+        with without_modes():
+            is_on_cpu = type(result) in tensors and not is_cuda(result)
         return copied(arguments[:1], result) if is_on_cpu else None
 
     for name in _COPIES:
@@ -153,9 +160,17 @@ def add(ordinal: int | None) -> None:
             scope.devices.add(ordinal)
 
 
-def _device_at_work(_: tuple[Any, ...]) -> None:
-    """Look at the current device, for which the host is about to wait."""
-    ordinal = torch_cuda.current_device()
+def _current_at_work(_: tuple[Any, ...]) -> None:
+    _look_at(torch_cuda.current_device())
+
+
+def _given_at_work(arguments: tuple[Any, ...]) -> None:
+    if len(arguments) == 1 and type(arguments[0]) is int:
+        _look_at(arguments[0])
+
+
+def _look_at(ordinal: int | None) -> None:
+    """Look at a device for which the host is about to wait."""
     try:
         if ordinal is not None and _may_ask(ordinal):
             for scope in tuple(_open):

@@ -28,6 +28,10 @@ class _Method:
         self._method = method
         self._call = call
 
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the method: those who read the class's attributes, such as mocks, expect that."""
+        return self._method(*arguments, **named)
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self._method if instance is None else MethodType(self._call, instance)
 

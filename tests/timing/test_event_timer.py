@@ -236,6 +236,7 @@ def test_a_device_without_a_sign_of_work_has_no_time(
     "wait",
     [
         lambda torch, x: torch.cuda.synchronize(),
+        lambda torch, x: torch.accelerator.synchronize(),
         lambda torch, x: torch.cuda.current_stream().synchronize(),
         lambda torch, x: torch.cuda.current_stream().record_event().synchronize(),
         lambda torch, x: x.item(),

@@ -41,22 +41,25 @@ def in_total(timing: CudaTiming) -> float:
     return timing.host.median
 
 
-def check_sum(timing: CudaTiming) -> None:
-    """The lines and what lies between them add up to the cell, on the GPU and on the host."""
+def check_sum(timing: CudaTiming, between: float = 0.02) -> None:
+    """The lines and what lies between them add up to the cell, on the GPU and on the host.
+
+    ``between``: the part of the GPU time that may lie there: for how long measuring held it up.
+    """
     lines = lines_of(timing)
     assert timing.gpu is not None
     assert timing.host is not None
     assert lines.between is not None
     of_lines = fsum(line.gpu or 0.0 for line in lines)
     # Not `between`, which is what the lines leave: they must leave next to nothing.
-    assert of_lines == pytest.approx(timing.gpu.median, rel=0.02, abs=MARKS)
+    assert of_lines == pytest.approx(timing.gpu.median, rel=between, abs=MARKS)
     total = of_lines + (lines.between.gpu or 0.0)
     assert total == pytest.approx(timing.gpu.median, rel=0.001, abs=1e-6)
     host = fsum(line.host for line in (*lines, lines.between))
     assert host == pytest.approx(timing.host.median, rel=0.001, abs=1e-6)
     for ordinal, sample in timing.per_device.items():
         of_device = fsum(line.per_device.get(ordinal, 0.0) for line in lines)
-        assert of_device == pytest.approx(sample.median, rel=0.02, abs=MARKS)
+        assert of_device == pytest.approx(sample.median, rel=between, abs=MARKS)
 
 
 CASES: dict[str, tuple[str, dict[int, float]]] = {
@@ -136,7 +139,7 @@ def test_hits_and_host_time(gpu_work: Any) -> None:
 def test_many_passes_are_sampled(short: float, long: float, gpu_work: Any) -> None:
     cell = "for i in range(5000):\n    w.sleep(short)\n    w.sleep(long)"
     timing = measured(cell, w=gpu_work, short=short, long=long)
-    check_sum(timing)
+    check_sum(timing, between=0.05)
     found = by_number(timing)
     assert found[3].gpu == pytest.approx(5000 * short, rel=0.05, abs=0.05 * 5000 * long * 0.01)
     assert found[4].gpu == pytest.approx(5000 * long, rel=0.05)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -103,3 +105,49 @@ def test_a_wait_is_a_sign_of_work(
     assert wrapped(torch) == before
     if loaded:
         assert handler.start_callbacks == registered
+
+
+def test_the_codes_own_modes_and_mocks_see_nothing_of_ours(gpu_work: Any) -> None:
+    torch, signs = gpu_work.torch, WaitSigns()
+    seen: list[list[str]] = []
+    x = torch.ones(2, device="cuda")
+
+    class Calls(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        """Writes down what is called."""
+
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen[-1].append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    for starts in (False, True):
+        if starts:
+            signs.start({})
+        try:
+            seen.append([])
+            with Calls():
+                x.cpu(), x[0].item(), bool(x[0]), x.to("cpu"), x.tolist(), x.copy_(torch.ones(2))
+            with mock.patch.object(torch.Tensor, "item", autospec=True) as patched:
+                patched.return_value = 3
+                assert torch.ones(1).item() == 3
+        finally:
+            signs.stop()
+    assert seen[0] == seen[1]
+    assert "item" not in vars(torch.Tensor)
+
+
+def test_warnings_of_waits_name_the_callers_line(gpu_work: Any) -> None:
+    torch, signs = gpu_work.torch, WaitSigns()
+    x = torch.ones(2, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "a prototype feature"
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        signs.start({})
+        with pytest.warns(UserWarning, match="synchronizing") as caught:
+            x.cpu()
+    finally:
+        signs.stop()
+        torch.cuda.set_sync_debug_mode("default")
+    assert [each.filename for each in caught] == [__file__]
