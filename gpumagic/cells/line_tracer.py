@@ -162,16 +162,26 @@ class LineTracer(Generic[_Record]):
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Start tracing."""
+        """Start tracing, or none of it where an interrupt comes."""
         self._tracing = True
         _running.add(self)
-        self._events.start()
+        try:
+            self._events.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
-        """Stop tracing."""
+        """Stop tracing, also where an interrupt comes; may be called again, and without `start`."""
         _running.discard(self)
-        self._guarded(self._end_short)
-        note = self._events.stop()
+        try:
+            self._guarded(self._end_short)
+        finally:
+            try:
+                note = self._events.stop()
+            except BaseException:
+                self._events.stop()
+                raise
         if self._was_at_limit:
             note = "the recursion limit was reached: lines that ran after it are missing"
         if note is not None:
