@@ -16,49 +16,11 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from gpumagic.cells.event_receiver import Events, Receiver
 from gpumagic.cells.interrupts import DeferredInterrupts
 from gpumagic.cells.pauses import PAUSES, Left, pauses_of, way_of_pausing
-
-
-class Receiver(Protocol):
-    """The receiver of events.
-
-    Its methods raise nothing but `RecursionError`, after which it does nothing any more.
-    """
-
-    def enter(self, frame: FrameType) -> None:
-        """Begin or resume a call of traced code."""
-        ...
-
-    def to_line(self, frame: FrameType, line: int) -> None:
-        """Begin a line."""
-        ...
-
-    def leave(self, frame: FrameType, how: Left) -> None:
-        """End a call, or pause it."""
-        ...
-
-    def may_skip(self, caller: FrameType) -> bool:
-        """Return whether there is no event until what ``caller`` calls now has ended."""
-        ...
-
-
-class Events(Protocol):
-    """A source of events; ``stop`` returns why some may be missing.
-
-    An interrupt may end ``start`` or ``stop`` at any place: ``stop``, once more, ends the rest.
-    """
-
-    #: Calls of other code for which tracing was switched off and on again, and those for which it
-    #: was not, although it slows them down.
-    skipped: int
-    slowed: int
-
-    def start(self) -> None: ...
-
-    def stop(self) -> str | None: ...
 
 
 def events(
@@ -80,6 +42,24 @@ def events(
     # From Python 3.12 on, to switch tracing off and on has all code prepared anew.
     skips = skips and sys.version_info < (3, 12)
     return TraceEvents(codes, receiver, skips=skips, consumed=consumed)
+
+
+def start(source: Events) -> None:
+    """Start a source of events, or none of it where an interrupt comes."""
+    try:
+        source.start()
+    except BaseException:
+        stop(source)
+        raise
+
+
+def stop(source: Events) -> str | None:
+    """Stop a source of events, also where an interrupt comes; return why some may be missing."""
+    try:
+        return source.stop()
+    except BaseException:
+        source.stop()
+        raise
 
 
 def _codes_of(function: Any) -> Iterator[CodeType]:

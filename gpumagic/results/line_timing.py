@@ -209,7 +209,8 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         # Lines below the table have both.
         Column("Syncs", "right", rank=3),
         Column("Waited", "right", rank=3),
-        Column("Source", least=36),
+        # Figures come first: a long line of source tells enough by its beginning.
+        Column("Source", least=20),
     ]
     by_number = {line.line: line for line in source.lines}
 
