@@ -185,6 +185,37 @@ class _CopiesFirst:
             return torch._C.TensorBase.cpu(torch._C.TensorBase.detach(arguments[0]))
 
 
+class _WaitsFirst(_CopiesFirst):
+    """The rule of ``__repr__``, which reads the tensor's values, and builds a text of them.
+
+    The host waits for the stream alone: that comes first, and the text after it.
+    """
+
+    def __call__(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        """Return what the call waits for: nothing without values, or with a text for them."""
+        found = None if named else self._rule(arguments, named, result)
+        return found if found is not None and arguments[0].numel() else None
+
+    def copy(self, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Wait, and return the tensor; None where the text has no values."""
+        torch_c = self._torch._C
+        if len(arguments) != 1 or named:
+            return None
+        with torch_c.DisableTorchFunction():
+            if not self._is_cuda(arguments[0]) or not arguments[0].numel():
+                return None
+            if torch_c._cuda_isCurrentStreamCapturing():  # to wait would end the capture
+                return None
+            ordinal = torch_c.TensorBase.get_device(arguments[0])
+        number, ordinal, kind = torch_c._cuda_getCurrentStream(ordinal)
+        stream = torch_c._CudaStreamBase(stream_id=number, device_index=ordinal, device_type=kind)
+        try:
+            torch_c._CudaStreamBase.synchronize(stream)
+        except RuntimeError:
+            return None  # the device has failed: torch's own function raises that
+        return arguments[0]
+
+
 class _Rules:
     """Which calls wait. Tensors of subclasses are left out: their own code must not run."""
 
@@ -201,6 +232,8 @@ class _Rules:
             rule = self._of_cuda(call)
             if name == "tolist":
                 rule = _CopiesFirst(torch, rule, self._on_cuda)
+            elif name == "__repr__":
+                rule = _WaitsFirst(torch, rule, self._on_cuda)
             yield torch.Tensor, name, rule
         yield torch.Tensor, "__getitem__", self._mask_read
         yield torch.Tensor, "__setitem__", self._mask_written
