@@ -16,46 +16,11 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from gpumagic.cells.event_receiver import Events, Receiver
 from gpumagic.cells.interrupts import DeferredInterrupts
 from gpumagic.cells.pauses import PAUSES, Left, pauses_of, way_of_pausing
-
-
-class Receiver(Protocol):
-    """The receiver of events.
-
-    Its methods raise nothing but `RecursionError`, after which it does nothing any more.
-    """
-
-    def enter(self, frame: FrameType) -> None:
-        """Begin or resume a call of traced code."""
-        ...
-
-    def to_line(self, frame: FrameType, line: int) -> None:
-        """Begin a line."""
-        ...
-
-    def leave(self, frame: FrameType, how: Left) -> None:
-        """End a call, or pause it."""
-        ...
-
-    def may_skip(self, caller: FrameType) -> bool:
-        """Return whether there is no event until what ``caller`` calls now has ended."""
-        ...
-
-
-class Events(Protocol):
-    """A source of events; ``stop`` returns why some may be missing."""
-
-    #: Calls of other code for which tracing was switched off and on again, and those for which it
-    #: was not, although it slows them down.
-    skipped: int
-    slowed: int
-
-    def start(self) -> None: ...
-
-    def stop(self) -> str | None: ...
 
 
 def events(
@@ -77,6 +42,24 @@ def events(
     # From Python 3.12 on, to switch tracing off and on has all code prepared anew.
     skips = skips and sys.version_info < (3, 12)
     return TraceEvents(codes, receiver, skips=skips, consumed=consumed)
+
+
+def start(source: Events) -> None:
+    """Start a source of events, or none of it where an interrupt comes."""
+    try:
+        source.start()
+    except BaseException:
+        stop(source)
+        raise
+
+
+def stop(source: Events) -> str | None:
+    """Stop a source of events, also where an interrupt comes; return why some may be missing."""
+    try:
+        return source.stop()
+    except BaseException:
+        source.stop()
+        raise
 
 
 def _codes_of(function: Any) -> Iterator[CodeType]:
@@ -101,15 +84,16 @@ class _Skipped:
     __slots__ = ("_events", "_thread")
 
     def __init__(self, events: TraceEvents) -> None:
-        self._events = events
         self._thread = threading.get_ident()
+        self._events = events
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         """Do nothing: another tracer calls this."""
 
     def __del__(self) -> None:
         call: set[None] = set()
-        self._events.go_on(self._thread, call)
+        if hasattr(self, "_events"):  # an interrupt may come while it is made
+            self._events.go_on(self._thread, call)
 
 
 class TraceEvents:
@@ -127,6 +111,8 @@ class TraceEvents:
         self._codes = {id_: pauses_of(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
+        #: Whether there may be something to restore.
+        self._is_started = False
         #: As it is set: each mention of a method makes it anew.
         self._function = self._begin_frame
         self._was_replaced = False
@@ -148,15 +134,18 @@ class TraceEvents:
 
     def start(self) -> None:
         """Start tracing."""
-        self._is_tracing = True
-        self._at_limit = _Skipped(self)
         self._previous = sys.gettrace()
+        self._is_started = self._is_tracing = True
+        self._at_limit = _Skipped(self)
         if self._previous is None:  # a debugger waits for input in our calls
             self._interrupts.start()
         sys.settrace(self._function)
 
     def stop(self) -> str | None:
         """Stop tracing and restore the trace function that was set before."""
+        if not self._is_started:
+            return None
+        was_interrupted = not self._is_tracing
         self._is_tracing = False
         # Not `is`: every access to a method creates a new object.
         current = sys.gettrace()
@@ -164,9 +153,11 @@ class TraceEvents:
         is_ours = current == self._begin_frame or (current is None and is_off)
         if is_ours:
             sys.settrace(self._previous)
-        self._interrupts.stop()
+        is_ours |= was_interrupted and current == self._previous
         self._end_skip()
-        self._at_limit = None
+        self._at_limit = None  # before: an interrupt in what its end calls could not be raised
+        self._interrupts.stop()
+        self._is_started = False
         if self._has_gone_on_late and self._was_at_limit:
             return "the recursion limit was reached: lines that ran after it are missing"
         if self._has_gone_on_late:
@@ -315,6 +306,7 @@ class MonitoringEvents:
         self.skipped = self.slowed = 0
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         self._thread = 0
+        self._is_started = False
         of_class = MonitoringEvents
         calls = (of_class._enter, of_class._line, of_class._leave, of_class._pause)
         self._interrupts = DeferredInterrupts([code for call in calls for code in _codes_of(call)])
@@ -323,6 +315,7 @@ class MonitoringEvents:
         """Start tracing the code objects."""
         monitoring, kinds = self._monitoring, self._monitoring.events
         self._thread = threading.get_ident()
+        self._is_started = True
         monitoring.use_tool_id(self._tool, "gpumagic")
         callbacks = {
             kinds.PY_START: self._enter,
@@ -344,9 +337,12 @@ class MonitoringEvents:
 
     def stop(self) -> str | None:
         """Stop tracing and free the tool id."""
+        if not self._is_started:
+            return None
         monitoring = self._monitoring
         self._interrupts.stop()
         if monitoring.get_tool(self._tool) != "gpumagic":
+            self._is_started = False
             return "the monitoring was ended while the cell ran: lines are missing"
         monitoring.set_events(self._tool, 0)
         for code in self._codes.values():
@@ -354,6 +350,7 @@ class MonitoringEvents:
         for kind in range(len(bin(monitoring.events.PY_THROW | monitoring.events.PY_UNWIND))):
             monitoring.register_callback(self._tool, 1 << kind, None)
         monitoring.free_tool_id(self._tool)
+        self._is_started = False
         return None
 
     def _enter(self, code: CodeType, *_: Any) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from gpumagic.cells import line_events
 from gpumagic.cells.consumed_generators import consumed_codes
-from gpumagic.cells.line_events import events
 from gpumagic.cells.line_sources import Inline, Source, with_inline
 from gpumagic.cells.pauses import PAUSES, Left, Paused
 from gpumagic.system import text
@@ -141,7 +141,8 @@ class LineTracer(Generic[_Record]):
         skips = skips and not any(code.co_flags & PAUSES for code, _, _ in inside)
         traced = {id(code): code for code, _, _ in inside}
         consumed = {id(each) for s in sources for each in consumed_codes(s.codes, s.consumed)}
-        self._events = events(traced, self, skips=skips, consumed=consumed - traced.keys())
+        consumed -= traced.keys()
+        self._events = line_events.events(traced, self, skips=skips, consumed=consumed)
         self._calls: list[_Call[_Record]] = []
         self._active: Counter[Line] = Counter()
         #: By the id of a frame: a reference to it would keep its variables alive.
@@ -162,16 +163,18 @@ class LineTracer(Generic[_Record]):
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Start tracing."""
+        """Start tracing, or none of it where an interrupt comes."""
         self._tracing = True
         _running.add(self)
-        self._events.start()
+        line_events.start(self._events)
 
     def stop(self) -> None:
-        """Stop tracing."""
+        """Stop tracing, also where an interrupt comes; may be called again, and without `start`."""
         _running.discard(self)
-        self._guarded(self._end_short)
-        note = self._events.stop()
+        try:
+            self._guarded(self._end_short)
+        finally:
+            note = line_events.stop(self._events)
         if self._was_at_limit:
             note = "the recursion limit was reached: lines that ran after it are missing"
         if note is not None:
@@ -184,8 +187,7 @@ class LineTracer(Generic[_Record]):
     def _end_unseen(self) -> None:
         """End the calls whose end was not seen: what they called raised an exception."""
         while self._calls:
-            frame, _ = self._calls[-1].frames[0]
-            self._pop(frame, Left.ENDED)
+            self._pop(self._calls[-1].frames[0][0], Left.ENDED)
 
     @property
     def skipped(self) -> int:

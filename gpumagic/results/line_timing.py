@@ -211,7 +211,8 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
         # Lines below the table have both.
         Column("Syncs", "right", rank=3),
         Column("Waited", "right", rank=3),
-        Column("Source", least=36),
+        # A line of source is known by its beginning: it gives way before figures do.
+        Column("Source", least=20),
     ]
     by_number = {line.line: line for line in source.lines}
 

@@ -75,17 +75,16 @@ class LineProfiler:
         """Begin to trace, when the clocks have started."""
         if self.note is None:
             with self._noting():
+                self._is_tracing = True  # before: an interrupt may come between
                 self._timer.start()
                 self._tracer.start()
-                self._is_tracing = True
 
     def stop(self) -> None:
         """Stop tracing, before the clocks stop."""
         if self._is_tracing:
-            self._is_tracing = False
             with self._noting():
                 try:
-                    self._tracer.stop()
+                    self._stop_tracing()
                 finally:
                     if self._tracer.is_forked:  # CUDA does not work there
                         self.note = "no times of lines: this process was forked by the cell"
@@ -93,9 +92,20 @@ class LineProfiler:
                         self._timer.stop()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Put back what was there before; ``error`` is what the cell raised."""
+        """Put back what was there before; ``error`` is what the cell raised.
+
+        Whatever has interrupted the other steps, or this one, which may then be called again.
+        """
         with self._noting():
-            self._timer.close(error)
+            try:
+                self._stop_tracing()
+            finally:
+                self._timer.close(error)
+
+    def _stop_tracing(self) -> None:
+        if self._is_tracing:
+            self._tracer.stop()
+            self._is_tracing = False
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -269,8 +279,8 @@ def _time_per_line(source: str, all_marked: int) -> float:
     timer = LineTimer(all_marked=all_marked)
     timer.note = "no GPU"
     tracer = LineTracer([cell_source([code], source, 1, tree)], timer, by_statement=True)
-    tracer.start()
     try:
+        tracer.start()
         exec(code, {"f": lambda: None})
     finally:
         tracer.stop()

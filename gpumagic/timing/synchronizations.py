@@ -18,7 +18,7 @@ from time import perf_counter
 from types import CodeType, ModuleType
 from typing import Any
 
-from gpumagic.cells import tracebacks
+from gpumagic.cells import caller_line, tracebacks
 from gpumagic.cuda import torch_cuda
 from gpumagic.timing import wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
@@ -31,6 +31,13 @@ from gpumagic.timing.waiting_calls import (
     STORAGE,
     TO_HOST,
 )
+
+#: Copies from pageable memory of up to so many bytes may not wait (the CUDA programming guide's
+#: "Concurrent Execution between Host and Device": copies to the device of 64 KB or less; "API
+#: synchronization behavior" leaves it open), and have not if they took no longer, in seconds.
+_SMALL, _SHORT = 64 << 10, 50e-6
+#: What the rules return for such a copy.
+_SMALL_COPY = f"small {PAGEABLE}"
 
 #: Returns what a call waits for, by its arguments and its result; None if it does not wait.
 _Rule = Callable[[Sequence[Any], dict[str, Any], Any], "str | None"]
@@ -49,7 +56,7 @@ class SynchronizationWatch:
         self._inside = threading.local()
         self._thread = 0
         self._codes: set[CodeType] = set()
-        modules = [sys.modules[__name__], wrapped_functions, tracebacks, *others]
+        modules = [sys.modules[__name__], wrapped_functions, caller_line, tracebacks, *others]
         self._compiler = CompilerHooks(self._wrapped.restore, self._wrap_all, modules)
         self._is_watching = False
 
@@ -97,9 +104,15 @@ class SynchronizationWatch:
             return
         to_host = rule if isinstance(rule, _CopiesFirst) else None
         inside, log, clock, wrapped = self._inside, self.log, perf_counter, self._wrapped
+        torch: Any = torch_cuda.loaded()
+        without_modes, warning_mode = torch._C.DisableTorchFunction, _warning_mode(torch)
+        calling: CodeType = caller_line.call_in_line_of.__code__
 
         def record(arguments: Any, named: Any, result: Any, passed: float) -> None:
-            found = rule(arguments, named, result)
+            with without_modes():  # the cell's modes must not see what the rule looks at
+                found = rule(arguments, named, result)
+            if found == _SMALL_COPY:
+                found = PAGEABLE if passed > _SHORT else None
             if found is not None:
                 log.append((found, passed))
 
@@ -107,10 +120,14 @@ class SynchronizationWatch:
             if not wrapped.are_any or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
             inside.call = True
+            warns = warning_mode()
             begun = clock()
             try:
                 waited = None
-                if to_host is not None and (copied := to_host.copy(arguments, named)) is not None:
+                if warns:
+                    caller = sys._getframe(1)
+                    result = caller_line.call_in_line_of(caller, function, arguments, named)
+                elif to_host is not None and (copied := to_host.copy(arguments, named)) is not None:
                     waited = clock() - begun
                     result = function(copied)
                 else:
@@ -120,6 +137,10 @@ class SynchronizationWatch:
                 if isinstance(error, KeyboardInterrupt):
                     record(arguments, named, None, clock() - begun)
                 tracebacks.cut_first_frame(error)
+                traceback = error.__traceback__
+                if traceback is not None and traceback.tb_frame.f_code is calling:
+                    tracebacks.cut_first_frame(error)
+                    tracebacks.cut_first_frame(error)
                 raise
             finally:
                 inside.call = False
@@ -151,14 +172,48 @@ class _CopiesFirst:
 
     def copy(self, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         """Return the copy on the host; None where there is none to make."""
+        torch = self._torch
+        # The cell's modes must see the calls that they see without us.
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+            return None
         if len(arguments) != 1 or named or not self._is_cuda(arguments[0]):
             return None
-        torch = self._torch
         if arguments[0].layout is not torch.strided:
             return None
         # No Python code of torch's: its compiler compiles that in compiled code.
         with torch._C.DisableTorchFunction():
             return torch._C.TensorBase.cpu(torch._C.TensorBase.detach(arguments[0]))
+
+
+class _WaitsFirst(_CopiesFirst):
+    """The rule of ``__repr__``, which reads the tensor's values, and builds a text of them.
+
+    The host waits for the stream alone: that comes first, and the text after it.
+    """
+
+    def __call__(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
+        """Return what the call waits for: nothing without values, or with a text for them."""
+        found = None if named else self._rule(arguments, named, result)
+        return found if found is not None and arguments[0].numel() else None
+
+    def copy(self, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
+        """Wait, and return the tensor; None where the text has no values."""
+        torch_c = self._torch._C
+        if len(arguments) != 1 or named:
+            return None
+        with torch_c.DisableTorchFunction():
+            if not self._is_cuda(arguments[0]) or not arguments[0].numel():
+                return None
+            if torch_c._cuda_isCurrentStreamCapturing():  # to wait would end the capture
+                return None
+            ordinal = torch_c.TensorBase.get_device(arguments[0])
+        number, ordinal, kind = torch_c._cuda_getCurrentStream(ordinal)
+        stream = torch_c._CudaStreamBase(stream_id=number, device_index=ordinal, device_type=kind)
+        try:
+            torch_c._CudaStreamBase.synchronize(stream)
+        except RuntimeError:
+            return None  # the device has failed: torch's own function raises that
+        return arguments[0]
 
 
 class _Rules:
@@ -177,6 +232,8 @@ class _Rules:
             rule = self._of_cuda(call)
             if name == "tolist":
                 rule = _CopiesFirst(torch, rule, self._on_cuda)
+            elif name == "__repr__":
+                rule = _WaitsFirst(torch, rule, self._on_cuda)
             yield torch.Tensor, name, rule
         yield torch.Tensor, "__getitem__", self._mask_read
         yield torch.Tensor, "__setitem__", self._mask_written
@@ -259,22 +316,21 @@ class _Rules:
             flags = [argument for argument in arguments[1:] if isinstance(argument, bool)]
             if not named.get("non_blocking", flags[0] if flags else False):
                 return f"blocking copy by .{name}()" if to_gpu else TO_HOST[name]
-            return PAGEABLE if to_gpu and not tensor.is_pinned() else None
+            return _pageable_copy(tensor) if to_gpu else None
 
         return rule
 
     def _copied(self, arguments: Sequence[Any], named: dict[str, Any], result: Any) -> str | None:
         target = arguments[0]
         source: Any = arguments[1] if len(arguments) > 1 else named.get("src")
-        if self._on_cuda(target) and self._on_cpu(source):
-            host = source
-        elif self._on_cpu(target) and self._on_cuda(source):
-            host = target
-        else:
+        to_gpu = self._on_cuda(target) and self._on_cpu(source)
+        if not to_gpu and not (self._on_cpu(target) and self._on_cuda(source)):
             return None
         if not named.get("non_blocking", arguments[2] if len(arguments) > 2 else False):
             return "blocking copy by .copy_()"
-        return None if host.is_pinned() else PAGEABLE
+        if to_gpu:
+            return _pageable_copy(source)
+        return None if target.is_pinned() else PAGEABLE
 
     def _made(self, call: str, place: int) -> _Rule:
         """Return the rule of a function that makes a tensor of the argument at a place."""
@@ -294,6 +350,19 @@ class _Rules:
             return call if is_on_gpu and named.get("output_size") is None else None
 
         return rule
+
+
+def _warning_mode(torch: Any) -> Callable[[], int]:
+    """Return what returns torch's debug mode of synchronisations: 0 if it does not warn of them."""
+    mode: Callable[[], int] | None = getattr(torch._C, "_cuda_get_sync_debug_mode", None)
+    return mode or (lambda: 0)
+
+
+def _pageable_copy(source: Any) -> str | None:
+    """Return what a copy to the GPU waits for with ``non_blocking``; None of pinned memory."""
+    if source.is_pinned():
+        return None
+    return PAGEABLE if source.numel() * source.element_size() > _SMALL else _SMALL_COPY
 
 
 def _parts(index: Any) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ METHODS = {
     "__float__": "float(tensor)",
     "__complex__": "complex(tensor)",
     "__index__": "tensor as an index",
+    "__repr__": "tensor as text",
     "is_nonzero": ".is_nonzero()",
     "cpu": ".cpu()",
     "numpy": ".numpy()",

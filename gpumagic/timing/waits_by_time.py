@@ -2,8 +2,10 @@
 
 At the first mark the GPU is behind the host: it still has work of earlier lines. The line takes the
 host just as long as the GPU takes for that work: then a call in it waited for the GPU. Work of the
-host that ends with the GPU's by coincidence looks the same, but seldom in most of a line's runs.
-The host may have worked until the wait: the time of the line is an upper bound of the wait's.
+host that ends with the GPU's by coincidence looks the same, but seldom in a third of a line's runs.
+On a busy machine the host often goes on late. So where enough runs of a line ended with the GPU's
+work, those that ended later have waited, too. The host may have worked before the wait, and after
+it: the time of the line is an upper bound of the wait's.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from gpumagic.timing.waiting_calls import FUNCTIONS, METHODS, UNNAMED
 LEAST = 0.2e-3
 #: How long after the GPU the line may end: as a part of its time, and in seconds.
 _LATE, _LATE_SECONDS = 0.05, 50e-6
-#: The part of a line's long runs that must be waits.
-_MOST = 0.5
+#: The part of a line's long runs that must end with the GPU's work; of few, the half of them: up to
+#: this number.
+_PART, _FEW = 1 / 3, 3
 
 
 class WaitsByTime:
     """Finds such waits in runs of lines between two marks, and adds them up by line."""
 
     def __init__(self) -> None:
-        #: By line, the runs in which there may be a wait, and those in which there was one.
+        #: By line, the runs in which there may be a wait, and those that ended with the GPU's work.
         self._long: Counter[Total] = Counter()
-        self._waits: Counter[Total] = Counter()
-        #: By line, the waits in its runs, each with the innermost line and its seconds.
+        self._in_time: Counter[Total] = Counter()
+        #: By line, the possible waits in its runs, each with the innermost line and its seconds.
         self._of_lines: defaultdict[Total, list[tuple[Total, float]]] = defaultdict(list)
 
     def add(self, begin: Boundary, end: Boundary, gpu: float | None, named: float) -> None:
@@ -42,22 +45,28 @@ class WaitsByTime:
         """
         (line, _, owners), host = end.segments[0], end.entered - begin.left
         late = max(_LATE * host, _LATE_SECONDS)
-        # A known call that waited so long has waited for all that was queued before.
-        if not owners or host < LEAST or named > late:
+        if not owners or host < LEAST:
             return
         if gpu is None:
-            self._long[line] += 1
+            self._long[line] += named <= late
             return
         # The second mark is reached once it is recorded, or later: so long after the GPU had
         # finished what was queued before the line, the line ended, at most.
         after = gpu - (end.recorded[0] - end.entered)
         if host - after < LEAST:  # there was nothing to wait for
             return
+        # A known call that waited until the GPU had finished has waited for all that was queued.
+        if named > max(late, after):
+            return
         self._long[line] += 1
-        if abs(after) <= late:
-            self._waits[line] += 1
-            for owner in owners:
-                self._of_lines[owner].append((line, host - max(after, named)))
+        if after < -late:  # the line ended before the GPU
+            return
+        is_in_time = after <= late
+        self._in_time[line] += is_in_time
+        # Later, the host may have waited for what the line itself queued, too.
+        longest = host - (max(after, named) if is_in_time else named)
+        for owner in owners:
+            self._of_lines[owner].append((line, longest))
 
     def of(self, line: Total) -> tuple[tuple[Total, float], ...]:
         """Return the waits in a line's runs, each with the line that it was in, and its seconds."""
@@ -65,8 +74,10 @@ class WaitsByTime:
         return tuple((inner, s) for inner, s in found if self._is_sure(inner))
 
     def _is_sure(self, line: Total) -> bool:
-        """Return whether most runs waited; of a line that is sampled not all waits are known."""
-        return line.interval == 1 and self._waits[line] >= _MOST * self._long[line]
+        """Return whether enough runs waited; of a line that is sampled not all waits are known."""
+        long = self._long[line]
+        enough = max(_PART * long, min(_FEW, long / 2))
+        return line.interval == 1 and 0 < enough <= self._in_time[line]
 
 
 def written_call(lines: Sequence[str]) -> str | None:

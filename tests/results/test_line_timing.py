@@ -82,12 +82,19 @@ def test_a_table() -> None:
     assert "500 ms" in html
 
 
-def test_in_a_terminal_of_eighty_columns_the_source_can_be_read() -> None:
-    """The lines below the table say what the hidden columns would."""
+def test_in_a_narrow_terminal_the_source_gives_way_to_the_figures() -> None:
+    """Where these do not fit, either, the lines below the table say what the columns would."""
     source = "    loss = criterion(model(x), labels)"
-    cell = SourceTimings("cell", 5, (source,), (replace(LINES[2], hits=1_000),))
-    shown = as_text(LineTimings(cell), width=80)
-    assert source in shown
+    waits = (replace(WAITS[0], at_most=True), WAITS[1])
+    waiting = replace(LINES[2], hits=1_000, at_most=True, synchronizations=waits)
+    timing = LineTimings(SourceTimings("cell", 5, (source,), (waiting,)))
+    shown = as_text(timing, width=80)
+    heading, _, row, *_ = shown.splitlines()
+    assert heading.split() == ["Line", "Hits", "GPU", "Host", "Syncs", "Waited", "Source"]
+    assert "4  ≤ 250 ms      loss = criterio" in row
+    assert "hidden" not in shown
+    shown = as_text(timing, width=60)
+    assert "loss = criterio" in shown
     assert "hidden (too narrow): Syncs, Waited" in shown
     assert "line 5 waits for the GPU: .item() 3×" in shown
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import signal
 import sys
 import time
 from math import fsum
+from types import FrameType
 from typing import Any, cast
 
 import pytest
 
 from gpumagic.cells.line_events import TraceEvents
+from gpumagic.cells.line_sources import cell_source
 from gpumagic.cells.line_tracer import Line
 from gpumagic.cuda import torch_cuda
 from gpumagic.results import CudaTiming
@@ -18,7 +22,13 @@ from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing import line_profiler
 from gpumagic.timing.line_kernels import LineWork
-from gpumagic.timing.line_profiler import TracingCost, tracing_cost, with_kernels, without_kernels
+from gpumagic.timing.line_profiler import (
+    LineProfiler,
+    TracingCost,
+    tracing_cost,
+    with_kernels,
+    without_kernels,
+)
 from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.run import ENDED
 from tests.support.line_cells import measured
@@ -114,6 +124,72 @@ def test_another_threads_work_counts_to_the_line_that_runs(gpu_work: Any) -> Non
     # The thread launches it some time after the line has begun, at most when the line ends.
     assert 0.98 * 0.05 <= found[2].gpu <= 1.02 * 0.05 + found[2].host
     assert found[3].gpu == pytest.approx(0.0, abs=100e-6)
+
+
+class Interrupt:
+    """A profile function that raises once, at the call or the end of a call with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: FrameType | None, event: str, arg: Any) -> None:
+        self.left -= 1
+        if self.left:
+            return
+        while frame is not None:  # what is raised in a finalizer goes nowhere
+            if frame.f_code.co_name == "__del__":
+                self.left = 1
+                return
+            frame = frame.f_back
+        sys.setprofile(None)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_at_any_step_leaves_nothing_behind(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No trace function, tool of ``sys.monitoring``, signal handler or wrapper of torch's."""
+    monkeypatch.setattr(line_profiler, "tracing_cost", TracingCost)
+    text = "x = 1\ny = 2"
+    tree = ast.parse(text)
+    code = compile(tree, "<cell>", "exec")
+    torch, monitoring = gpu_work.torch, getattr(sys, "monitoring", None)
+
+    def state() -> tuple[Any, ...]:
+        tools = [None if monitoring is None else monitoring.get_tool(i) for i in (3, 4)]
+        wrapped = (torch.Tensor.__dict__.get("item"), torch._C._cuda_synchronize)
+        return (sys.gettrace(), signal.getsignal(signal.SIGINT), *tools, *wrapped)
+
+    def is_interrupted(number: int) -> bool:
+        profiler = LineProfiler([cell_source([code], text, 1, tree)], {})
+        interrupt = Interrupt(number)
+        profiler.prepare()
+        try:
+            sys.setprofile(interrupt)
+            profiler.start()
+            exec(code, {})
+            profiler.stop()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            interrupt.left = 0
+            sys.setprofile(None)
+            profiler.close()
+        assert profiler._tracer.notes == []
+        return False
+
+    previous = sys.gettrace()
+    sys.settrace(None)  # of a coverage tool
+    try:
+        before = state()
+        for number in range(1, 2000):
+            has_more = is_interrupted(number)
+            assert state() == before, number
+            if not has_more:
+                break
+        assert 50 < number < 1999
+    finally:
+        sys.settrace(previous)
 
 
 def test_at_most(gpu_work: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.timing import synchronizations
 from gpumagic.timing.synchronizations import SynchronizationWatch
 from gpumagic.timing.waiting_calls import ASSIGNMENT, INDEX, MASK, PAGEABLE
 
@@ -187,25 +188,47 @@ def test_building_a_list_is_no_wait(gpu_work: Any, monkeypatch: pytest.MonkeyPat
 
 
 @watching
-def test_events_and_pageable_copies(watch: SynchronizationWatch, gpu_work: Any) -> None:
+def test_events(watch: SynchronizationWatch, gpu_work: Any) -> None:
     torch = gpu_work.torch
-    x = torch.zeros(4, device="cuda")
     event = torch.cuda.Event()
     gpu_work.sleep(0.02)
     event.record()
     event.synchronize()
     ((call, seconds),) = watch.log
     assert (call, seconds) == ("Event.synchronize()", pytest.approx(0.02, rel=0.02))
-    pageable = torch.ones(4)
-    for use in (
-        lambda: pageable.to("cuda", non_blocking=True),
-        lambda: pageable.cuda(non_blocking=True),
-        lambda: x.copy_(pageable, non_blocking=True),
-        lambda: pageable.copy_(x, True),
-    ):
-        watch.log.clear()
-        use()
-        assert [call for call, _ in watch.log] == [PAGEABLE]
+
+
+def test_small_copies_from_pageable_memory_wait_if_they_take_long(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of more than 64 KB, and to the host, always."""
+    torch = gpu_work.torch
+    duration, now = [0.0], [0.0]
+
+    def clock() -> float:
+        now[0] += duration[0]
+        return now[0]
+
+    monkeypatch.setattr(synchronizations, "perf_counter", clock)
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        for size in (16 << 10, (16 << 10) + 1):
+            x, pageable = torch.zeros(size, device="cuda"), torch.ones(size)
+            uses: tuple[Callable[[], Any], ...] = (
+                lambda x=x, pageable=pageable: pageable.copy_(x, True),
+                lambda pageable=pageable: pageable.to("cuda", non_blocking=True),
+                lambda pageable=pageable: pageable.cuda(non_blocking=True),
+                lambda x=x, pageable=pageable: x.copy_(pageable, non_blocking=True),
+            )
+            for i, use in enumerate(uses):
+                for duration[0] in (49e-6, 51e-6):
+                    watch.log.clear()
+                    use()
+                    waits = i == 0 or size > 16 << 10 or duration[0] > 50e-6
+                    assert [call for call, _ in watch.log] == [PAGEABLE] * waits
+    finally:
+        watch.stop()
 
 
 @watching
@@ -258,6 +281,160 @@ def test_a_subclass_runs_none_of_its_code(watch: SynchronizationWatch, gpu_work:
     seen.clear()
     x.item()
     assert seen == without == [torch._C.TensorBase.item]
+
+
+MODES = """\
+with Seeing():
+    x.sum().item(), x.cpu(), x.tolist(), x[mask], x[0], x.to("cpu"), host.cuda(), bool(x[0])
+    host.cuda(non_blocking=True), x.copy_(host), x.__setitem__(mask, x[:0])
+    repr(x), str(x[0]), repr(mine)
+    mine.item(), x[mine_mask], x.copy_(mine), mine.copy_(host), mine.tolist()
+with Dispatching():
+    x.tolist(), x.cpu(), x[0].item(), repr(x)
+"""
+
+
+def as_text(tensor: Any, *, tensor_contents: Any = None) -> str:
+    """Return a text without values: the virtual GPU does not compute what torch's own asks for."""
+    return "tensor"
+
+
+def test_the_text_of_a_tensor_waits_for_what_was_queued_before(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for what its values take to be formatted."""
+    torch = gpu_work.torch
+    now = time.perf_counter
+
+    def slowly(tensor: Any, *, tensor_contents: Any = None) -> str:
+        end = now() + 0.02
+        while now() < end:
+            pass
+        return tensor_contents or "text"
+
+    monkeypatch.setattr(torch.Tensor, "__repr__", slowly)
+    x, empty = torch.zeros(4, device="cuda"), torch.zeros(0, device="cuda")
+    torch.cuda.synchronize()
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        gpu_work.sleep(0.02)
+        assert f"{x}" == "text"
+        ((call, seconds),) = watch.log
+        assert (call, seconds) == ("tensor as text", pytest.approx(0.02, rel=0.02))
+        watch.log.clear()
+        assert [repr(empty), repr(torch.zeros(4))] == ["text"] * 2
+        assert watch.log == []
+        assert x.__repr__(tensor_contents="mine") == "mine"
+    finally:
+        watch.stop()
+
+
+def test_modes_of_the_cell_see_the_same_calls(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = gpu_work.torch
+    monkeypatch.setattr(torch.Tensor, "__repr__", as_text)
+    torch.cuda.empty_cache()  # see `watch`
+    seen: list[str] = []
+
+    def see(function: Any) -> None:
+        seen.append(torch.overrides.resolve_name(function) or str(function))
+
+    class Seeing(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            see(func)
+            return func(*args, **(kwargs or {}))
+
+    class Dispatching(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    class Mine(torch.Tensor):  # type: ignore[misc,name-defined]
+        @classmethod
+        def __torch_function__(cls, function: Any, *rest: Any, **named: Any) -> Any:
+            see(function)
+            return super().__torch_function__(function, *rest, **named)
+
+    x, host = torch.zeros(1, device="cuda"), torch.ones(1)
+    mask = torch.zeros(1, dtype=torch.bool, device="cuda")
+    names = {"x": x, "host": host, "mask": mask, "Seeing": Seeing, "Dispatching": Dispatching}
+    names |= {"mine": x.as_subclass(Mine), "mine_mask": mask.as_subclass(Mine)}
+    exec(MODES, names)
+    without = [*seen]
+    seen.clear()
+    watch = SynchronizationWatch()
+    watch.start()
+    try:
+        exec(MODES, names)
+    finally:
+        watch.stop()
+    assert seen == without
+    assert len(without) > 20
+    assert len(watch.log) >= 10
+
+
+DEBUG = """\
+x.sum().item()
+for i in range(3):
+    x.cpu(), x.tolist()
+    x.sum().item()
+x[x > 0]
+host.cuda()
+repr(x)
+"""
+
+
+def test_torchs_warnings_name_the_lines_of_the_cell(
+    gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, as Python shows them; with an error in place of them, its traceback is torch's."""
+    torch = gpu_work.torch
+    torch.cuda.empty_cache()  # see `watch`
+    shown: list[tuple[str, int]] = []
+
+    def show(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
+        shown.append((filename, line))
+
+    code = compile(DEBUG, "<cell>", "exec")
+    monkeypatch.setattr(torch.Tensor, "__repr__", as_text)
+    frames: list[list[str]] = []
+
+    def run(watch: SynchronizationWatch | None) -> list[tuple[str, int]]:
+        shown.clear()
+        x = torch.zeros(4, device="cuda")
+        names = {"x": x, "host": torch.ones(4), "__name__": "cell"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the mode itself
+            torch.cuda.set_sync_debug_mode("warn")
+            if watch is not None:
+                watch.start()
+            try:
+                warnings.simplefilter("default")
+                monkeypatch.setattr(warnings, "showwarning", show)
+                exec(code, names)
+                torch.cuda.set_sync_debug_mode("error")
+                with pytest.raises(RuntimeError) as raised:
+                    x.cpu()
+                steps = traceback.walk_tb(raised.value.__traceback__)
+                frames.append([frame.f_code.co_name for frame, _ in steps])
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+                if watch is not None:
+                    watch.stop()
+        return [*shown]
+
+    expected, watch = run(None), SynchronizationWatch()
+    of_cell = {line for name, line in expected if name == "<cell>"}
+    assert {1, 3, 4, 5, 6} >= of_cell >= {1, 3, 4}
+    assert run(watch) == expected
+    assert frames[0] == frames[1] == ["run"]
+    assert len(watch.log) >= 11
 
 
 @watching

@@ -50,7 +50,8 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
     """
     options = line.options
     code = line.rest if line.statement else ""
-    repeated = not repeat_options.REPEATING.isdisjoint(line.given)
+    repeating = repeat_options.REPEATING.intersection(line.given)
+    repeated = bool(repeating)
     if cell is None and not repeated and OF_A_RUN.isdisjoint(line.given):
         verb = take_verb("cudatime", line)
         if verb is not None:
@@ -65,7 +66,7 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
         raise SpecError(
             f"%%cudatime: {code!r} belongs below, in the cell; with --repeat it is setup"
         )
-    lines.check(options, repeated=repeated)
+    lines.check(options, repeating)
     if options.cluster:
         return Request("engines", code)
     if options.targets is not None:

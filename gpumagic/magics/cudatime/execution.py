@@ -49,7 +49,10 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 
     async def run() -> Any:
         __tracebackhide__ = True
-        value = await cell.run(scope)
+        try:
+            value = await cell.run(scope)
+        finally:
+            line_profiler.close()  # an interrupt may come before the scope's exit has begun
         value = await profiled.run(cell.run, value)
         value = await flops_and_energy.count_flops(delivery, cell.run, value)
         baseline.finish(delivery.shell, delivery.result)
@@ -130,9 +133,11 @@ class _SingleRun(AbstractContextManager[None]):
             self._stopwatch.start(waits=not self._delivery.options.lines)
             self._lines.start()
         except KeyboardInterrupt as interrupt:
-            self._stopwatch.cancel()
-            self._lines.stop()
-            self._lines.close()
+            try:
+                self._stopwatch.cancel()
+                self._lines.stop()
+            finally:
+                self._lines.close()
             self._range.__exit__(None, None, None)
             if not self._delivery.options.quiet:
                 terminal.write_line(

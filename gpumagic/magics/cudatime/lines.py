@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import ChainMap
+from collections.abc import Collection
 
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.errors import SpecError
@@ -12,8 +13,8 @@ from gpumagic.results import CudaTiming
 from gpumagic.timing.line_profiler import LineProfiler
 
 
-def check(options: argparse.Namespace, *, repeated: bool) -> None:
-    """Check that the options go together.
+def check(options: argparse.Namespace, repeating: Collection[str]) -> None:
+    """Check that the options go together; ``repeating`` are those that make the run a repeated one.
 
     Raises:
         SpecError: they do not.
@@ -27,8 +28,10 @@ def check(options: argparse.Namespace, *, repeated: bool) -> None:
             "--lines measures this process, not engines; leave --cluster out, or write "
             "%%cudatime --lines in the engines' own code"
         )
-    if repeated:
-        raise SpecError("--lines measures a single run; leave out the options of repeated runs")
+    if repeating:
+        names = ", ".join(sorted(repeating))
+        repeats = f"{names} repeat{'s' * (len(repeating) == 1)} it"
+        raise SpecError(f"--lines measures a single run, and {repeats}: leave out {names}")
 
 
 class NoLines:

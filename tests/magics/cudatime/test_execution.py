@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
+from gpumagic.magics.cudatime.execution import _SingleRun
 from gpumagic.timing.benchmark import Benchmark
+from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.run import Stopwatch
 
 FAILURE = "%cudatime: cannot show the times (ValueError: oops)"
@@ -70,6 +73,35 @@ def test_interrupted_before_the_start_nothing_is_run(
     assert isinstance(ran.error, KeyboardInterrupt)
     assert "nothing was run" in ran.stdout
     assert not {"x", "t"} & {*ip.user_ns}
+
+
+def test_an_interrupt_around_the_cell_ends_the_tracing(
+    run_cell: Any, gpu_work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the scope's exit has begun, and twice at its beginning."""
+    start = LineProfiler.start
+
+    def start_and_interrupt(profiler: LineProfiler) -> None:
+        start(profiler)
+        raise KeyboardInterrupt
+
+    before = sys.gettrace(), gpu_work.torch.Tensor.__dict__.get("item")
+    sys.settrace(None)  # of a coverage tool
+    try:
+        for patched in (
+            {"__exit__": interrupted},
+            {"start": start_and_interrupt, "cancel": interrupted},
+        ):
+            with monkeypatch.context() as patch:
+                for name, function in patched.items():
+                    owner = {"start": LineProfiler, "cancel": Stopwatch}.get(name, _SingleRun)
+                    patch.setattr(owner, name, function)
+                ran = run_cell("%%cudatime --lines\nx = 5", raising=False)
+            assert isinstance(ran.error, KeyboardInterrupt)
+            assert sys.gettrace() is None
+            assert gpu_work.torch.Tensor.__dict__.get("item") is before[1]
+    finally:
+        sys.settrace(before[0])
 
 
 def test_a_result_comes_with_the_value_displayed(run_cell: Any) -> None:

@@ -75,8 +75,12 @@ def test_functions(lines: Any, run_cell: Any) -> None:
     ("line", "says"),
     [
         ("-f step", "-f names a function for --lines"),
-        ("--lines -n 3", "--lines measures a single run"),
-        ("--lines --repeat", "--lines measures a single run"),
+        (
+            "--lines -n 3 -r 2",
+            "a single run, and -n, -r repeat it: leave out -n, -r",
+        ),
+        ("--lines --repeat", "a single run, and --repeat repeats it: leave out --repeat"),
+        ("--energy --lines", "a single run, and --energy repeats it: leave out --energy"),
         ("--lines -f nowhere", "there is no 'nowhere' here"),
         ("--lines -f int", "is a class"),
         ("--lines --cluster", "--lines measures this process, not engines"),
