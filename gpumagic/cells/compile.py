@@ -11,10 +11,11 @@ import ast
 import inspect
 import linecache
 import re
+import symtable
 import sys
 import time
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -37,6 +38,8 @@ _MAY_BE_SILENT = re.compile(
     rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
     r".*;.*['\"]\)\s*$"
 )
+#: The name that a line begins with.
+_FIRST_NAME = re.compile(r"\s*([^\W\d]\w*)")
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -121,7 +124,7 @@ def compile_cell(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    tree, name = _parse(shell, source, header)
+    tree, name = _parse(shell, source, header, local_ns or ())
     statements: list[Any] = list(tree.body)
     last: ast.Expression | None = None
     if statements and isinstance(statements[-1], ast.Expr):
@@ -165,8 +168,9 @@ def compile_loop(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
+    variables = {*_bound_names(shell, setup), *(local_ns or ())}
     # The setup is part of the header, or is shown above the statement in tracebacks.
-    tree, name = _parse(shell, source, setup or None if header is None else header)
+    tree, name = _parse(shell, source, setup or None if header is None else header, variables)
     first = _parse_setup(shell, setup, header, name) if setup else None
     with _await_allowed(shell):
         # Also refuses what is valid only in a function (return, yield).
@@ -183,19 +187,26 @@ def compile_loop(
     return Loop(function, is_async, time.perf_counter() - started)
 
 
-def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """Return the tree after the AST transformers, with the header as line 1, and the file name."""
+def _parse(
+    shell: Any, source: str, header: str | None, variables: Collection[str]
+) -> tuple[ast.Module, str]:
+    """Return the tree after the AST transformers, with the header as line 1, and the file name.
+
+    ``variables`` are names that the code has beside the notebook's.
+    """
     __tracebackhide__ = True
-    tree, name = _read(shell, source, header)
+    tree, name = _read(shell, source, header, variables)
     tree = shell.transform_ast(tree)
     assert isinstance(tree, ast.Module)
     return tree, name
 
 
-def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+def _read(
+    shell: Any, source: str, header: str | None, variables: Collection[str] = ()
+) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
-    transformed = _aligned(source, shell.transform_cell(source))
+    transformed = _aligned(source, _transformed(shell, source, variables))
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     cached: Any = linecache.cache.get(name)
@@ -203,6 +214,31 @@ def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
         cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
+
+
+def _transformed(shell: Any, source: str, variables: Collection[str]) -> str:
+    """Return the code after IPython's input transformers.
+
+    A single line that begins with the name of a line magic is a call of it (``%automagic``), unless
+    the notebook has such a variable. IPython does not know the ``variables`` beside it, but does
+    not look for magics in code of two lines.
+    """
+    first = _FIRST_NAME.match(source)
+    if first is None or first[1] not in variables or len(source.splitlines()) > 1:
+        return str(shell.transform_cell(source))
+    lines = shell.transform_cell(f"{source.rstrip()}\n#\n").splitlines(keepends=True)
+    return "".join(lines[:-1])
+
+
+def _bound_names(shell: Any, setup: str) -> set[str]:
+    """Return the names that the setup binds; none if it is no valid code, which is said later."""
+    try:
+        table = symtable.symtable(shell.transform_cell(setup), "<setup>", "exec")
+    except (SyntaxError, ValueError):
+        return set()
+    return {
+        each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
+    }
 
 
 def _aligned(source: str, transformed: str) -> str:
