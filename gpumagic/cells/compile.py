@@ -11,14 +11,12 @@ import ast
 import inspect
 import linecache
 import re
-import symtable
 import sys
 import time
 import tokenize
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from types import CodeType
 from typing import Any
 
@@ -27,6 +25,7 @@ from IPython.core.displayhook import DisplayHook
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.magic_calls import LINE_MAGICS, is_line_call, line_calls, written_strings
 from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
+from gpumagic.cells.transform import bound_names, transformed_source
 from gpumagic.errors import SpecError
 
 #: The cell magics whose body is Python.
@@ -38,8 +37,6 @@ _MAY_BE_SILENT = re.compile(
     rf"\s*(await )?get_ipython\(\)\.run_(line|cell)_magic\('({'|'.join(CELL_MAGICS)})',"
     r".*;.*['\"]\)\s*$"
 )
-#: The name that a line begins with.
-_FIRST_NAME = re.compile(r"\s*([^\W\d]\w*)")
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -168,7 +165,7 @@ def compile_loop(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    variables = {*_bound_names(shell, setup), *(local_ns or ())}
+    variables = {*bound_names(shell, setup), *(local_ns or ())}
     # The setup is part of the header, or is shown above the statement in tracebacks.
     tree, name = _parse(shell, source, setup or None if header is None else header, variables)
     first = _parse_setup(shell, setup, header, name) if setup else None
@@ -206,7 +203,7 @@ def _read(
 ) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
-    transformed = _aligned(source, _transformed(shell, source, variables))
+    transformed = transformed_source(shell, source, variables)
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     cached: Any = linecache.cache.get(name)
@@ -214,47 +211,6 @@ def _read(
         cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
-
-
-def _transformed(shell: Any, source: str, variables: Collection[str]) -> str:
-    """Return the code after IPython's input transformers.
-
-    A single line that begins with the name of a line magic is a call of it (``%automagic``), unless
-    the notebook has such a variable. IPython does not know the ``variables`` beside it, but does
-    not look for magics in code of two lines.
-    """
-    first = _FIRST_NAME.match(source)
-    if first is None or first[1] not in variables or len(source.splitlines()) > 1:
-        return str(shell.transform_cell(source))
-    lines = shell.transform_cell(f"{source.rstrip()}\n#\n").splitlines(keepends=True)
-    return "".join(lines[:-1])
-
-
-def _bound_names(shell: Any, setup: str) -> set[str]:
-    """Return the names that the setup binds; none if it is no valid code, which is said later."""
-    try:
-        table = symtable.symtable(shell.transform_cell(setup), "<setup>", "exec")
-    except (SyntaxError, ValueError):
-        return set()
-    return {
-        each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
-    }
-
-
-def _aligned(source: str, transformed: str) -> str:
-    """Return ``transformed`` with a blank line for each line of ``source`` that it lacks.
-
-    IPython removes blank lines above a cell, and joins a ``!`` or ``%`` line that a backslash
-    continues; the line numbers below would be wrong.
-    """
-    before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
-    if len(after) >= len(before):
-        return transformed
-    a, b = ([line.strip() for line in lines] for lines in (before, after))
-    lines: list[str] = []
-    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        lines += after[j:up_to_j] + [""] * ((up_to_i - i) - (up_to_j - j))
-    return "\n".join(lines) + "\n"
 
 
 def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:
