@@ -216,6 +216,7 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.cells.interrupts",
         "gpumagic.cells.magic_calls",
         "gpumagic.cells.timeit_loop",
+        "gpumagic.cells.transform",
         "gpumagic.cuda",
         "gpumagic.cuda.import_trace",
         "gpumagic.cuda.init_trace",

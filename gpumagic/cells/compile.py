@@ -14,10 +14,9 @@ import re
 import sys
 import time
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from types import CodeType
 from typing import Any
 
@@ -26,6 +25,7 @@ from IPython.core.displayhook import DisplayHook
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.magic_calls import LINE_MAGICS, is_line_call, line_calls, written_strings
 from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
+from gpumagic.cells.transform import bound_names, transformed_source
 from gpumagic.errors import SpecError
 
 #: The cell magics whose body is Python.
@@ -121,7 +121,7 @@ def compile_cell(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    tree, name = _parse(shell, source, header)
+    tree, name = _parse(shell, source, header, local_ns or ())
     statements: list[Any] = list(tree.body)
     last: ast.Expression | None = None
     if statements and isinstance(statements[-1], ast.Expr):
@@ -165,8 +165,9 @@ def compile_loop(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
+    variables = {*bound_names(shell, setup), *(local_ns or ())}
     # The setup is part of the header, or is shown above the statement in tracebacks.
-    tree, name = _parse(shell, source, setup or None if header is None else header)
+    tree, name = _parse(shell, source, setup or None if header is None else header, variables)
     first = _parse_setup(shell, setup, header, name) if setup else None
     with _await_allowed(shell):
         # Also refuses what is valid only in a function (return, yield).
@@ -183,19 +184,26 @@ def compile_loop(
     return Loop(function, is_async, time.perf_counter() - started)
 
 
-def _parse(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
-    """Return the tree after the AST transformers, with the header as line 1, and the file name."""
+def _parse(
+    shell: Any, source: str, header: str | None, variables: Collection[str]
+) -> tuple[ast.Module, str]:
+    """Return the tree after the AST transformers, with the header as line 1, and the file name.
+
+    ``variables`` are names that the code has beside the notebook's.
+    """
     __tracebackhide__ = True
-    tree, name = _read(shell, source, header)
+    tree, name = _read(shell, source, header, variables)
     tree = shell.transform_ast(tree)
     assert isinstance(tree, ast.Module)
     return tree, name
 
 
-def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]:
+def _read(
+    shell: Any, source: str, header: str | None, variables: Collection[str] = ()
+) -> tuple[ast.Module, str]:
     """Return the tree before the AST transformers, with the header as line 1, and the file name."""
     __tracebackhide__ = True
-    transformed = _aligned(source, shell.transform_cell(source))
+    transformed = transformed_source(shell, source, variables)
     above = "" if header is None else header + "\n"
     name = shell.compile.cache(above + transformed, _cell_number(shell), raw_code=above + source)
     cached: Any = linecache.cache.get(name)
@@ -203,22 +211,6 @@ def _read(shell: Any, source: str, header: str | None) -> tuple[ast.Module, str]
         cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
-
-
-def _aligned(source: str, transformed: str) -> str:
-    """Return ``transformed`` with a blank line for each line of ``source`` that it lacks.
-
-    IPython removes blank lines above a cell, and joins a ``!`` or ``%`` line that a backslash
-    continues; the line numbers below would be wrong.
-    """
-    before, after = (text.rstrip("\n").split("\n") for text in (source, transformed))
-    if len(after) >= len(before):
-        return transformed
-    a, b = ([line.strip() for line in lines] for lines in (before, after))
-    lines: list[str] = []
-    for _, i, up_to_i, j, up_to_j in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        lines += after[j:up_to_j] + [""] * ((up_to_i - i) - (up_to_j - j))
-    return "\n".join(lines) + "\n"
 
 
 def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpumagic._version import __version__
 from gpumagic.cuda import torch_cuda
 from gpumagic.results.conditions import Conditions
-from gpumagic.system import cpu_wait, system_files
+from gpumagic.system import system_files
 
 if TYPE_CHECKING:
     from gpumagic.cuda.nvml import Session
@@ -37,7 +37,6 @@ def conditions(ordinals: Iterable[int]) -> Conditions:
         cuda=None if torch is None else torch.version.cuda,
         python=platform.python_version(),
         gpumagic=__version__,
-        cpu_wait=cpu_wait.ratio(),
     )
 
 

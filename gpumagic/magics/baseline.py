@@ -17,7 +17,6 @@ from gpumagic.results.conditions import differences
 from gpumagic.results.json_file import MOST
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
-from gpumagic.system import cpu_wait
 from gpumagic.system.paths import output_path
 from gpumagic.timing import regression as times
 from gpumagic.timing.comparison import compare
@@ -77,7 +76,6 @@ class Baseline:
                 )
         elif options.fail_above is not None or options.strict:
             raise SpecError("--fail-above and --strict go with --against FILE")
-        cpu_wait.begin()
 
     def finish(self, shell: Any, result: CudaTiming | MemoryDelta | None) -> None:
         """Write and compare the result, if there is a complete one.

@@ -240,6 +240,8 @@ def _take_value(text: str) -> tuple[str, str]:
         value, closed, rest = text[1:].partition(quote)
         if not closed:
             raise SpecError(f"no closing quotation in {text!r}")
+        if rest[:1] not in ("", " ", "\t", ";", "%"):
+            raise SpecError(f"no blank after the quotation in {text!r}")
     else:
         value, _, rest = text.partition(" ")
         if not rest and value.endswith(";"):

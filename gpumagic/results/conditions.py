@@ -22,9 +22,6 @@ class Conditions:
     torch: str | None = None
     cuda: str | None = None
     python: str | None = None
-    #: Seconds that the measuring thread waited for a CPU for each second on one, since its
-    #: measurement before; of a cell compared with a stored result, in this cell.
-    cpu_wait: float | None = None
     gpumagic: str | None = None
 
 

@@ -71,6 +71,9 @@ class CudaTiming(StorableResult):
     host: Sample | None = None
     cpu_user: Sample | None = None
     cpu_system: Sample | None = None
+    #: Seconds in which threads of this process waited for a CPU, added up; None where the system
+    #: does not count it.
+    cpu_wait: Sample | None = None
     #: Whether an exception or an interrupt ended the run, so that the figures are partial.
     partial: bool = False
     #: Whether ``gpu`` is an upper bound: the GPU had finished about when the code returned, so that

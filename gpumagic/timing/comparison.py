@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 from gpumagic.cuda import torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming, Quantity, Sample, Verdict
 from gpumagic.results.sample import LONGEST, SHORTEST
 from gpumagic.system.text import plural
-from gpumagic.timing.ratio import median_ratio, ratio_interval
+from gpumagic.timing.percentage import excess
+from gpumagic.timing.ratio import enough, median_ratio, ratio_interval
 from gpumagic.timing.regression import guarded
 
 #: With so many repeats of each there is an interval.
@@ -20,7 +22,7 @@ def compare(
     timings: Mapping[str, CudaTiming] | CudaTiming,
     *more: CudaTiming,
     baseline: str | None = None,
-    fail_above: float | None = None,
+    fail_above: float | str | None = None,
     strict: bool = False,
 ) -> Comparison:
     """Compare timings side by side, with the ratio of each to ``baseline`` (default: the first).
@@ -28,29 +30,30 @@ def compare(
     A mapping from names to timings, or timings one after the other, which are called ``1``, ``2``…
 
     GPU times are compared where every timing has one that is more than an upper bound, else wall
-    times. With ``fail_above`` (0.1: 10 % more time) a timing that is slower than the baseline by
-    more than that, beyond the noise, raises an error, as ``--against FILE --fail-above 10%`` does:
-    the whole 95 % interval of the ratio must be above 1.1. What was measured under other conditions
-    (device, driver, torch, CUDA) does not, unless ``strict``; that, and where there is no verdict,
-    is in the result's ``notes``.
+    times. With ``fail_above`` (0.1 or ``"10%"``: 10 % more time) a timing that is slower than the
+    baseline by more than that, beyond the noise, raises an error, as ``--against FILE --fail-above
+    10%`` does: the whole 95 % interval of the ratio must be above 1.1. What was measured under
+    other conditions (device, driver, torch, CUDA) does not, unless ``strict``; that, and where
+    there is no verdict, is in the result's ``notes``.
 
     Raises:
         RegressionError: a timing is slower than ``fail_above`` allows, or ``strict``, and it was
             measured under other conditions.
         SpecError: fewer than two timings, a baseline that is none of them, times that no clock
-            gives, or too few repeats for ``fail_above``.
+            gives, a ``fail_above`` that allows nothing, or too few repeats for it.
     """
     __tracebackhide__ = True
+    allowed = None if fail_above is None else _allowed(fail_above)
     if not isinstance(timings, Mapping):
-        for each in (timings, *more):
-            if not isinstance(each, CudaTiming):
-                raise SpecError(
-                    f"compare() compares timings, not {type(each).__name__}; gpumagic.load(FILE) "
-                    "reads one, and --against compares peaks of memory"
-                )
         timings = {str(place): timing for place, timing in enumerate((timings, *more), 1)}
     elif more:
         raise SpecError("compare() takes a mapping of timings, or timings alone, not both")
+    for each in timings.values():
+        if not isinstance(each, CudaTiming):
+            raise SpecError(
+                f"compare() compares timings, not {type(each).__name__}; gpumagic.load(FILE) "
+                "reads one, and --against compares peaks of memory"
+            )
     if len(timings) < 2:
         raise SpecError(f"{plural(len(timings), 'timing')} to compare, but it takes two or more")
     first = next(iter(timings)) if baseline is None else baseline
@@ -64,9 +67,30 @@ def compare(
         _compared(name, timing, base, quantity) for name, timing in timings.items() if name != first
     ]
     compared = Comparison(tuple(entries), quantity, (*notes, *_without_verdict(entries, quantity)))
-    if fail_above is None and not strict:
+    if allowed is None and not strict:
         return compared
-    return guarded(compared, fail_above, strict=strict)
+    return guarded(compared, allowed, strict=strict)
+
+
+def _allowed(fail_above: object) -> float:
+    """Return the part of a baseline that ``fail_above`` allows; a text is one as on a magic's line.
+
+    Raises:
+        SpecError: it is no such part.
+    """
+    if isinstance(fail_above, str):
+        try:
+            return excess(fail_above)
+        except ValueError as error:
+            raise SpecError(f"fail_above: {error}") from None
+    if isinstance(fail_above, bool) or not isinstance(fail_above, Real):
+        raise SpecError(
+            f"fail_above is no number, but {type(fail_above).__name__}; 0.1 or '10%' allows 10 %"
+        )
+    part = float(fail_above)
+    if not part >= 0:
+        raise SpecError(f"fail_above is {part:g}, but must be 0 or more; 0.1 allows 10 %")
+    return part
 
 
 def _quantity(timings: Mapping[str, CudaTiming]) -> tuple[Quantity, tuple[str, ...]]:
@@ -106,9 +130,13 @@ def _without_verdict(entries: Sequence[Compared], quantity: Quantity) -> tuple[s
         if zero:
             notes.append(f"there is no ratio to a time of 0 s: {', '.join(zero)}")
         if few:
+            base = len(samples[entries[0].name])
+            advice = f"{_ENOUGH} or more of each are enough (-r {_ENOUGH})"
+            if base >= _ENOUGH:  # it need not be measured again
+                advice = enough(base)
             notes.append(
-                f"too few repeats to distinguish a difference from noise: {', '.join(few)}; "
-                f"four or more of each are enough (-r {_ENOUGH})"
+                "too few repeats to distinguish a difference from noise: "
+                f"{', '.join(few)}; {advice}"
             )
     return tuple(notes)
 

@@ -18,6 +18,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from statistics import NormalDist
 
+from gpumagic.system.text import plural
+
 CONFIDENCE = 0.95
 #: Up to so many pairs of repeats the test is computed exactly, above by its normal approximation.
 _EXACT_PAIRS = 900
@@ -55,6 +57,12 @@ def _logarithms(values: Sequence[float]) -> list[float]:
 def least_repeats(base: int) -> int:
     """Return with how many repeats there is an interval of their ratio to ``base`` ones."""
     return next(n for n in range(1, 10_000) if _left_out(n, base, CONFIDENCE) is not None)
+
+
+def enough(base: int) -> str:
+    """Return how many repeats it takes for an interval of their ratio to ``base`` ones."""
+    least = least_repeats(base)
+    return f"compared with {plural(base, 'repeat')} it takes {least} or more (-r {least})"
 
 
 def _left_out(n: int, m: int, confidence: float) -> int | None:

@@ -13,6 +13,7 @@ from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.quality import Quality
 from gpumagic.results.timing import NO_SIGN
+from gpumagic.system import cpu_wait
 from gpumagic.timing import backends
 from gpumagic.timing.bottleneck import judge
 from gpumagic.timing.compilations import CompilationRecord
@@ -49,6 +50,8 @@ class Run:
     #: torch's name of the devices' kind, and a caveat on its times.
     backend: str = "cuda"
     remark: str | None = None
+    #: Seconds that threads waited for a CPU, added up; None where that is not counted.
+    waited: float | None = None
 
 
 def cpu_times() -> tuple[float, float]:
@@ -84,6 +87,7 @@ class Stopwatch:
             if waits:
                 self._timer.watch_waits()
         self._own_cpu = min(_empty_cpu_time() for _ in range(_EMPTY))
+        self._waited = cpu_wait.counters()
         self._start_clocks(delay)
 
     def stop(self) -> Run:
@@ -95,7 +99,8 @@ class Stopwatch:
         readings = self._timer.finish(self._started, self._stopped)
         finished = max((reading.finished for reading in readings.values()), default=self._stopped)
         note = self._timer.note
-        return self._run(finished, readings, None if note is None else f"no GPU time: {note}")
+        run = self._run(finished, readings, None if note is None else f"no GPU time: {note}")
+        return replace(run, waited=cpu_wait.waited_since(self._waited))
 
     def cancel(self) -> None:
         """End a run that was cut short and has no times."""
@@ -172,6 +177,7 @@ def summarize(
 
     user = [run.user for run in runs]
     system = [run.system for run in runs]
+    waited = [run.waited for run in runs if run.waited is not None]
     gpu = _gpu(runs, loops, sampling, shown)
     return CudaTiming(
         gpu=per_loop(gpu.seconds) if gpu.seconds else None,
@@ -186,6 +192,7 @@ def summarize(
         host=per_loop([run.host for run in runs]),
         cpu_user=per_loop(user),
         cpu_system=per_loop(system),
+        cpu_wait=per_loop(waited) if len(waited) == len(runs) else None,
         partial=partial,
         gpu_at_most=gpu.at_most,
         gpu_note=gpu.note if runs[-1].remark is None or gpu.note else runs[-1].remark,

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import machine
 from gpumagic.errors import RegressionError, SpecError
 from gpumagic.magics import baseline
 from gpumagic.magics.baseline import Baseline
 from gpumagic.results import CudaTiming, DeviceMemoryDelta, MemoryDelta, Sample
 from gpumagic.results.conditions import Conditions
-from gpumagic.system import cpu_wait
 
 HERE = Conditions(devices={0: "NVIDIA H200"}, driver="570.12", torch="2.9.0", cuda="12.8")
 ELSEWHERE = replace(HERE, devices={0: "NVIDIA A100"})
@@ -93,18 +91,6 @@ def test_a_comparison_without_a_verdict_is_said(finish: Any, shown: list[Any]) -
     assert str(said).startswith(
         "--fail-above: no verdict: the 95 % interval of the ratio, 0.62 to 1.62"
     )
-
-
-def test_the_waiting_for_a_cpu_is_that_of_the_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counters = tmp_path / "schedstat"
-    monkeypatch.setattr(cpu_wait, "_FILE", counters)
-    counters.write_text("1000 9000 1")
-    options = Namespace(save=None, against=None, fail_above=None, strict=False, quiet=True)
-    Baseline(SimpleNamespace(), options, baseline.TIMES)
-    counters.write_text("2000 9500 2")
-    assert machine.conditions([]).cpu_wait == 0.5
 
 
 def test_what_has_gone_to_the_cpu_of_the_same_machine_is_a_regression(

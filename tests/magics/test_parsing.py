@@ -29,6 +29,12 @@ def test_a_value_in_quotes(line: str, setup: str | None, name: str | None, rest:
     assert (taken.setup, taken.name, left) == (setup, name, rest)
 
 
+@pytest.mark.parametrize("line", ['--name "dq".json"', "-s 'x'y z", "--name='a'b"])
+def test_a_quotation_that_a_word_goes_on_behind(line: str) -> None:
+    with pytest.raises(SpecError, match="no blank after the quotation in "):
+        take_options(parser(), line)
+
+
 @pytest.mark.parametrize("line", ["-s='x", '--name="a b', "-s'x"])
 def test_a_quotation_that_is_not_closed(line: str) -> None:
     with pytest.raises(SpecError, match="no closing quotation"):

@@ -48,7 +48,7 @@ def gpu_work(virtual_gpu: Any) -> Iterator[Any]:
     torch.cuda.synchronize(1)
     virtual_gpu.set_launch_cost(bottleneck_cells.LAUNCH)
     with virtual_clock(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_wait, "_FILE", Path(os.devnull))
+        patch.setattr(cpu_wait, "_THREADS", Path(os.devnull))
         yield SimpleNamespace(torch=torch, sleep=sleep, on_side=on_side, from_thread=from_thread)
         torch.cuda.synchronize(0)
         torch.cuda.synchronize(1)

@@ -1,8 +1,9 @@
-"""How long a thread waits for a CPU: by the counters of Linux."""
+"""How long the threads of a process wait for a CPU: by the counters of Linux."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,59 +11,79 @@ import pytest
 
 from gpumagic.system import cpu_wait
 
-Counters = Callable[[str], None]
+Count = Callable[[int, str], None]
 
 
 @pytest.fixture
-def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counters:
-    """``counters(text)``: what the system says of the thread."""
-    file = tmp_path / "schedstat"
-    monkeypatch.setattr(cpu_wait, "_FILE", file)
-    monkeypatch.setattr(cpu_wait, "_START", cpu_wait._Start())
-    return lambda text: file.write_text(text) and None
+def count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Count:
+    """``count(thread, text)``: what the system says of a thread."""
+    monkeypatch.setattr(cpu_wait, "_THREADS", tmp_path)
+
+    def write(thread: int, text: str) -> None:
+        (tmp_path / str(thread)).mkdir(exist_ok=True)
+        (tmp_path / str(thread) / "schedstat").write_text(text)
+
+    return write
 
 
-def test_the_waiting_of_each_stretch_is_its_own(counters: Counters) -> None:
-    counters("2000 500 3\n")
-    assert cpu_wait.ratio() == 0.25  # since the thread began
-    counters("4000 4500 9\n")
-    assert cpu_wait.ratio() == 2.0
-    assert cpu_wait.ratio() is None  # nothing has run since
-    counters("5000 4500 10\n")
-    cpu_wait.begin()
-    counters("7000 5500 12\n")
-    assert cpu_wait.ratio() == 0.5
+def test_the_waiting_of_all_threads_is_added_up(count: Count) -> None:
+    count(1, "4000000000 1000000000 3\n")
+    count(2, "0 500000000 1\n")
+    before = cpu_wait.counters()
+    assert before == {"1": 10**9, "2": 5 * 10**8}
+    assert cpu_wait.waited_since(before) == 0
+    count(1, "9000000000 1250000000 4\n")
+    count(2, "0 750000000 2\n")
+    assert cpu_wait.waited_since(before) == 0.5
 
 
-def test_each_thread_has_its_own(counters: Counters) -> None:
-    counters("2000 500 3\n")
-    cpu_wait.begin()
-    found: list[float | None] = []
-    thread = threading.Thread(target=lambda: found.append(cpu_wait.ratio()))
-    thread.start()
-    thread.join()
-    assert found == [0.25]
+def test_threads_that_begin_and_end_meanwhile(count: Count, tmp_path: Path) -> None:
+    count(1, "1 1000000000 3\n")
+    count(2, "1 9000000000 3\n")
+    before = cpu_wait.counters()
+    (tmp_path / "2" / "schedstat").unlink()
+    count(3, "1 250000000 1\n")
+    assert cpu_wait.waited_since(before) == 0.25
+
+
+def test_a_number_that_another_thread_has_now_is_no_waiting_below_0(count: Count) -> None:
+    count(1, "1 1000000000 3\n")
+    before = cpu_wait.counters()
+    count(1, "1 5 1\n")
+    assert cpu_wait.waited_since(before) == 0
 
 
 @pytest.mark.parametrize("text", ["", "0 0 0\n", "1 2\n", "a b c\n", "-1 5 5\n"])
-def test_what_is_not_counted_is_not_known(counters: Counters, text: str) -> None:
-    counters(text)
-    cpu_wait.begin()
-    assert cpu_wait.ratio() is None
+def test_what_is_not_counted_is_not_known(count: Count, text: str) -> None:
+    count(1, text)
+    assert cpu_wait.waited_since(cpu_wait.counters()) is None
 
 
 def test_a_system_that_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_wait, "_FILE", tmp_path / "nothing")
-    cpu_wait.begin()
-    assert cpu_wait.ratio() is None
+    monkeypatch.setattr(cpu_wait, "_THREADS", tmp_path / "nothing")
+    assert cpu_wait.waited_since(cpu_wait.counters()) is None
 
 
-@pytest.mark.skipif(not cpu_wait._FILE.exists(), reason="the system does not count it")
+@pytest.mark.skipif(not cpu_wait._THREADS.exists(), reason="the system does not count it")
 def test_the_counters_of_this_system() -> None:
-    cpu_wait.begin()
-    on_cpu = cpu_wait._START.on_cpu
-    while cpu_wait._counters() == (on_cpu, cpu_wait._START.waited):
-        sum(range(1000))
-    found = cpu_wait.ratio()
-    assert found is None or found >= 0
-    assert cpu_wait._START.on_cpu >= on_cpu > 0
+    begun, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        end.wait()
+
+    before, started = cpu_wait.counters(), time.perf_counter()
+    if not before:
+        pytest.skip("the system does not count it")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait()
+    try:
+        assert str(thread.native_id) in cpu_wait.counters()
+        waited = cpu_wait.waited_since(before)
+        assert waited is not None
+        threads = len(cpu_wait.counters())
+        assert 0 <= waited <= threads * (time.perf_counter() - started)
+    finally:
+        end.set()
+        thread.join()

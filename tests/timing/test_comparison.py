@@ -166,13 +166,13 @@ def test_single_runs_have_a_ratio_and_no_verdict() -> None:
     compared = gpumagic.compare({"a": timing(0.01), "b": timing(0.03)})
     assert compared["b"].ratio == pytest.approx(3)
     assert compared["b"].verdict is compared["b"].interval is None
-    says = "too few repeats to distinguish a difference from noise: a has 1, b has 1; four or more"
+    says = "too few repeats to distinguish a difference from noise: a has 1, b has 1; 4 or more of"
     assert says in str(compared)
 
 
 def test_the_timing_with_too_few_repeats_is_named() -> None:
     compared = gpumagic.compare({"once": timing(0.01), "often": about(0.03)})
-    assert "noise: once has 1; four or more" in compared.notes[-1]
+    assert "noise: once has 1; 4 or more of each are enough (-r 4)" in compared.notes[-1]
     assert gpumagic.compare(timing(0.0), timing(0.01)).notes[0] == (
         "there is no ratio to a time of 0 s: 1"
     )

@@ -11,6 +11,7 @@ import pytest
 from gpumagic.cuda import machine, torch_cuda
 from gpumagic.results import CellTiming, CudaTiming, Sample
 from gpumagic.results.timing import NO_SIGN
+from gpumagic.system import cpu_wait
 from gpumagic.timing.event_timer import Reading
 from gpumagic.timing.run import (
     NO_SIGN_OF_WORK,
@@ -121,3 +122,18 @@ def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.Mon
     seen = summarize([replace(run, readings={0: replace(reading, worked=True)})])
     assert without_unseen_work(seen) is seen
     assert seen.gpu is not None
+
+
+def test_the_waiting_for_a_cpu_is_that_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = {"1": 0}
+    monkeypatch.setattr(cpu_wait, "counters", lambda: dict(waited))
+    watch, runs = Stopwatch(), []
+    for seconds in (2, 0, 4):
+        waited["1"] += 10**9  # between the runs
+        watch.start()
+        waited["1"] += seconds * 10**9
+        runs.append(watch.stop())
+    assert [run.waited for run in runs] == [2.0, 0.0, 4.0]
+    found = summarize(runs, loops=2)
+    assert found.cpu_wait == Sample((1.0, 0.0, 2.0))
+    assert summarize([*runs, replace(runs[0], waited=None)]).cpu_wait is None

@@ -119,7 +119,7 @@ def test_the_cells_that_compare_times(
     clock: None, run_cell: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cpu_wait, "_FILE", Path(os.devnull))  # it goes by the real clock
+    monkeypatch.setattr(cpu_wait, "_THREADS", Path(os.devnull))  # it goes by the real clock
     check(BY_THE_CLOCK, partial(run_cell, raising=False))
 
 

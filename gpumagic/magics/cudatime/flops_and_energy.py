@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError
+from gpumagic.magics.cudatime import repeat_options
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import show
 from gpumagic.results.work import Work, work_lines
@@ -73,6 +74,8 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     result = delivery.result
     if not delivery.options.energy or result is None:
         return
+    if repeat_options.only_for_energy(delivery.options):
+        _add(delivery, [], "repeated for its energy, as by --repeat: the code assigns no variables")
     if not result.per_device:
         why = gpu_absence.reason()
         if torch_cuda.contexts():

@@ -36,12 +36,12 @@ The GPU times of --lines add up to the cell's: work beside an earlier line's cou
 statement over several lines counts to its first line, with what it awaits. Calls of torch's that
 wait for the GPU are known by name; other waits are found by the times of a line, with a ≤.
 
-A single run assigns the code's variables and returns its value. With an option of "repeated runs"
-the code becomes the body of a function, assigns nothing in the namespace, the garbage collector is
-off, and code on the %%cudatime line is setup. The repeats end when the median is precise enough, or
-the time is over; -n alone is {DEFAULT_REPEAT} repeats, -r alone as many loops as last
-{MIN_REPEAT_TIME:g} s. Unless -w is given with -n or -r, a few more loops are run behind a delay
-kernel, to find what limits the code: the GPU, or the host that launches the work.
+A single run assigns the code's variables and returns its value. With an option of "repeated runs",
+or --energy, the code becomes the body of a function, assigns nothing in the namespace, the garbage
+collector is off, and code on the %%cudatime line is setup. The repeats end when the median is
+precise enough, or the time is over; -n alone is {DEFAULT_REPEAT} repeats, -r alone as many loops as
+last {MIN_REPEAT_TIME:g} s. Unless -w is given with -n or -r, a few more loops are run behind a
+delay kernel, to find what limits the code: the GPU, or the host that launches the work.
 """
 
 _EXAMPLES = """\
@@ -162,8 +162,9 @@ def _add_work(parser: Parser) -> None:
     group.add_argument(
         "--energy",
         action="store_true",
-        help=f"repeat the code for {ENERGY_SECONDS:g} s more at least: joules per loop and mean "
-        "watts by NVML's counter of the whole device; no figure per loop beside other processes",
+        help=f"repeat the code, as --repeat does, and for {ENERGY_SECONDS:g} s more at least: "
+        "joules per loop and mean watts by NVML's counter of the whole device; no figure per loop "
+        "beside other processes",
     )
 
 

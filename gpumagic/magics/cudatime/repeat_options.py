@@ -51,6 +51,12 @@ def setup_code(options: argparse.Namespace, above: str) -> str:
     return "\n".join(code for code in (options.setup, above) if code)
 
 
+def only_for_energy(options: argparse.Namespace) -> bool:
+    """Return whether the run is a repeated one by ``--energy`` alone."""
+    asked = options.repeated or options.setup is not None or plan(options) != Plan()
+    return options.energy and not asked
+
+
 def plan(options: argparse.Namespace) -> Plan:
     """Return the plan that the options ask for.
 

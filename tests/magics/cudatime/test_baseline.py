@@ -59,8 +59,16 @@ def test_a_single_run_is_saved_but_proves_nothing(timed: Run) -> None:
     ("stored", "options", "says"),
     [
         ("", "--repeat", "the stored result has 1 repeat, too few .*; save it again with --repeat"),
-        ("-n 1 -r 9", "", "1 repeat cannot distinguish .*; write --repeat, or -r 2"),
-        ("-n 1 -r 4", "-n 1 -r 3", "3 repeats cannot distinguish .*; write --repeat, or -r 4"),
+        (
+            "-n 1 -r 9",
+            "",
+            "1 repeat cannot distinguish .*; compared with 9 repeats it takes 2 or more",
+        ),
+        (
+            "-n 1 -r 4",
+            "-n 1 -r 3",
+            "3 repeats cannot .*; compared with 4 repeats it takes 4 or more .-r 4., or --repeat",
+        ),
     ],
 )
 def test_too_few_repeats_are_said_before_the_cell_runs(

@@ -9,6 +9,9 @@ import pytest
 from IPython.core.error import UsageError
 
 import gpumagic
+from gpumagic.magics.cudatime.options import parser
+from gpumagic.magics.cudatime.repeat_options import only_for_energy
+from gpumagic.magics.parsing import take_options
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -79,6 +82,21 @@ def test_energy_says_that_its_loops_are_not_cold(ip: Any, run_cell: Run, gpu_wor
     ip.user_ns["sleep"] = gpu_work.sleep
     shown = run_cell("%%cudatime --energy --cold -r 2\nsleep(0.1)").text
     assert "the loops of the energy ran without flushing the L2 cache" in shown
+
+
+def test_energy_alone_says_that_the_code_is_repeated(ip: Any, run_cell: Run, gpu_work: Any) -> None:
+    ip.user_ns["sleep"] = gpu_work.sleep
+    says = "repeated for its energy, as by --repeat: the code assigns no variables"
+    assert says in run_cell("%%cudatime --energy\nassigned = 5; sleep(0.1)").text
+    assert "assigned" not in ip.user_ns
+
+
+@pytest.mark.parametrize("asked", ["--repeat", "-n 3", "-r 3", "-s 'x = 1'", "--cold"])
+def test_code_that_is_repeated_anyway_needs_no_remark(asked: str) -> None:
+    options, _ = take_options(parser(), f"--energy {asked} x")
+    assert not only_for_energy(options)
+    assert only_for_energy(take_options(parser(), "--energy -q x")[0])
+    assert not only_for_energy(take_options(parser(), "x")[0])
 
 
 def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> None:

@@ -74,6 +74,10 @@ def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
         ("%cudatime -r 3 --precision 1% 1", "leave nothing for --precision"),
         ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
         ("%cudatime -s 'x = 1 y", "no closing quotation"),
+        (
+            '%%cudatime -n 1 --save "dq".json"\n1',
+            'no blank after the quotation in \'"dq".json"\'',
+        ),
         ("%cudatime --on mars 1", "'mars' is not a device"),
         ("%cudatime --on cuda:9 1", "there is no cuda:9: this kernel sees cuda:0"),
         ("%cudatime --on mps 1", "there is no mps"),
@@ -130,6 +134,26 @@ def test_repeated_sees_a_functions_locals(ip: Any, run_cell: Any) -> None:
     run_cell(source)
     assert got == [3, 3]
     assert "local" not in ip.user_ns
+
+
+@pytest.mark.parametrize(
+    "bound", ["pwd = got.append", "import builtins as pwd", "def pwd(x): got.append(x)"]
+)
+def test_a_variable_of_the_setup_is_no_magic(bound: str, run_cell: Any, ip: Any) -> None:
+    """%pwd is one, which IPython also finds without its sign, where no variable has that name."""
+    got = ip.user_ns["got"] = []
+    run_cell(f"%%cudatime -q -n 2 -r 1 -w 0 {bound}\npwd(3) if pwd.__name__ != 'builtins' else 0")
+    assert got == ([] if "builtins" in bound else [3, 3])
+    run_cell("%%cudatime -q -n 1 -r 1 -w 0 x = 3\npwd")
+    assert ip.find_line_magic("pwd") is not None
+    assert "pwd" not in ip.user_ns
+
+
+def test_a_functions_variable_is_no_magic(run_cell: Any, ip: Any) -> None:
+    got = ip.user_ns["got"] = []
+    for options in ("-q", "-q -n 1 -r 1 -w 0"):
+        run_cell(f"def f():\n    pwd = got.append\n    %cudatime {options} pwd(3)\nf()")
+    assert got == [3, 3]
 
 
 @pytest.mark.parametrize("body", ["return 1", "yield 1", "a = (", "from string import *"])
