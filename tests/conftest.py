@@ -105,6 +105,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     """No test leaves global state behind: see `tests.support.leaks`."""
+    leaks.forget_peaks()
     with leaks.nothing_leaks():
         yield
 

@@ -113,6 +113,18 @@ def _packages_since(modules: frozenset[str]) -> set[str]:
     return {name.partition(".")[0] for name in new} - there
 
 
+def forget_peaks() -> None:
+    """Reset torch's peaks of memory, where an earlier test has used CUDA in this process.
+
+    While the user's peak is the higher one, gpumagic leaves torch's counters wrapped.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        for ordinal in range(torch._C._cuda_getDeviceCount()):
+            if torch._C._cuda_hasPrimaryContext(ordinal):
+                torch.cuda.reset_peak_memory_stats(ordinal)
+
+
 @contextmanager
 def nothing_leaks() -> Iterator[None]:
     """Assert that the block leaves the interpreter, and torch, as it found them.

@@ -142,6 +142,17 @@ def test_a_leak_is_found(leak: Callable[[], None], named: str) -> None:
             _STOP.set()
 
 
+def test_peaks_of_earlier_tests_are_forgotten(virtual_gpu: Any) -> None:
+    import torch
+
+    del virtual_gpu
+    x = torch.empty(2**20, device="cuda:0")
+    del x
+    assert torch.cuda.max_memory_allocated(0) > torch.cuda.memory_allocated(0)
+    leaks.forget_peaks()
+    assert torch.cuda.max_memory_allocated(0) == torch.cuda.memory_allocated(0)
+
+
 def test_warnings_are_errors() -> None:
     with pytest.raises(UserWarning, match="loud"):
         warnings.warn("loud", stacklevel=1)
