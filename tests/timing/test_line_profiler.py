@@ -215,7 +215,7 @@ def test_hits_and_host_time(gpu_work: Any) -> None:
 def test_many_passes_are_sampled(short: float, long: float, gpu_work: Any) -> None:
     cell = "for i in range(5000):\n    w.sleep(short)\n    w.sleep(long)"
     timing = measured(cell, w=gpu_work, short=short, long=long)
-    check_sum(timing, between=0.05)
+    check_sum(timing, between=0.1)
     found = by_number(timing)
     assert found[3].gpu == pytest.approx(5000 * short, rel=0.05, abs=0.05 * 5000 * long * 0.01)
     assert found[4].gpu == pytest.approx(5000 * long, rel=0.05)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpumagic.results import CudaTiming
+from gpumagic.results.timing import NO_SIGN
 from gpumagic.timing.line_totals import Boundary, Segment, Total
 from gpumagic.timing.passed_time import Unmarked, limits
 from tests.support.line_cells import measured
@@ -50,6 +51,8 @@ def check(timing: CudaTiming, true: dict[int, float], *, is_even: bool) -> None:
     lines = {line.line: line for line in timing.lines}
     for number, seconds in true.items():
         line = lines[number]
+        if line.gpu is None and timing.gpu_note == NO_SIGN:
+            continue  # the cell has no GPU time then
         if line.gpu is None:
             (note,) = (note for note in timing.lines.notes if "no GPU time of line" in note)
             assert str(number) in note

@@ -24,7 +24,7 @@ def lines_of(cell: str, gpu_work: Any, **names: Any) -> dict[int, LineTiming]:
         w=gpu_work,
         torch=torch,
         x=torch.zeros(4, device="cuda"),
-        number=torch.zeros((), dtype=torch.long, device="cuda"),
+        number=torch.zeros((), dtype=torch.long).to("cuda"),
         busy=time.sleep,
         **names,
     )
@@ -70,7 +70,7 @@ def test_calls_that_are_not_wrapped(calls: list[str], gpu_work: Any) -> None:
     def wait() -> None:
         torch.arange(number)
 
-    number = torch.zeros((), dtype=torch.long, device="cuda")
+    number = torch.zeros((), dtype=torch.long).to("cuda")
     names = {"F": torch.nn.functional, "Mine": Mine, "wait": wait}
     names |= {"pickle": pickle, "threading": threading}
     cell = "\n".join(f"torch.cuda.empty_cache()\nw.sleep(.02)\n{call}" for call in calls)
@@ -118,7 +118,7 @@ def test_no_waits(name: str, gpu_work: Any) -> None:
 def test_repeated_waits_limit_the_cell(gpu_work: Any) -> None:
     torch = gpu_work.torch
     cell = "for i in range(400):\n    w.sleep(.001)\n    read()\n    busy(.0005)"
-    number = torch.zeros((), dtype=torch.long, device="cuda")
+    number = torch.zeros((), dtype=torch.long).to("cuda")
     timing = measured(cell, w=gpu_work, read=lambda: torch.arange(number), busy=time.sleep)
     assert timing.lines is not None
     waiting, after = timing.lines[2], timing.lines[3]
@@ -132,7 +132,7 @@ def test_repeated_waits_limit_the_cell(gpu_work: Any) -> None:
 
 def test_waits_in_functions_are_in_the_lines_that_call_them(gpu_work: Any) -> None:
     torch = gpu_work.torch
-    number = torch.zeros((), dtype=torch.long, device="cuda")
+    number = torch.zeros((), dtype=torch.long).to("cuda")
 
     def step() -> None:
         gpu_work.sleep(0.01)

@@ -469,7 +469,7 @@ def test_functions_are_compiled_as_without(kernel: Any) -> None:
     assert one.value(f"{handler}.start_callbacks + {handler}.end_callbacks") == []
 
     # The compiler is loaded: what is not wrapped is found all the same.
-    one.run("number = torch.zeros((), dtype=torch.long, device='cuda')")
+    one.run("number = torch.zeros((), dtype=torch.long).to('cuda')")
     one.run(
         "%%cudatime --lines -q -v timing\ntorch.manual_seed(0)\n"
         "torch.cuda._sleep(300_000_000)\ny = torch.arange(number)"
