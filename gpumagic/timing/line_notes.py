@@ -52,14 +52,16 @@ class MeasuringCost(NamedTuple):
 
 
 def sample_note(lines: Sequence[LineTiming]) -> str | None:
-    """Return which lines' GPU times are by a sample."""
+    """Return which lines' GPU times are by a sample, and what an estimate is."""
+    rough = "≈ is a rough estimate, since the runs differ"
+    is_rough = any(line.rough for line in lines)
     sampled = [line for line in lines if line.interval > 1 and line.gpu is not None]
     if not sampled:
-        return None
+        return rough if is_rough else None
     numbers = ", ".join(f"{line.line} (1 in {line.interval})" for line in sampled[:_NAMED])
     more = f" and {len(sampled) - _NAMED} more" if len(sampled) > _NAMED else ""
-    rough = "; ≈ is a rough estimate, since the runs differ" * any(line.rough for line in sampled)
-    return f"GPU time by a sample of the runs of {_lines(sampled)} {numbers}{more}{rough}"
+    note = f"GPU time by a sample of the runs of {_lines(sampled)} {numbers}{more}"
+    return f"{note}; {rough}" if is_rough else note
 
 
 def unknown_note(times: Mapping[Line, LineTime]) -> str | None:

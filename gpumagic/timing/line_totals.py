@@ -82,9 +82,10 @@ class Total:
         #: the least and the most work, and the number.
         self.least = self.most = self.weight = 0.0
         self.represented = 0
-        #: The difference of each; and between the two, those that were drawn from many.
+        #: The difference of each; and the least work and the difference of those that were drawn
+        #: from many.
         self._between_limits = array("d")
-        self._drawn = array("d")
+        self._drawn, self._drawn_between = array("d"), array("d")
 
     @property
     def interval(self) -> int:
@@ -97,7 +98,8 @@ class Total:
         """Add a segment with marks, by which those without marks are estimated."""
         weight = self.represented or _ALONE
         if self.represented:
-            self._drawn.append((least + most) / 2)
+            self._drawn.append(least)
+            self._drawn_between.append(most - least)
         self.represented = 0
         self.least += weight * least
         self.most += weight * most
@@ -111,11 +113,18 @@ class Total:
             between = sorted(self._between_limits)
             bound = between[int(_BOUND * len(between))]
             most = self.most / self.weight
-            error = stdev(self._drawn) / sqrt(len(self._drawn)) if len(self._drawn) > 1 else most
+            error = self._error() if len(self._drawn) > 1 else least
             return Estimate(least, least + bound, least + median(between), most, error)
         # It was never measured: by the host's time instead.
         most = max(self.host / max(self.hits, 1), _ALONE)
         return Estimate(0.0, most, most, most, most)
+
+    def _error(self) -> float:
+        """Return the standard error of the mean; what is far above the median is idle time."""
+        usual = 2 * median(self._drawn_between)
+        limited = zip(self._drawn, self._drawn_between, strict=True)
+        drawn = [least + min(between, usual) for least, between in limited]
+        return stdev(drawn) / sqrt(len(drawn))
 
     def add(self, passed: float, idle: float, devices: Sequence[float]) -> None:
         """Add GPU time, with a part in which the GPU may have been idle."""

@@ -18,7 +18,7 @@ _REPEATED = 3
 #: A launch takes a few microseconds, and torch's own work around it some more: where the host takes
 #: longer for each kernel, something else does.
 _LAUNCH, _MANY = 50e-6, 100
-#: Seconds that a call which waits takes at most on an idle GPU.
+#: Seconds that `synchronize` takes at most on an idle GPU.
 _WAIT = 50e-6
 #: Seconds between two marks without work, at most, and the part by which clocks differ.
 _MARKS, _CLOCKS = 20e-6, 0.01
@@ -106,9 +106,12 @@ def _percent(part: float) -> str:
 
 
 def shows_work(times: Iterable[LineTime]) -> bool:
-    """Return whether the host waited for the GPU, or the GPU was behind the host in a line."""
+    """Return whether a line waits for the GPU, or the GPU was behind the host in it."""
     return any(
-        any(seconds > _WAIT for _, seconds in (*line.synchronizations, *line.unnamed))
+        any(
+            seconds > _WAIT or not str(call).endswith("synchronize()")  # copies are work
+            for call, seconds in (*line.synchronizations, *line.unnamed)
+        )
         or line.certain > _MARKS * line.hits + _CLOCKS * (line.gpu or 0.0)
         for line in times
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import fsum, sqrt
+from math import fsum, hypot, sqrt
 from typing import NamedTuple
 
 from gpumagic.timing.line_totals import Boundary, Segment, Total
@@ -20,10 +20,10 @@ from gpumagic.timing.waits_by_time import LEAST, WaitsByTime
 
 #: Seconds after which a GPU that is idle begins what is launched, at most.
 _LATENCY = 5e-6
+#: Seconds after the end of a line in which a mark is recorded, unless the host is held up.
+_LATE = 30e-6
 #: Idle time up to so many times that of the marked runs is divided as theirs.
 _MORE_IDLE = 4.0
-#: The part of the time that may be idle at most for the work of the lines to be certain.
-_CERTAIN = 0.05
 #: By how many standard errors, and by which part of the time, the lines' estimates may miss it.
 _ERRORS, _SMALL = 4.0, 0.01
 
@@ -73,7 +73,10 @@ class PassedTime:
         segments = [segment for boundary in boundaries for segment in boundary.segments]
         if len(boundaries) > 1 or len(segments) > 1:
             own = last.own - before.own
-            self._without_marks[idle].add(passed, own, of_devices, segments)
+            unmarked = self._without_marks[idle]
+            unmarked.add(passed, own, of_devices, segments)
+            if idle:
+                unmarked.outlasted(passed - (last.recorded[1] - before.recorded[0]), segments)
             for line, runs, owners in segments:
                 for owner in owners:
                     owner.unmarked[idle][line] += runs
@@ -117,6 +120,8 @@ def limits(before: Boundary, end: Boundary, passed: float, tracing: float) -> tu
     (begun, recorded), (ending, ended) = before.recorded, end.recorded
     host = end.entered - before.left - tracing
     if passed <= ended - begun + _LATENCY:  # all was done when the mark was recorded
+        if ending - end.entered > _LATE:  # and perhaps not when the host left the line
+            return 0.0, max(passed - (before.left - recorded), 0.0)
         return 0.0, max(min(passed - (ending - end.entered), host), 0.0)
     least = max(passed - (end.entered - begun) - _LATENCY, 0.0)
     return least, max(passed - (before.left - recorded) - tracing, least)
@@ -142,6 +147,8 @@ class Unmarked:
         self.own = 0.0
         self.devices: list[float] = []
         self.runs: Counter[Total] = Counter()
+        #: How long the GPU worked at least, where that is more than nothing, and what ran.
+        self._work: list[tuple[float, Sequence[Segment]]] = []
 
     def add(
         self, passed: float, own: float, devices: Sequence[float], segments: Sequence[Segment]
@@ -156,6 +163,18 @@ class Unmarked:
             self.runs[line] += runs
             line.represented += runs
 
+    def outlasted(self, seconds: float, segments: Sequence[Segment]) -> None:
+        """Add by how much the time was longer than the host's: for that long the GPU worked."""
+        if seconds > 0.0:
+            self._work.append((seconds, segments))
+
+    def _unexplained(self, typical: Mapping[Total, float]) -> float:
+        """Return how much of that work is more than the runs with marks take."""
+        return fsum(
+            max(seconds - fsum(typical[line] * count for line, count, _ in segments), 0.0)
+            for seconds, segments in self._work
+        )
+
     def divide(self, *, may_idle: bool) -> dict[Total, Share]:
         """Return what a segment of each line has of the time.
 
@@ -167,8 +186,12 @@ class Unmarked:
             {line: runs[line] * of_one[line][i] for line in runs} for i in range(5)
         )
         idle = {line: most[line] - least[line] for line in runs}
-        if not may_idle and fsum(idle.values()) <= _CERTAIN * self.passed:
-            time, error = self._by_errors(typical, error)
+        if not may_idle:
+            # The GPU may have been idle in the runs with marks: half of what is not certain.
+            middle = {line: (least[line] + typical[line]) / 2 for line in runs}
+            for line in runs:
+                error[line] = hypot(error[line], typical[line] - middle[line])
+            time, error = self._by_errors(middle, error)
             if min(time.values(), default=0.0) >= 0.0:
                 return {
                     line: Share(time[line] / count, 0.0, 0.0, error[line] / count)
@@ -189,12 +212,19 @@ class Unmarked:
         if not may_idle:
             certain = _add(certain, most, rest)
         time = _add(time, most if any(most.values()) else dict(runs), rest)
+        if may_idle:  # of which a line has no more than it takes the host
+            for line, count in runs.items():
+                host = max(line.host, 0.0) * count / max(line.hits, count)
+                host += _LATENCY * count * (least[line] > 0.0)
+                time[line] = min(time[line], certain[line] + host)
+                bound[line] = min(bound[line], certain[line] + host)
+        unexplained = self._unexplained({line: of_one[line].typical for line in runs})
         return {
             line: Share(
                 time[line] / count,
                 max(time[line] - certain[line], 0.0) / count,
                 max(bound[line] - time[line], 0.0) / count if has_rest else 0.0,
-                error[line] / count,
+                max(error[line], unexplained) / count,
             )
             for line, count in runs.items()
         }

@@ -99,9 +99,9 @@ class SynchronizationWatch:
                 self._wrap(owner, name, rule)
 
     def _wrap(self, owner: Any, name: str, rule: _Rule) -> None:
-        function = getattr(owner, name, None)
-        if function is None:  # this torch has none
+        if not hasattr(owner, name):  # this torch has none
             return
+        function = wrapped_functions.current(owner, name)
         to_host = rule if isinstance(rule, _CopiesFirst) else None
         inside, log, clock, wrapped = self._inside, self.log, perf_counter, self._wrapped
         torch: Any = torch_cuda.loaded()

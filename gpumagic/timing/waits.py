@@ -136,7 +136,7 @@ def _wrap_all() -> None:
 def _wrap(
     owner: Any, name: str, before: _Before | None = None, after: _After | None = None
 ) -> None:
-    function = getattr(owner, name)
+    function = wrapped_functions.current(owner, name)
 
     def call(*arguments: Any, **named: Any) -> Any:
         if before is not None and _open:

@@ -28,12 +28,27 @@ class _Method:
         self._method = method
         self._call = call
 
+    @property
+    def call(self) -> Callable[..., Any]:
+        """What is called where an object has the method."""
+        return self._call
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the method: those who read the class's attributes, such as mocks, expect that."""
         return self._method(*arguments, **named)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self._method if instance is None else MethodType(self._call, instance)
+
+
+def current(owner: Any, name: str) -> Any:
+    """Return what is called now as a function of a module, or a method of a class's objects.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    found = vars(owner).get(name)
+    return found.call if isinstance(found, _Method) else getattr(owner, name)
 
 
 class WrappedFunctions:

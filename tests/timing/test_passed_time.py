@@ -90,18 +90,41 @@ def _boundary(entered: float, left: float, recorded: tuple[float, float]) -> Bou
 
 def test_limits_of_a_run_on_an_idle_gpu() -> None:
     """The mark before is recorded at 1, the line runs from 3 to 8, and the next mark is at 9."""
-    before, end = _boundary(0.0, 3.0, (1.0, 1.0)), _boundary(8.0, 10.0, (9.0, 9.0))
-    assert limits(before, end, 8.0, 0.0) == (0.0, pytest.approx(5.0)), "all was done at 9"
-    assert limits(before, end, 2.0, 0.0) == (0.0, pytest.approx(1.0)), "it was busy until 7"
-    least, most = limits(before, end, 20.0, 0.0)
-    assert least == pytest.approx(21 - 8, abs=1e-3), "it began at 8 at the latest"
-    assert most == pytest.approx(21 - 3), "and at 3 at the earliest"
-    assert limits(before, end, 20.0, 0.5)[1] == pytest.approx(21 - 3.5)
+    µs = 1e-6
+    before = _boundary(0.0, 3 * µs, (1 * µs, 1 * µs))
+    end = _boundary(8 * µs, 10 * µs, (9 * µs, 9 * µs))
+    assert limits(before, end, 8 * µs, 0.0) == (0.0, pytest.approx(5 * µs)), "all was done at 9"
+    assert limits(before, end, 2 * µs, 0.0) == (0.0, pytest.approx(1 * µs)), "it was busy until 7"
+    least, most = limits(before, end, 20 * µs, 0.0)
+    latency = 5 * µs
+    assert least == pytest.approx((21 - 8) * µs - latency), "it began at 8 at the latest"
+    assert most == pytest.approx((21 - 3) * µs), "and at 3 at the earliest"
+    assert limits(before, end, 20 * µs, 0.5 * µs)[1] == pytest.approx((21 - 3.5) * µs)
+    late = _boundary(8 * µs, 210 * µs, (209 * µs, 209 * µs))
+    assert limits(before, late, 208 * µs, 0.0)[1] == pytest.approx((209 - 3) * µs), "held up"
+
+
+def test_a_line_has_no_more_idle_time_than_it_takes_the_host() -> None:
+    line = _line(*[(0.0, 60.0)] * 9)
+    line.hits, line.host = 10, 20.0
+    unmarked = Unmarked()
+    unmarked.add(600.0, 0.0, [600.0], [Segment(line, 10, [])])
+    assert unmarked.divide(may_idle=True)[line] == (pytest.approx(2.0), pytest.approx(2.0), 0.0, 0.0)
+
+
+def test_work_that_outlasts_the_host_is_not_that_of_runs_with_marks() -> None:
+    line = _line(*[(0.0, 60.0)] * 9)
+    unmarked = Unmarked()
+    unmarked.add(6000.0, 0.0, [6000.0], [Segment(line, 10, [])])
+    unmarked.outlasted(-1.0, [Segment(line, 10, [])])
+    assert unmarked.divide(may_idle=True)[line].uncertain == 0.0
+    unmarked.outlasted(5000.0, [Segment(line, 10, [])])
+    assert unmarked.divide(may_idle=True)[line].uncertain == pytest.approx((5000 - 600) / 10)
 
 
 def _line(*runs: tuple[float, float]) -> Total:
     line = Total(256)
-    line.hits = 1
+    line.hits, line.host = 10, 1e4
     for least, most in runs:
         line.represented = 1
         line.add_marked(least, most)

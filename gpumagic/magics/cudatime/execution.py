@@ -130,7 +130,7 @@ class _SingleRun(AbstractContextManager[None]):
         try:
             self._lines.prepare()
             # Lines are evidence of work that has ended, and watch the calls that wait themselves.
-            self._stopwatch.start(waits=not self._delivery.options.lines)
+            self._stopwatch.start(waits=True)
             self._lines.start()
         except KeyboardInterrupt as interrupt:
             try:
