@@ -109,7 +109,8 @@ def test_a_line_has_no_more_idle_time_than_it_takes_the_host() -> None:
     line.hits, line.host = 10, 20.0
     unmarked = Unmarked()
     unmarked.add(600.0, 0.0, [600.0], [Segment(line, 10, [])])
-    assert unmarked.divide(may_idle=True)[line] == (pytest.approx(2.0), pytest.approx(2.0), 0.0, 0.0)
+    two = pytest.approx(2.0)
+    assert unmarked.divide(may_idle=True)[line] == (two, two, 0.0, 0.0)
 
 
 def test_work_that_outlasts_the_host_is_not_that_of_runs_with_marks() -> None:

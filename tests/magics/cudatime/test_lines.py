@@ -502,3 +502,25 @@ def test_lines_without_a_sign_of_gpu_work_have_host_times(
     timing = ip.user_ns["timing"]
     assert timing.lines[0].gpu >= 0.98 * 0.02
     assert timing.gpu.median >= 0.98 * 0.02
+
+
+@pytest.mark.parametrize("inner", ["", "--lines "])
+@pytest.mark.parametrize("outer", ["", "--lines "])
+def test_waits_are_signs_around_a_cell_and_in_it(
+    outer: str, inner: str, ip: Any, run_cell: Any, gpu_work: Any
+) -> None:
+    """Whichever wraps torch's functions last, the others see the waits too."""
+    x = gpu_work.torch.ones(4, device="cuda")
+    gpu_work.torch.cuda.synchronize()
+    ip.user_ns |= {"sleep": gpu_work.sleep, "x": x}
+    before = {**vars(gpu_work.torch.Tensor)}
+    run_cell(
+        f"%%cudatime {outer}-q -v around\n"
+        f"get_ipython().run_cell_magic('cudatime', '{inner}-q -v within', 'sleep(.01)\\nx.cpu()')\n"
+        "y = 1"
+    )
+    for name in ("around", "within"):
+        timing = ip.user_ns[name]
+        assert timing.gpu is not None, name
+        assert timing.gpu.median >= 0.98 * 0.01
+    assert {**vars(gpu_work.torch.Tensor)} == before
