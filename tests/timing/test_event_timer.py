@@ -132,7 +132,8 @@ def test_a_short_side_stream_where_the_driver_is_older(gpu_work: Any, virtual_gp
     virtual_gpu.fault("cuCtxRecordEvent", 801)
     with gpumagic.cudatime() as timed:
         gpu_work.on_side(0.001)
-    assert 0.98 * 0.001 <= timed.gpu.median <= 1.02 * 0.001 + timed.host.median
+    # Where this process is held up before it records the event, that is later than the work's end.
+    assert 0.98 * 0.001 <= timed.gpu.median <= timed.wall.median
     assert timed.per_device[0].median == timed.gpu.median
 
 
