@@ -99,6 +99,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MATPLOTLIBRC", str(home / "matplotlibrc"))
         (home / "claims").mkdir()
         patch.setenv("GPUMAGIC_CLAIMS", str(home / "claims"))
+        patch.setenv("TERM", "xterm-256color")  # that of who runs the tests may be a dumb one
         yield
 
 

@@ -52,7 +52,7 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
         try:
             value = await cell.run(scope)
         finally:
-            line_profiler.close()  # an interrupt may come before the scope's exit has begun
+            scope.close()  # an interrupt may come before the scope's exit has begun
         value = await profiled.run(cell.run, value)
         value = await flops_and_energy.count_flops(delivery, cell.run, value)
         baseline.finish(delivery.shell, delivery.result)
@@ -144,6 +144,13 @@ class _SingleRun(AbstractContextManager[None]):
                     "%cudatime: interrupted while waiting for earlier GPU work; nothing was run"
                 )
             raise interrupt.with_traceback(None) from None
+
+    def close(self) -> None:
+        """Put torch's functions and the tracing back; also again."""
+        try:
+            self._stopwatch.cancel()
+        finally:
+            self._lines.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
