@@ -122,6 +122,8 @@ class LineTimings(Series[LineTiming]):
     #: What limits the cell, in one line with the evidence; None where the figures do not show it.
     verdict: str | None = None
     notes: tuple[str, ...] = ()
+    #: Whether all lines are there; else times of missing ones may be with others.
+    complete: bool = True
     #: The part of the wall time that measuring took (0.02: 2 %); None where it took more than is
     #: known, and Python code was slower.
     cost: float | None = 0.0

@@ -151,7 +151,8 @@ class LineProfiler:
                 for each in functions
             ),
             between=_between(cell.lines, timing),
-            verdict=verdict(cell.lines, timing, cost.known),
+            verdict=None if self._tracer.notes else verdict(cell.lines, timing, cost.known),
+            complete=not self._tracer.notes,
             notes=tuple(filter(None, [*notes, cost.note(has_bounds=has_bounds)])),
             cost=cost.known,
         )
@@ -322,7 +323,7 @@ def with_kernels(timing: CudaTiming, work: Mapping[Line | None, LineWork]) -> Cu
         cell=cell,
         functions=tuple(functions),
         between=between,
-        verdict=verdict(cell.lines, timing, lines.cost),
+        verdict=verdict(cell.lines, timing, lines.cost) if lines.complete else None,
     )
     return replace(timing, lines=lines)
 

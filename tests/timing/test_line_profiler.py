@@ -662,3 +662,12 @@ def test_work_of_a_loop_that_has_ended_is_seen_by_its_lines(seconds: float, gpu_
     sampled = [note for note in lines.notes if note.startswith("GPU time by a sample")]
     assert (timing.gpu_note == NO_SIGN) is not bool(seconds)
     assert bool(seconds) or not sampled
+
+
+def test_no_verdict_where_lines_are_missing(gpu_work: Any) -> None:
+    """The line that replaces the tracer has the time of those that follow."""
+    cell = "sys.settrace(lambda *_: None)\nw.sleep(.01)\nsys.settrace(None)\nw.sleep(.02)"
+    lines = lines_of(measured(cell, w=gpu_work, sys=sys))
+    is_monitored = hasattr(sys, "monitoring")  # another tool's tracing is no matter there
+    assert lines.complete is is_monitored
+    assert (lines.verdict is None) is not is_monitored
