@@ -75,7 +75,7 @@ def unknown_note(times: Mapping[Line, LineTime]) -> str | None:
     more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
     return (
         f"no GPU time of {_lines(numbers)} {named}{more}: the runs differ too much for a sample of "
-        "them; it is in the row between the lines"
+        "them; it counts to no line"
     )
 
 
