@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpumagic.results.sample import Sample
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -23,6 +25,9 @@ class Conditions:
     cuda: str | None = None
     python: str | None = None
     gpumagic: str | None = None
+    #: Seconds of a fixed piece of the host's work, before and after the runs; None where neither
+    #: ``--save`` nor ``--against`` was given.
+    host_speed: Sample | None = None
 
 
 def differences(now: Conditions | None, before: Conditions | None) -> tuple[str, ...]:

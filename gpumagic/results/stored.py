@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def load(path: str | Path) -> CudaTiming | MemoryDelta:
             raise SpecError(f"{_shown(path)} is no regular file")
         with source.open(encoding="utf-8-sig") as file:
             text = file.read(LARGEST + 1)
+    except FileNotFoundError as error:
+        written_by = f"--save {shlex.quote(_shown(path))}, or .save(path), writes it"
+        raise SpecError(f"cannot read {_shown(path)}: {error.strerror}; {written_by}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise SpecError(f"cannot read {_shown(path)}: {reason}") from None

@@ -52,7 +52,8 @@ def compare(
         if not isinstance(each, CudaTiming):
             raise SpecError(
                 f"compare() compares timings, not {type(each).__name__}; gpumagic.load(FILE) "
-                "reads one, and --against compares peaks of memory"
+                "reads one, `with cudatime() as t:` makes t.result, and --against compares peaks "
+                "of memory"
             )
     if len(timings) < 2:
         raise SpecError(f"{plural(len(timings), 'timing')} to compare, but it takes two or more")

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from gpumagic.cuda import graph_capture, torch_cuda
+from gpumagic.cuda.driver_memory import DriverMemory
 from gpumagic.errors import DeviceError
 
 #: Seconds between two queries of NVML.
@@ -18,12 +19,14 @@ _SIZES = 2
 class Flush:
     """Empties the L2 cache of every device in use, by writing more than it holds.
 
+    That memory is not torch's: it is in no figure of the user's.
+
     Raises:
         DeviceError: a device does not report its cache's size, or there is no memory to write to.
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[int, Any] = {}
+        self._buffers: dict[int, DriverMemory] = {}
         #: The caches' sizes in bytes, by ordinal.
         self.sizes: dict[int, int] = {}
 
@@ -34,24 +37,23 @@ class Flush:
         for ordinal in ordinals:
             if ordinal not in self._buffers:
                 self._buffers[ordinal] = self._buffer(ordinal)
-            self._buffers[ordinal].zero_()
+            self._buffers[ordinal].fill(torch_cuda.current_stream(ordinal).cuda_stream)
 
     def release(self) -> None:
         """Free the memory; the sizes stay known."""
-        self._buffers.clear()
+        while self._buffers:
+            self._buffers.popitem()[1].free()
 
-    def _buffer(self, ordinal: int) -> Any:
+    def _buffer(self, ordinal: int) -> DriverMemory:
         torch = cast(Any, torch_cuda.loaded())
         size = getattr(torch.cuda.get_device_properties(ordinal), "L2_cache_size", 0)
         if not size:
             raise DeviceError(f"cuda:{ordinal} does not report the size of its L2 cache")
         self.sizes[ordinal] = size
         try:
-            return torch.empty(_SIZES * size, dtype=torch.int8, device=f"cuda:{ordinal}")
-        except RuntimeError as error:
-            raise DeviceError(
-                f"no memory on cuda:{ordinal} to empty its L2 cache ({_SIZES * size:,} bytes)"
-            ) from error
+            return DriverMemory(ordinal, _SIZES * size)
+        except DeviceError as error:
+            raise DeviceError(f"the L2 cache cannot be emptied: {error}") from None
 
 
 class Clocks:

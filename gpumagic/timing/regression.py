@@ -9,8 +9,9 @@ from gpumagic.errors import RegressionError, SpecError
 from gpumagic.results import Compared, Comparison, CudaTiming
 from gpumagic.results.conditions import differences
 from gpumagic.system.text import plural
+from gpumagic.timing.host_speed import slowdown
 from gpumagic.timing.plan import Plan
-from gpumagic.timing.ratio import enough, least_repeats, median_ratio
+from gpumagic.timing.ratio import enough, least_repeats, median_ratio, ratio_interval
 
 #: With fewer stored repeats it takes very many to distinguish a difference from noise.
 _FEW_STORED = 3
@@ -58,9 +59,9 @@ def check(compared: Comparison, fail_above: float, entry: Compared | None = None
 
     ``entry`` (default: the first after the baseline) has if the whole 95 % interval of the ratio is
     beyond that, so that noise alone fails nothing. There is no verdict where that interval is too
-    wide for it, nor where the process had to wait for a CPU so long that this may be the cause:
-    without that waiting the ratio would not be beyond what is allowed. Returns why there is
-    none; None where there is one.
+    wide for it, nor where the process had to wait for a CPU so long, or the host has become so
+    slow, that this may be the cause: without it the ratio would not be beyond what is allowed.
+    Returns why there is none; None where there is one.
 
     Raises:
         RegressionError: it is slower by more than that, beyond the noise.
@@ -91,6 +92,8 @@ def check(compared: Comparison, fail_above: float, entry: Compared | None = None
 def guarded(compared: Comparison, fail_above: float | None, *, strict: bool) -> Comparison:
     """Check each entry as ``--against`` does; return the comparison with notes on those unchecked.
 
+    ``fail_above`` is None only with ``strict``.
+
     Raises:
         RegressionError: an entry is slower than ``fail_above`` allows, or ``strict``, and it was
             measured under other conditions than the baseline.
@@ -103,7 +106,10 @@ def guarded(compared: Comparison, fail_above: float | None, *, strict: bool) -> 
         name = f"{entry.name}: " if len(others) > 1 else ""
         different = "; ".join(differences(entry.timing.conditions, base.timing.conditions))
         if different:
-            notes.append(f"{name}measured under other conditions: {different}")
+            note = f"{name}measured under other conditions: {different}"
+            if not strict:
+                note += "; fail_above was not applied, strict=True raises an error then"
+            notes.append(note)
             if not strict:
                 continue
         try:
@@ -121,29 +127,43 @@ def guarded(compared: Comparison, fail_above: float | None, *, strict: bool) -> 
 
 
 def _held_up(compared: Comparison, entry: Compared, allowed: float) -> str | None:
-    """Return why a slower entry is no regression: it had to wait for a CPU; None if it had not.
+    """Return why a slower entry is no regression: it waited for a CPU, or the host was slower.
 
-    So may a GPU time be longer, of code whose launches the GPU waits for: by no more than the time
-    until the code returned.
+    None if neither explains it. So may a GPU time be longer, of code whose launches the GPU waits
+    for: by no more than the time until the code returned. A slower host does not slow down code
+    that is known to be bound by the GPU.
     """
-    timing, sample = entry.timing, compared.sample(entry)
-    if timing.cpu_wait is None:
-        return None
-    limit = timing.wall if sample is timing.wall else timing.host or timing.wall
-    # The waiting of all threads is added up, and may be more than the run took.
-    waited = [min(pair) for pair in zip(timing.cpu_wait.all, limit.all, strict=False)]
+    timing, base = entry.timing, compared.entries[0]
+    sample, before = compared.sample(entry), compared.sample(base).all
+    of_host = timing.wall if sample is timing.wall else timing.host or timing.wall
     # The first repeats have no GPU time if CUDA was initialised in them.
-    waited = waited[-len(sample.all) :]
+    limits = of_host.all[-len(sample.all) :]
+    # The waiting of all threads is added up, and may be more than the run took.
+    waits = (0.0,) * len(limits) if timing.cpu_wait is None else timing.cpu_wait.all[-len(limits) :]
+    waited = [min(pair) for pair in zip(waits, limits, strict=False)]
     without = [
         max(time - _COST * wait, time * _LEFT)
         for time, wait in zip(sample.all, waited, strict=False)
     ]
-    if median_ratio(without, compared.sample(compared.entries[0]).all) > allowed:
+    if median_ratio(without, before) <= allowed:
+        part = 100 * sum(waited) / sum(timing.wall.all)
+        return (
+            f"no verdict: the process waited for a CPU for up to {part:.3g} % of the wall time, "
+            "and that may be the cause; measure again when the machine is less busy"
+        )
+    slower = slowdown(timing.conditions, base.timing.conditions)
+    if timing.bound == "gpu" or slower == 1:
         return None
-    part = 100 * sum(waited) / sum(timing.wall.all)
+    without = [
+        max(time - min(time, limit) * (1 - 1 / slower), time * _LEFT)
+        for time, limit in zip(without, limits, strict=False)
+    ]
+    interval = ratio_interval(without, before)
+    if interval is None or interval[0] > allowed:
+        return None
     return (
-        f"no verdict: the process waited for a CPU for up to {part:.3g} % of the wall time, and "
-        "that may be the cause; measure again when the machine is less busy"
+        f"no verdict: the host is up to {slower:.2f} times as slow as for {base.name}, and that may"
+        " be the cause; measure again when the machine is less busy, or save it again"
     )
 
 

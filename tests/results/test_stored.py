@@ -18,7 +18,14 @@ from gpumagic.results.conditions import Conditions
 from gpumagic.results.quality import Quality
 
 CONDITIONS = Conditions(
-    "2026-01-31T12:00:00+00:00", {0: "NVIDIA H200"}, {0: 1980}, "570.12", "2.9.0", "12.8", "3.11.7"
+    "2026-01-31T12:00:00+00:00",
+    {0: "NVIDIA H200"},
+    {0: 1980},
+    "570.12",
+    "2.9.0",
+    "12.8",
+    "3.11.7",
+    host_speed=Sample((1e-4, 2e-4)),
 )
 TIMING = CudaTiming(
     gpu=Sample((0.25, 0.5)),
@@ -60,6 +67,7 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["result"]["of_the_future"] = {"a": [1]}
     del content["result"]["quality"], content["result"]["conditions"]["clocks"]
+    del content["result"]["conditions"]["host_speed"]
     path.write_text(json.dumps(content))
     loaded = gpumagic.load(path)
     assert isinstance(loaded, CudaTiming)
@@ -67,6 +75,7 @@ def test_a_file_of_another_version_of_gpumagic(tmp_path: Path) -> None:
     assert loaded.quality is None
     assert loaded.conditions is not None
     assert loaded.conditions.clocks == {}
+    assert loaded.conditions.host_speed is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +132,9 @@ def test_numbers_that_no_measurement_gives_are_refused(
 
 
 def test_bad_paths(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"cannot read .*No such file"):
+    with pytest.raises(
+        SpecError, match=r"cannot read .*No such file.*; --save .*, or .save\(path\)"
+    ):
         gpumagic.load(tmp_path / "nothing.json")
     with pytest.raises(SpecError, match="no regular file"):
         gpumagic.load(tmp_path)

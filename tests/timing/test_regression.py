@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -178,6 +179,105 @@ def test_work_of_the_gpu_is_delayed_only_until_the_code_returns() -> None:
     assert said.startswith("no verdict: the process waited")
 
 
+def on_a_host(now: CudaTiming, before: CudaTiming, slower: float) -> Comparison:
+    """Compare, where a fixed piece of the host's work took so many times as long now."""
+    speed = Conditions(host_speed=Sample((1e-4,) * 40))
+    slow = Conditions(host_speed=Sample((slower * 1e-4,) * 40))
+    return against(replace(now, conditions=slow), replace(before, conditions=speed))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slower", "fails"),
+    [
+        (2.0, 1.0, True),
+        (2.0, 0.5, True),  # a faster host slows nothing down
+        (2.0, 1.5, True),  # more than the host and what is allowed
+        (2.0, 1.8, False),
+        (2.0, 2.5, False),
+        (1.2, 1.03, True),
+        (1.2, 1.1, False),
+    ],
+)
+def test_a_host_that_has_become_slower_gives_no_verdict(
+    seconds: float, slower: float, fails: bool
+) -> None:
+    compared = on_a_host(on_host(seconds, 0.0), on_host(1.0, 0.0), slower)
+    if fails:
+        with pytest.raises(RegressionError, match="times as long as stored"):
+            check(compared, 0.1)
+    else:
+        assert check(compared, 0.1) == (
+            f"no verdict: the host is up to {slower:.2f} times as slow as for stored, and that may "
+            "be the cause; measure again when the machine is less busy, or save it again"
+        )
+
+
+def test_a_speed_that_no_host_has_is_no_failure_of_the_comparison() -> None:
+    compared = on_a_host(on_host(2.0, 0.0), on_host(1.0, 0.0), 1e18)  # a file may say anything
+    assert "no verdict: the host is" in str(check(compared, 0.1))
+
+
+def test_the_waiting_and_a_slower_host_are_the_cause_together() -> None:
+    now, before = on_host(2.0, 0.4), on_host(1.0, 0.0)
+    for slower, fails in ((1.0, True), (1.4, False)):
+        compared = on_a_host(now, before, slower)
+        if fails:
+            with pytest.raises(RegressionError):
+                check(compared, 0.1)
+        else:
+            assert "no verdict: the host is up to 1.40" in str(check(compared, 0.1))
+
+
+def test_a_slower_host_explains_only_the_host_s_part_of_a_gpu_time() -> None:
+    now, before = on_host(2.0, 0.0), replace(on_host(1.0, 0.0), gpu=timing(1.0).gpu)
+    launching = replace(now, gpu=timing(2.0).gpu)
+    assert "the host is" in str(check(on_a_host(launching, before, 2.0), 0.1))
+    for known in (
+        replace(launching, host=timing(0.05).wall),  # all was launched long before the end
+        replace(launching, bound="gpu"),
+    ):
+        with pytest.raises(RegressionError):
+            check(on_a_host(known, before, 2.0), 0.1)
+
+
+def noisy(chance: Random, seconds: float, speeds: tuple[float, ...]) -> Sample:
+    """Times on a host of these speeds, 1 % apart from each other, with a few outliers."""
+    return Sample(
+        tuple(
+            seconds * speed * chance.gauss(1, 0.01) * (1.5 if chance.random() < 0.04 else 1)
+            for speed in speeds
+        )
+    )
+
+
+def verdicts(slower: float, speeds: tuple[float, ...], *, with_speed: bool = True) -> int:
+    """Return how many of 50 comparisons fail, on a host that has one of the speeds each time."""
+    chance, failed = Random(7), 0
+    for _ in range(50):
+        results = []
+        for seconds in (1e-3, slower * 1e-3):
+            speed = chance.choice(speeds)
+            sample = noisy(chance, seconds, (speed,) * 15)
+            beside = noisy(chance, 1e-4, (speed,) * 40)
+            conditions = Conditions(host_speed=beside if with_speed else None)
+            results.append(CudaTiming(None, sample, sample, conditions=conditions))
+        try:
+            check(against(results[1], results[0]), 0.1)
+        except RegressionError:
+            failed += 1
+    return failed
+
+
+def test_a_steady_host_still_shows_what_is_20_percent_slower() -> None:
+    assert verdicts(1.2, (1.0,)) >= 45
+    assert verdicts(1.0, (1.0,)) == 0
+
+
+def test_a_host_of_changing_speed_fails_nothing_that_is_as_it_was() -> None:
+    assert verdicts(1.0, (1.0, 1.4, 2.0), with_speed=False) >= 10
+    assert verdicts(1.0, (1.0, 1.4, 2.0)) == 0
+
+
 def test_too_few_repeats_cannot_tell() -> None:
     compared = against(timing(9.0, repeats=1), timing(1.0))
     assert compared["now"].verdict is None
@@ -270,7 +370,9 @@ def test_a_script_does_not_fail_under_other_conditions_unless_strict() -> None:
     stored = replace(timing(1.0), conditions=here)
     slower = replace(timing(2.0), conditions=replace(here, devices={0: "T4"}))
     note = "measured under other conditions: device T4 instead of H200"
-    assert compare(stored, slower, fail_above=0.2).notes == (note,)
+    assert compare(stored, slower, fail_above=0.2).notes == (
+        f"{note}; fail_above was not applied, strict=True raises an error then",
+    )
     with pytest.raises(RegressionError) as raised:
         compare(stored, slower, strict=True)
     assert str(raised.value) == "other conditions than 1: device T4 instead of H200"
