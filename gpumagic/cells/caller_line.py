@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from gpumagic.cells import tracebacks
+
 #: All of it is in one line.
 _CALL: CodeType = (lambda function, arguments, named: function(*arguments, **named)).__code__
 
@@ -17,6 +19,14 @@ _CALL: CodeType = (lambda function, arguments, named: function(*arguments, **nam
 def call_in_line_of(
     frame: FrameType, function: Any, arguments: Sequence[Any], named: Mapping[str, Any]
 ) -> Any:
-    """Return ``function(*arguments, **named)``, called as if by the line at which ``frame`` is."""
+    """Return ``function(*arguments, **named)``, called as if by the line at which ``frame`` is.
+
+    No frame of ours is in the traceback of what it raises.
+    """
     code = _CALL.replace(co_filename=frame.f_code.co_filename, co_firstlineno=frame.f_lineno or 1)
-    return FunctionType(code, frame.f_globals)(function, arguments, named)
+    try:
+        return FunctionType(code, frame.f_globals)(function, arguments, named)
+    except BaseException as error:
+        tracebacks.cut_first_frame(error)  # this one
+        tracebacks.cut_first_frame(error)  # and that of the code above
+        raise

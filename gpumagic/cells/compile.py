@@ -17,13 +17,15 @@ import tokenize
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from textwrap import dedent
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from IPython.core.displayhook import DisplayHook
 
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.magic_calls import LINE_MAGICS, is_line_call, line_calls, written_strings
+from gpumagic.cells.setup_code import parse_setup
 from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
 from gpumagic.cells.transform import bound_names, transformed_source
 from gpumagic.errors import SpecError
@@ -44,6 +46,15 @@ def cell_of(shell: Any, filename: str) -> int | None:
     """Return the execution number of the cell with this file name; None for any other file."""
     number = getattr(shell.compile, "_filename_map", {}).get(filename)
     return number if isinstance(number, int) else None
+
+
+class MagicSource(NamedTuple):
+    """The code that a magic runs, as it is written on its line and below."""
+
+    source: str
+    setup: str = ""
+    #: Whether it becomes a loop in a function.
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,16 +176,10 @@ def compile_loop(
     """
     __tracebackhide__ = True
     started = time.perf_counter()
-    variables = {*bound_names(shell, setup), *(local_ns or ())}
-    # The setup is part of the header, or is shown above the statement in tracebacks.
-    tree, name = _parse(shell, source, setup or None if header is None else header, variables)
-    first = _parse_setup(shell, setup, header, name) if setup else None
-    with _await_allowed(shell):
-        # Also refuses what is valid only in a function (return, yield).
-        is_async = _awaits(shell.compile(tree, name, "exec"))
+    written = MagicSource(source, setup, is_repeated=True)
+    code, is_async = _loop_code(shell, written, header, local_ns or (), shell.transform_ast)
     if is_async:
         _check_awaited()
-    code = shell.compile(as_function(tree, is_async=is_async, setup=first), name, "exec")
     namespace = shell.user_ns
     if local_ns is not None and local_ns is not namespace:
         # A line magic inside a function: its variables are global to the loop, which changes
@@ -182,6 +187,28 @@ def compile_loop(
         namespace = {**namespace, **local_ns}
     function = defined_function(code, namespace)
     return Loop(function, is_async, time.perf_counter() - started)
+
+
+def _loop_code(
+    shell: Any,
+    written: MagicSource,
+    header: str | None,
+    variables: Collection[str],
+    transform: Callable[[ast.Module], ast.Module],
+) -> tuple[CodeType, bool]:
+    """Return the code that defines the loop's function, and whether it awaits."""
+    __tracebackhide__ = True
+    source, setup, _ = written
+    # The setup is part of the header, or is shown above the statement in tracebacks.
+    above = setup or None if header is None else header
+    tree, name = _read(shell, source, above, {*bound_names(shell, setup), *variables})
+    tree = transform(tree)
+    first = transform(parse_setup(shell, setup, header, name)) if setup else None
+    with _await_allowed(shell):
+        # Also refuses what is valid only in a function (return, yield).
+        is_async = _awaits(shell.compile(tree, name, "exec"))
+    function = as_function(tree, is_async=is_async, setup=first)
+    return shell.compile(function, name, "exec"), is_async
 
 
 def _parse(
@@ -213,25 +240,9 @@ def _read(
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
 
 
-def _parse_setup(shell: Any, setup: str, header: str | None, name: str) -> ast.Module:
-    """Return the setup's transformed tree, with its columns in the header."""
-    __tracebackhide__ = True
-    tree = shell.transform_ast(shell.compile.ast_parse(shell.transform_cell(setup), name))
-    assert isinstance(tree, ast.Module)
-    shell.compile(tree, name, "exec")  # refuses what is valid only in a function
-    if header is not None and setup in header:
-        before = len(header[: header.index(setup)].encode())
-        for node in ast.walk(tree):
-            if getattr(node, "lineno", 0) == 1:
-                node.col_offset += before  # type: ignore[attr-defined]
-            if getattr(node, "end_lineno", 0) == 1:
-                node.end_col_offset += before  # type: ignore[attr-defined]
-    return tree
-
-
 def _ends_with_semicolon(source: str) -> bool:
     silent: Any = DisplayHook.semicolon_at_end_of_expression
-    return bool(silent(source))
+    return bool(silent(dedent(source)))  # an indentation's end would be taken for the last token
 
 
 def _cell_number(shell: Any) -> int:
@@ -263,12 +274,14 @@ class MagicCode:
     - It raises a syntax error in a magic's code as one of the cell: IPython shows the line
       without a traceback, and nothing runs. So it does where Python's compiler gives up.
 
-    ``statement(name, line)`` is the statement on a line magic's line; "" if there is none.
+    ``source(name, line, cell)`` is the code of a magic; None if it runs none in this process.
     """
 
-    def __init__(self, shell: Any, statement: Callable[[str, str], str]) -> None:
+    def __init__(
+        self, shell: Any, source: Callable[[str, str, str | None], MagicSource | None]
+    ) -> None:
         self.shell = shell
-        self._statement = statement
+        self._source = source
         self._prefixes = tuple(f"get_ipython().run_cell_magic('{m}'," for m in CELL_MAGICS)
         names = "|".join(LINE_MAGICS)
         self._line_magic = re.compile(rf"get_ipython\(\)\.run_line_magic\('({names})',")
@@ -298,9 +311,9 @@ class MagicCode:
         if written is None or len(written) != 3:
             return lines  # a call that the user has written, with other arguments
         name, line, body = written
-        tree, path = _read(self.shell, body, f"%%{name} {line}")
-        awaits = self._code_awaits(tree, path) and _ON_ENGINES not in line.split()
-        return ["await " + lines[0], *lines[1:]] if awaits else lines
+        here = self._source_here(name, line, body)
+        awaits = self._awaits(here or MagicSource(body), f"%%{name} {line}")
+        return ["await " + lines[0], *lines[1:]] if awaits and here else lines
 
     def _line_magics(self, lines: list[str]) -> list[str]:
         try:
@@ -312,32 +325,31 @@ class MagicCode:
         calls = [node for node in ast.walk(tree) if is_line_call(node)]
         for call in sorted(calls, key=lambda call: call.col_offset, reverse=True):
             name, line = (argument.value for argument in call.args)  # type: ignore[attr-defined]
-            if self._statement_awaits(name, line) and id(call) in awaitable:
+            here = self._source_here(name, line, None)
+            if here is not None and self._awaits(here, None) and id(call) in awaitable:
                 written = lines[call.lineno - 1].encode()
                 before, after = written[: call.col_offset], written[call.col_offset :]
                 lines[call.lineno - 1] = (before + b"await " + after).decode()
         return lines
 
-    def _statement_awaits(self, name: str, line: str) -> bool:
-        """Return whether the statement on a magic's line awaits.
-
-        Raises:
-            SyntaxError: it is no valid code.
-        """
+    def _source_here(self, name: str, line: str, cell: str | None) -> MagicSource | None:
+        """Return the code that a magic runs in this process; None if it runs none."""
         if _ON_ENGINES in line.split():
-            return False
+            return None
         try:
-            statement = self._statement(name, line)
+            return self._source(name, line, cell)
         except SpecError:
-            return False  # the magic reports it
-        return bool(statement) and self._code_awaits(*_read(self.shell, statement, None))
+            return None  # the magic reports it
 
-    def _code_awaits(self, tree: ast.Module, path: str) -> bool:
+    def _awaits(self, written: MagicSource, header: str | None) -> bool:
         """Return whether the code awaits at its top level.
 
         Raises:
-            SyntaxError: it is valid only in a function.
+            SyntaxError: it is no valid code, or only in a function; or not in a loop's function.
         """
+        if written.is_repeated:
+            return _loop_code(self.shell, written, header, (), lambda tree: tree)[1]
+        tree, path = _read(self.shell, written.source, header)
         with _await_allowed(self.shell):
             return _awaits(self.shell.compile(tree, path, "exec"))
 

@@ -46,7 +46,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
         value: _T = returned.value
         return value
     except RuntimeError as error:
-        stop = _stop_iteration(error)
+        stop = stop_iteration(error)
         if stop is None:
             raise
     else:
@@ -55,7 +55,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     raise stop
 
 
-def _stop_iteration(error: RuntimeError) -> StopIteration | None:
+def stop_iteration(error: BaseException) -> StopIteration | None:
     """Return the ``StopIteration`` that became ``error`` when it left a coroutine of gpumagic.
 
     The outermost frame of its traceback is that coroutine's; it may also be one of the user's.

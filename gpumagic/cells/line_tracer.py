@@ -94,6 +94,8 @@ class _Call(Generic[_Record]):
         self.frames: list[tuple[FrameType, int]] = [(frame, 0)]
         #: Or the first line of its statement, where statements are counted.
         self.line = frame.f_lineno
+        #: That line, which has the figures from its beginning on.
+        self.begun = Line(source, self.line)
         #: The first line of the current statement.
         self.statement = 0
         #: Whether its first line may be that at which the code before it has ended.
@@ -280,9 +282,10 @@ class LineTracer(Generic[_Record]):
         else:
             call = _Call(source, frame, self._counter.new_record())
             call.statement = self._statement(source, call.line)
-        call.line = self._counted(source, call.line)
+        if self._by_statement:
+            call.line = self._statement(source, call.line)
         call.follows = not again and id(frame.f_code) in self._following
-        again = again or self._goes_on(call)
+        again = again or (call.follows and self._goes_on(call))
         self._calls.append(call)
         self._begin_line(call, again=again)
 
@@ -333,24 +336,24 @@ class LineTracer(Generic[_Record]):
     def _go_to(
         self, call: _Call[_Record], line: int, frame: FrameType, *, again: bool = False
     ) -> None:
-        counted = self._counted(call.source, line)
+        statement = self._statement(call.source, line)
+        counted = statement if self._by_statement else line
         # A line that follows itself is one run: iterations of a comprehension or a one-line loop.
         if counted == call.line:
             return
-        self._read()
+        self._counter.read(self._calls[-1].record)
         self._end_line(call)
         call.line = counted
-        again = again or self._goes_on(call)
+        again = again or (call.follows and self._goes_on(call))
         call.follows = False
         # A comprehension belongs to the statement that runs it, on whichever line it is written.
-        if self._traced[id(frame.f_code)][1] is not Inline.EXPRESSION:
-            statement = self._statement(call.source, line)
-            if statement != call.statement:
-                call.statement = statement
-                self._counter.begin_statement(call.record)
+        is_inline = self._traced[id(frame.f_code)][1] is Inline.EXPRESSION
+        if statement != call.statement and not is_inline:
+            call.statement = statement
+            self._counter.begin_statement(call.record)
         self._begin_line(call, again=again)
         if self._begin_short is not None and self._by_statement and len(call.frames) == 1:
-            self._short = self._begin_short(call.record, Line(call.source, call.line))
+            self._short = self._begin_short(call.record, call.begun)
             self._short_frame = None if self._short is None else frame
 
     def _end_short(self) -> None:
@@ -361,34 +364,31 @@ class LineTracer(Generic[_Record]):
         call = self._calls[-1]
         counter: Any = self._counter
         counter.end_short_runs(call.record, short, call.source)
-        self._active[Line(call.source, call.line)] -= 1
-        self._active[Line(call.source, short.number)] += 1
+        self._active[call.begun] -= 1
         call.line = call.statement = short.number
+        call.begun = Line(call.source, short.number)
+        self._active[call.begun] += 1
 
     def _goes_on(self, call: _Call[_Record]) -> bool:
         """Return whether the call goes on with the line at which the code before it has ended."""
-        return call.follows and Line(call.source, call.line) == self._ended
+        return Line(call.source, call.line) == self._ended
 
     def _statement(self, source: int, line: int) -> int:
         """Return the first line of the statement that contains a line."""
         return self._statements[source].get(line, line)
 
-    def _counted(self, source: int, line: int) -> int:
-        """Return the line to which a line's figures count."""
-        return self._statement(source, line) if self._by_statement else line
-
     def _read(self) -> None:
         self._counter.read(self._calls[-1].record if self._calls else None)
 
     def _begin_line(self, call: _Call[_Record], *, again: bool = False) -> None:
-        line = Line(call.source, call.line)
+        line = call.begun = Line(call.source, call.line)
         self._active[line] += 1
         self._counter.begin_line(call.record, line, again=again)
 
     def _end_line(self, call: _Call[_Record]) -> None:
-        line = Line(call.source, call.line)
-        self._active[line] -= 1
-        self._counter.end_line(call.record, line, recursive=self._active[line] > 0)
+        line = call.begun
+        self._active[line] = active = self._active[line] - 1
+        self._counter.end_line(call.record, line, recursive=active > 0)
 
 
 def _stop_in_child() -> None:

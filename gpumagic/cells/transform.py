@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 #: The name that a line begins with.
-_FIRST_NAME = re.compile(r"\s*([^\W\d]\w*)")
+_FIRST_NAME = re.compile(r"(\s*)([^\W\d]\w*)")
 
 
 def transformed_source(shell: Any, source: str, variables: Collection[str]) -> str:
@@ -17,12 +17,12 @@ def transformed_source(shell: Any, source: str, variables: Collection[str]) -> s
 
     A single line that begins with the name of a line magic is a call of it (``%automagic``), unless
     the notebook has such a variable. IPython does not know the ``variables`` beside it, but does
-    not look for magics in code of two lines.
+    not look for magics in code of two lines. It removes the indentation that both have.
     """
     first = _FIRST_NAME.match(source)
-    if first is None or first[1] not in variables or len(source.splitlines()) > 1:
+    if first is None or first[2] not in variables or len(source.splitlines()) > 1:
         return _aligned(source, shell.transform_cell(source))
-    lines = shell.transform_cell(f"{source.rstrip()}\n#\n").splitlines(keepends=True)
+    lines = shell.transform_cell(f"{source.rstrip()}\n{first[1]}#\n").splitlines(keepends=True)
     return _aligned(source, "".join(lines[:-1]))
 
 

@@ -32,6 +32,8 @@ def run(cell: Any) -> Any:
         ("", None, False),
         ("!true\n5", 5, False),
         ("for i in range(3):\n    pass\ni", 2, False),
+        ("    1 + 1", 2, False),
+        ("\tx = 3\n\tx + 1;", None, True),
     ],
 )
 def test_the_value_of_a_cell(ip: Any, source: str, value: Any, silent: bool) -> None:
@@ -48,6 +50,15 @@ def test_variables_are_those_of_the_notebook(ip: Any) -> None:
     assert run(compile_cell(ip, "there = here + 1\nthere", local_ns=local)) == 2
     assert local["there"] == 2
     assert "there" not in ip.user_ns
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t"])
+def test_one_indented_line_that_begins_with_a_variable(indent: str, ip: Any) -> None:
+    source, local = f"{indent}here.append(1)\n", {"here": [0]}
+    for header in ("%%cudatime", None):
+        run(compile_cell(ip, source, header=header, local_ns=local))
+    run_sync(compile_loop(ip, source, header="%%cudatime -n 2", local_ns=local).run(2))
+    assert local["here"] == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("header", "line"), [(None, 2), ("%%cudatime -n 3", 3)])
