@@ -51,6 +51,7 @@ class FlopCounter:
         if "skip_unsupported" in known:  # else a Triton kernel is counted, but not run (torch 2.15)
             options["skip_unsupported"] = True
         self._counter = module.FlopCounterMode(**options)
+        self._counter.mod_tracker = _NoModules()
         self._operators = _Operators({*module.flop_registry})
         self._threads: set[int] = set()
         self._replays: list[None] = []
@@ -77,6 +78,21 @@ class FlopCounter:
             len(self._replays),
             tuple(sorted(found.dtypes)),
         )
+
+
+class _NoModules:
+    """Replaces the counter's module tracker: all is counted together.
+
+    That one's global hooks on modules would make ``torch.compile(module)`` warn at the user's line.
+    """
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> _NoModules:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class _Operators:

@@ -110,6 +110,19 @@ def test_inference_mode_has_a_dtype(gpu_work: Any) -> None:
     assert (found.count, found.dtype, found.unseen) == (2 * 2 * 8**3, "float16", ())
 
 
+def test_a_compiled_module_gives_no_warning(gpu_work: Any) -> None:
+    """The counter adds no global hooks to modules, of which torch.compile would warn."""
+    torch = gpu_work.torch
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    compiled = torch.compile(layer, backend="eager")
+    found = counted(lambda: compiled(torch.ones(8, 8)).sum().backward())  # warnings are errors
+    assert found.count == 2 * 2 * 8**3
+    calls: list[str] = []
+    with torch.nn.modules.module.register_module_forward_hook(lambda *_: calls.append("hook")):
+        assert counted(lambda: layer(torch.ones(8, 8))).count == 2 * 8**3
+    assert calls == ["hook", "hook"], "the user's own hooks act"
+
+
 def test_replays_of_a_graph_are_counted(gpu_work: Any) -> None:
     torch = gpu_work.torch
     graph, a = torch.cuda.CUDAGraph(), torch.empty(8, 8, device="cuda:0")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpumagic.cells.timeit_loop import Loop
 from gpumagic.cuda import gpu_absence, torch_cuda
 from gpumagic.errors import DeviceError
-from gpumagic.magics.cudatime import repeat_options
+from gpumagic.magics.cudatime import further_run, repeat_options
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.output import show
 from gpumagic.results.work import Work, work_lines
@@ -35,9 +35,11 @@ async def count_flops(
     except DeviceError as error:
         _add(delivery, [], f"no FLOPs: {error}")
         return value
-    value = await code(counter)
+    value, problem = await further_run.attempt(delivery, "--flops", lambda: code(counter), value)
     with print_failure("the FLOPs"):
-        if counter.found is not None:
+        if problem is not None:
+            _add(delivery, [], f"no FLOPs: {problem}")
+        elif counter.found is not None:
             _add_flops(delivery, counter.found)
     return value
 
@@ -84,10 +86,14 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
         return
     count = max(math.ceil(ENERGY_SECONDS / max(result.wall.median, 1e-9)), 1)
     meter = EnergyMeter(sorted(result.per_device))
-    await loop.run(count, meter)
+    _, problem = await further_run.attempt(
+        delivery, "--energy", lambda: loop.run(count, meter), None
+    )
     with print_failure("the energy"):
         found = meter.found
-        if found is not None:
+        if problem is not None:
+            _add(delivery, [], f"no energy: {problem}")
+        elif found is not None:
             joules = None if found.joules is None else found.joules / count
             lines = work_lines(None, None, None, joules, found.watts)
             notes = [found.note]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpumagic.magics import terminal
+from gpumagic.magics.cudatime import further_run
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
 from gpumagic.magics.cudatime.lines import NoLines
 from gpumagic.magics.file_names import expanded
@@ -57,7 +58,12 @@ class ProfiledRun:
         profiled = Profiled(self._trace, log)
         try:
             if profiled.problem is None:
-                value = await code(profiled)
+                option = "--kernels" if self._delivery.options.kernels else "--trace"
+                value, problem = await further_run.attempt(
+                    self._delivery, option, lambda: code(profiled), value
+                )
+                if problem is not None:
+                    profiled.problem = f"no profile: {problem}"
                 if profiled.report is not None:
                     with print_failure("the kernels"):
                         self._add(profiled, profiled.report)

@@ -78,6 +78,47 @@ def test_why_there_is_no_share_of_the_peak(ip: Any, run_cell: Run, gpu_work: Any
     assert "FLOPs of CUDA graphs are not counted: 1 replay in this run" in shown
 
 
+FURTHER_RUNS = {
+    "--flops": "no FLOPs",
+    "--flops -n 1 -r 2 -w 0": "no FLOPs",
+    "--kernels": "no profile",
+    "--kernels -n 1 -r 2 -w 0": "no profile",
+    "--energy -n 1 -r 2 -w 0": "no energy",
+}
+
+
+@pytest.mark.parametrize("options", FURTHER_RUNS)
+def test_code_that_cannot_run_once_more_has_not_failed(
+    ip: Any, run_cell: Run, gpu_work: Any, options: str
+) -> None:
+    ip.user_ns |= {"left": iter([7] * (2 if "-r" in options else 1)), "w": gpu_work}
+    ran = run_cell(f"%%cudatime {options} -v timing\nw.sleep(0.01); next(left)")
+    assert ran.error is None
+    assert ran.value == (None if "-r" in options else 7)
+    option, *_ = options.split()
+    says = (
+        f"{FURTHER_RUNS[options]}: the code raised StopIteration when it was run once more; leave "
+        f"{option} out, or write code that can run again"
+    )
+    assert " ".join(ran.text.split()).count(says) + " ".join(ran.stdout.split()).count(says) == 1
+    assert says in ip.user_ns["timing"].notes
+    ip.user_ns["left"] = iter([7, 7])
+    ran = run_cell(f"%%cudatime {options} -q\nw.sleep(0.01); next(left);")
+    assert (ran.error, ran.text, ran.stdout) == (None, "", "")
+
+
+@pytest.mark.parametrize("option", ["--flops", "--kernels"])
+def test_an_interrupt_of_a_further_run_says_which(
+    ip: Any, run_cell: Run, gpu_work: Any, option: str
+) -> None:
+    ip.user_ns["runs"] = []
+    cell = "runs.append(1)\nif len(runs) > 1:\n    raise KeyboardInterrupt"
+    ran = run_cell(f"%%cudatime {option}\n{cell}", raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    says = f"interrupted in the further run for {option}; the timed run is complete"
+    assert says in " ".join(ran.stdout.split())
+
+
 def test_energy_says_that_its_loops_are_not_cold(ip: Any, run_cell: Run, gpu_work: Any) -> None:
     ip.user_ns["sleep"] = gpu_work.sleep
     shown = run_cell("%%cudatime --energy --cold -r 2\nsleep(0.1)").text

@@ -59,8 +59,9 @@ def test_lines_are_delivered_whatever_the_second_run_does(
 ) -> None:
     ip.user_ns.update(w=gpu_work, runs=[])
     cell = "%%cudatime --lines --kernels -v t\nruns.append(1)\n1 / (len(runs) < 2)"
-    ran = run_cell(cell, raising=False)
-    assert isinstance(ran.error, ZeroDivisionError)
+    ran = run_cell(cell)
+    assert ran.value == 1, "the timed run has succeeded"
+    assert "no profile: the code raised ZeroDivisionError: division by zero" in ran.text
     assert "runs.append(1)" in ran.text
     assert len(ip.user_ns["t"].lines) == 2
     ran = run_cell("%%cudatime --lines --kernels\n1 / 0", raising=False)
@@ -180,8 +181,8 @@ def test_a_cell_that_raises_is_not_run_again(gpu_work: Any, run_cell: Any, ip: A
     ran = run_cell("%%cudatime --kernels\nruns.append(1)\n1 / 0", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
     assert ip.user_ns["runs"] == [1]
-    ran = run_cell("%%cudatime --kernels\nruns.append(1)\n1 / (len(runs) < 3)", raising=False)
-    assert isinstance(ran.error, ZeroDivisionError), "the second run's own exception passes"
+    ran = run_cell("%%cudatime --kernels\nruns.append(1)\n1 / (len(runs) < 3)")
+    assert ip.user_ns["runs"] == [1, 1, 1], "the second run may fail"
     assert "wall" in ran.text
     assert run_cell("%cudatime --kernels -q -o 1").value.kernels is not None, "and it is closed"
 
