@@ -17,7 +17,7 @@ from gpumagic.results.conditions import differences
 from gpumagic.results.json_file import MOST
 from gpumagic.results.memory_comparison import MemoryComparison
 from gpumagic.results.stored import load
-from gpumagic.system.paths import output_path
+from gpumagic.system.paths import later_output_path
 from gpumagic.timing import regression as times
 from gpumagic.timing.comparison import compare
 
@@ -58,7 +58,7 @@ class Baseline:
         self._guard = guard
         self._target: Path | None = None
         if options.save is not None:
-            self._target = output_path(expanded(shell, options.save))
+            self._target = later_output_path(expanded(shell, options.save))
             repeat = getattr(options, "repeat", None) or 0
             if repeat > MOST:
                 raise SpecError(f"--save: {repeat:,} repeats; at most {MOST:,} are stored")
@@ -111,13 +111,18 @@ class Baseline:
             if not others:
                 raise
             reason = str(error)
-        if not options.quiet:
-            note = f"measured under other conditions: {others}"
-            if compared is None:
-                show(shell, MemoryComparison(notes=(reason, note)))
-            else:
-                notes = (*compared.notes, note) if others else compared.notes
-                show(shell, replace(compared, notes=notes))
+        unchecked = bool(others) and options.fail_above is not None and not options.strict
+        note = f"measured under other conditions: {others}"
+        if unchecked:
+            note += "; --fail-above was not applied, --strict fails the cell then"
+        if options.quiet:
+            if unchecked:  # the cell passes unchecked
+                show(shell, MemoryComparison(notes=(note,)))
+        elif compared is None:
+            show(shell, MemoryComparison(notes=(reason, note)))
+        else:
+            notes = (*compared.notes, note) if others else compared.notes
+            show(shell, replace(compared, notes=notes))
         if others and not options.strict:
             return
         if compared is not None and options.fail_above is not None:

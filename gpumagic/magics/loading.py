@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, magics_class, needs_local_scope, no_var_expand
@@ -18,6 +18,9 @@ from gpumagic.magics.commands import command_module
 from gpumagic.magics.extension import Extension, Settings, find
 from gpumagic.magics.matcher import matcher
 from gpumagic.magics.parsers import options_module
+
+if TYPE_CHECKING:
+    from gpumagic.cells.compile import MagicSource
 
 
 def _documented(name: str) -> Callable[[Any], Any]:
@@ -121,7 +124,7 @@ def load(shell: Any) -> None:
 
     extension = GpuMagic(shell).extension
     completer = matcher(shell, lambda: extension.named_timings)
-    extension.load(MagicCode(shell, _statement), completer)
+    extension.load(MagicCode(shell, _source), completer)
     # In a process that has replaced another one `restart.loader` does the rest.
     loader = sys.modules.get("gpumagic.restart.loader")
     if getattr(loader, "state", None) is None and hasattr(shell, "kernel"):
@@ -159,15 +162,25 @@ def _publish(extension: Extension) -> None:
         publishing.update(extension)
 
 
-def _statement(name: str, line: str) -> str:
-    """Return the statement that the line of a magic runs; empty if it runs none here."""
+def _source(name: str, line: str, cell: str | None) -> MagicSource | None:
+    """Return the code that a magic runs in this process; None if it runs none."""
+    from gpumagic.cells.compile import MagicSource
+    from gpumagic.magics.cudatime import repeat_options
     from gpumagic.magics.parsing import parse_line
     from gpumagic.magics.verbs import take_verb
 
+    if name == "gpu":
+        return None if cell is None else MagicSource(cell)
     parsed = parse_line(options_module(name).parser(), line, quiet=False)
-    options = parsed.options
-    is_other = options.cluster or getattr(options, "compare", False)
-    return "" if is_other or take_verb(name, parsed) is not None else parsed.rest
+    options, code = parsed.options, parsed.rest
+    if options.cluster or getattr(options, "compare", False):
+        return None
+    if cell is None and (not code or take_verb(name, parsed) is not None):
+        return None
+    source, above = (code, "") if cell is None else (cell, code)
+    if name != "cudatime" or repeat_options.REPEATING.isdisjoint(parsed.given):
+        return MagicSource(source)
+    return MagicSource(source, repeat_options.setup_code(options, above), is_repeated=True)
 
 
 def _cleanup_hook(shell: Any) -> CellHook[None]:

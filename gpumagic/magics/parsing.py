@@ -162,7 +162,8 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
     """Return the options at the beginning of ``line``, and the rest as written: a statement.
 
     ``--`` ends the options, for a statement that begins with a minus sign. A value that begins with
-    a quote ends with it. A ``;`` at the end belongs to no option: it is the rest.
+    a quote ends with it; one that is the name of an option is in quotes, or joined by ``=``. A
+    ``;`` at the end belongs to no option: it is the rest.
 
     Raises:
         SpecError: an option does not fit.
@@ -215,7 +216,7 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
         elif not rest and name.endswith(";"):
             name, rest = name[:-1], ";"
         word = name
-        if wants_value.get(name) and rest:
+        if wants_value.get(name) and rest and not _begins_with_option(rest, wants_value):
             value, rest = _take_value(rest)
             if name in percentages and (rest == "%" or rest.startswith(("% ", "%;"))):
                 rest = rest[1:].lstrip()  # 10 %
@@ -223,6 +224,12 @@ def _take(parser: Parser, line: str) -> tuple[list[str], str]:
             word = name + value if len(name) == 2 else f"{name}={value}"
         taken.append(word)
     return taken, rest
+
+
+def _begins_with_option(text: str, wants_value: Mapping[str, bool]) -> bool:
+    """Return whether the first word is an option: the value of the one before it is missing."""
+    word = _split_flags(text.partition(" ")[0].removesuffix(";"), wants_value)[1]
+    return word == "--" or word.partition("=")[0] in wants_value
 
 
 def _joined(word: str, wants_value: Mapping[str, bool]) -> str | None:
@@ -275,6 +282,15 @@ class MagicLine(NamedTuple):
     def is_code(self) -> bool:
         """Whether ``--`` says that code follows, and no verb."""
         return "--" in self.written.split()
+
+    @property
+    def quotes_hint(self) -> str:
+        """What to type where the rest is rather the end of a value with a blank; else empty."""
+        option, value = ["", "", *self.written.split()][-2:]
+        is_text = option.startswith("--") and self.given.get(option) == value
+        if not is_text or not re.fullmatch(r"[\w.-]+", self.statement):
+            return ""
+        return f"; a value with a blank is in quotes: {option} '{value} {self.statement}'"
 
 
 def parse_line(parser: Parser, line: str, *, quiet: bool) -> MagicLine:

@@ -58,6 +58,23 @@ def output_path(text: str | Path) -> Path:
     return path
 
 
+def later_output_path(text: str | Path) -> Path:
+    """Return the absolute `output_path` of a file that is written later, after code has run.
+
+    The code may have changed the working folder by then.
+
+    Raises:
+        SpecError: as `output_path`; or there is no working folder.
+    """
+    path = output_path(text)
+    try:
+        return path.absolute()
+    except OSError:
+        raise SpecError(
+            f"cannot write {_shown(text)}: the working folder was removed; name an absolute path"
+        ) from None
+
+
 def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 

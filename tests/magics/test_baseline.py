@@ -51,10 +51,11 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def finish(shown: list[Any], tmp_path: Path) -> Callable[..., list[Any]]:
     """Compare a result with a stored one as ``--fail-above 10%`` does; return what is shown."""
 
-    def compare(now: Any, before: Any, guard: Any, *, strict: bool = False) -> list[Any]:
+    def compare(now: Any, before: Any, guard: Any, **more: Any) -> list[Any]:
         file = str(tmp_path / "stored.json")
         before.save(file)
-        options = Namespace(save=None, against=file, fail_above=0.1, strict=strict, quiet=False)
+        options = Namespace(save=None, against=file, fail_above=0.1, strict=False, quiet=False)
+        vars(options).update(more)
         shell = SimpleNamespace(var_expand=lambda text, depth: text, user_ns={})
         Baseline(shell, options, guard).finish(shell, now)
         return shown
@@ -70,8 +71,22 @@ def test_the_same_conditions_are_not_mentioned(finish: Any, make: Make, guard: A
 
 @KINDS
 def test_other_conditions_are_a_note(finish: Any, make: Make, guard: Any) -> None:
-    (compared,) = finish(make(9000, ELSEWHERE), make(1000, HERE), guard)
+    now, before = make(9000, ELSEWHERE), make(1000, HERE)
+    (compared,) = finish(now, before, guard, fail_above=None)
     assert compared.notes == (f"measured under other conditions: {DIFFERENCE}",)
+    assert len(finish(now, before, guard, fail_above=None, quiet=True)) == 1, "nothing more"
+
+
+@KINDS
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_limit_that_was_not_applied_is_said(
+    finish: Any, make: Make, guard: Any, quiet: bool
+) -> None:
+    (shown,) = finish(make(9000, ELSEWHERE), make(1000, HERE), guard, quiet=quiet)
+    assert shown.notes == (
+        f"measured under other conditions: {DIFFERENCE}; --fail-above was not applied, "
+        "--strict fails the cell then",
+    )
 
 
 @KINDS

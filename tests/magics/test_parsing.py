@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from IPython.core.error import UsageError
 
 from gpumagic.errors import SpecError
 from gpumagic.magics.cudatime.command import parser
-from gpumagic.magics.parsing import take_options
+from gpumagic.magics.parsing import parse_line, take_options
 from gpumagic.selection import spec
 
 
@@ -33,6 +36,56 @@ def test_a_value_in_quotes(line: str, setup: str | None, name: str | None, rest:
 def test_a_quotation_that_a_word_goes_on_behind(line: str) -> None:
     with pytest.raises(SpecError, match="no blank after the quotation in "):
         take_options(parser(), line)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--save --repeat", "--save needs a value: --save FILE"),
+        ("--name --repeat y", "--name needs a value: --name NAME"),
+        ("--against --fail-above 10%", "--against needs a value: --against FILE"),
+        ("--against --fail-above=10%", "--against needs a value: --against FILE"),
+        ("-v --repeat y", "-v needs a value: -v NAME"),
+        ("--save -oq y", "--save needs a value: --save FILE"),
+        ("--save -q;", "--save needs a value: --save FILE"),
+        ("--save -- y", "--save needs a value: --save FILE"),
+    ],
+)
+def test_an_option_is_no_value(line: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        take_options(parser(), line)
+
+
+def test_a_value_that_is_named_as_an_option() -> None:
+    taken, rest = take_options(parser(), "--name '--repeat' --save=--flops -s -z y")
+    assert (taken.name, taken.save, taken.setup, rest) == ("--repeat", "--flops", "-z", "y")
+    assert (taken.repeated, taken.flops) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("--save mit blank.json", "--save 'mit blank.json'"),
+        ("-q --name my run;", "--name 'my run'"),
+        ("--trace a b", "--trace 'a b'"),
+        ("--save a.json y = 5", None),
+        ("--save 'a' b.json", None),
+        ("-v my result", None),
+        ("--flops y", None),
+        ("y", None),
+    ],
+)
+def test_a_value_whose_quotes_are_missing(line: str, hint: str | None) -> None:
+    found = parse_line(parser(), line, quiet=False).quotes_hint
+    assert found == ("" if hint is None else f"; a value with a blank is in quotes: {hint}")
+
+
+@pytest.mark.parametrize("magic", ["cudatime", "gpumem"])
+def test_the_hint_is_part_of_the_message(magic: str, run_cell: Any) -> None:
+    error = run_cell(f"%%{magic} --save mit blank.json\n1", raising=False).error
+    assert type(error) is UsageError
+    assert "'blank.json' belongs below, in the cell" in str(error)
+    assert str(error).endswith("a value with a blank is in quotes: --save 'mit blank.json'")
 
 
 @pytest.mark.parametrize("line", ["-s='x", '--name="a b', "-s'x"])

@@ -59,12 +59,14 @@ def read_request(line: MagicLine, cell: str | None) -> Request:
     if options.compare:
         if cell is not None:
             raise SpecError("%%cudatime: --compare shows named results; write %cudatime --compare")
+        named_results.check(line.given)
         return Request("compare", line.statement, silent=line.silent)
     if cell is None and not code:
         raise SpecError("%cudatime: no statement to time. Try %cudatime?")
     if cell is not None and code and not repeated:
         raise SpecError(
             f"%%cudatime: {code!r} belongs below, in the cell; with --repeat it is setup"
+            f"{line.quotes_hint}"
         )
     lines.check(options, repeating)
     if options.cluster:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells.compile import CompiledCell
@@ -17,6 +19,7 @@ from gpumagic.magics.progress import Progress
 from gpumagic.results import CudaTiming
 from gpumagic.timing.benchmark import Benchmark
 from gpumagic.timing.compilations import CompilationRecord
+from gpumagic.timing.host_speed import HostSpeed
 from gpumagic.timing.line_profiler import LineProfiler
 from gpumagic.timing.plan import Plan
 from gpumagic.timing.regression import enough_repeats
@@ -68,12 +71,21 @@ def _run_once(delivery: Delivery, cell: CompiledCell) -> Any:
 
 
 def _baseline(delivery: Delivery, plan: Plan | None) -> tuple[Baseline, Plan | None]:
-    """Return the files of the cell, and the plan with as many repeats as comparing takes."""
+    """Return the files of the cell, and the plan with what comparing takes.
+
+    That is enough repeats, and the host's speed beside them.
+    """
     options = delivery.options
     baseline = Baseline(delivery.shell, options, TIMES)
     if options.fail_above is not None and isinstance(baseline.before, CudaTiming):
         plan = enough_repeats(plan, baseline.before)
+    if plan is not None:
+        plan = replace(plan, host_speed=_for_comparison(options))
     return baseline, plan
+
+
+def _for_comparison(options: argparse.Namespace) -> bool:
+    return options.save is not None or options.against is not None
 
 
 def _run_repeatedly(delivery: Delivery, loop: Loop, plan: Plan) -> Any:
@@ -123,12 +135,14 @@ class _SingleRun(AbstractContextManager[None]):
         self._range = nvtx_range(delivery.options)
         self._stopwatch = Stopwatch()
         self._compiled = CompilationRecord()
+        self._host_speed = HostSpeed(wanted=_for_comparison(delivery.options))
 
     def __enter__(self) -> None:
         __tracebackhide__ = True
         self._range.__enter__()
         try:
             self._lines.prepare()
+            self._host_speed.measure()
             # Lines are evidence of work that has ended, and watch the calls that wait themselves.
             self._stopwatch.start(waits=True)
             self._lines.start()
@@ -146,11 +160,12 @@ class _SingleRun(AbstractContextManager[None]):
             raise interrupt.with_traceback(None) from None
 
     def close(self) -> None:
-        """Put torch's functions and the tracing back; also again."""
+        """Put torch's functions and the tracing back, also again; and free the events."""
         try:
-            self._stopwatch.cancel()
+            self._stopwatch.release()
         finally:
             self._lines.close()
+            self._lines.release()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
@@ -167,11 +182,14 @@ class _SingleRun(AbstractContextManager[None]):
                 finally:
                     self._lines.close(error)
                 partial = kind is not None or interrupt is not None
+                if not partial:
+                    self._host_speed.measure()
                 result = summarize(
                     [run],
                     compile_time=self._compile_time,
                     partial=partial,
                     compiled=self._compiled,
+                    host_speed=self._host_speed.sample,
                 )
                 # Lines may show work that left no sign outside.
                 self._profiled.deliver(without_unseen_work(self._lines.result(result)))

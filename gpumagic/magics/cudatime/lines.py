@@ -45,6 +45,8 @@ class NoLines:
 
     def close(self, error: BaseException | None = None) -> None: ...
 
+    def release(self) -> None: ...
+
     def result(self, timing: CudaTiming) -> CudaTiming:
         """Return ``timing`` unchanged."""
         return timing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpumagic.errors import SpecError
@@ -14,6 +14,23 @@ from gpumagic.magics.output import hand_over
 from gpumagic.magics.parsing import split
 from gpumagic.results import Comparison, CudaTiming
 from gpumagic.timing.comparison import compare
+
+#: The options that go with ``--compare``.
+_OPTIONS = ("--compare", "-o", "-v", "-q")
+
+
+def check(given: Collection[str]) -> None:
+    """Check that the options given go with ``--compare``.
+
+    Raises:
+        SpecError: one does not.
+    """
+    refused = ", ".join(name for name in given if name not in _OPTIONS)
+    if refused:
+        raise SpecError(
+            f"%cudatime --compare shows named results and runs nothing: leave {refused} out, or "
+            "write it where code is run and named, with %%cudatime --name NAME"
+        )
 
 
 def store(magics: Any, name: str | None, result: CudaTiming) -> None:
@@ -33,6 +50,12 @@ def show(magics: Any, words: str, options: argparse.Namespace, *, silent: bool) 
     for name in names:
         if name not in named:
             raise SpecError(f"%cudatime --compare: no result is named {name!r}{_hint(name, named)}")
+    if len({*names}) < 2 <= len(named):
+        others = _written(name for name in named if name not in names)
+        raise SpecError(
+            f"%cudatime --compare: it takes two named results, and the line names only "
+            f"{_written(names[:1])}; add another: {others}"
+        )
     if len({*names}) < 2:
         raise SpecError(
             f"%cudatime --compare: it takes two named results, and there is {_list(named)}; "

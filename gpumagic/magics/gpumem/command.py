@@ -79,7 +79,7 @@ def _check(line: MagicLine, cell: str | None) -> None:
         if options.lines or options.functions:
             raise SpecError("--lines needs a statement or a cell: %gpumem --lines y = f(x)")
     if cell is not None and statement:
-        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell")
+        raise SpecError(f"%%gpumem: {statement!r} belongs below, in the cell{line.quotes_hint}")
     if options.targets is not None and not options.cluster:
         raise SpecError("-t goes with --cluster; for example: %%gpumem --cluster -t 0:4")
     if is_stored and (options.lines or options.fit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,11 @@ def test_a_percentage_as_it_may_be_written(timed: Run, percent: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--against nothing.json", "cannot read nothing.json"),
+        (
+            "--against nothing.json",
+            "cannot read nothing.json.*; --save nothing.json, or .*writes it",
+        ),
+        ("--against 'no thing.json'", "; --save 'no thing.json', or"),
         ("--save nowhere/step.json", "there is no folder nowhere"),
         ("--fail-above 10%", "go with --against FILE"),
         ("--strict", "go with --against FILE"),
@@ -126,3 +131,31 @@ def test_bad_input_runs_nothing(timed: Run, ip: Any, options: str, says: str) ->
 def test_a_cell_that_raises_writes_nothing(timed: Run, run_cell: Run) -> None:
     run_cell("%%cudatime --save step.json\n1 / 0", raising=False)
     assert not Path("step.json").exists()
+
+
+@pytest.mark.parametrize("magic", ["cudatime --save", "gpumem --save", "cudatime -q --trace"])
+def test_the_file_is_where_the_folder_was_when_the_cell_began(
+    timed: Run, run_cell: Run, ip: Any, tmp_path: Path, magic: str
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    ip.user_ns |= {"os": os, "there": there}
+    run_cell(f"%%{magic} here.json\nos.chdir(there)")
+    assert Path.cwd() == there
+    assert (tmp_path / "here.json").is_file()
+    assert not any(there.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a folder in use cannot be removed there")
+def test_a_folder_that_was_removed_is_said_before_the_cell_runs(
+    timed: Run, ip: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    ip.user_ns["sleep"] = lambda seconds: pytest.fail("it ran")
+    with pytest.raises(
+        UsageError, match=r"^cannot write step.json: the working folder was removed"
+    ):
+        timed("--save step.json", 0.01)

@@ -56,6 +56,15 @@ def test_a_name_is_given_anew(run_cell: Any) -> None:
         ("%cudatime --compare one", "it takes two named results"),
         ("%cudatime --compare oen", "no result is named 'oen'; did you mean one?"),
         ("%cudatime --compare other", "no result is named 'other'; there is one"),
+        ("%cudatime --compare --save a.json", "leave --save out, or write it where code is run"),
+        ("%cudatime --compare --against a.json --fail-above 10% one", "leave --against, --fail-a"),
+        ("%cudatime -n 5 -r 3 --flops --compare -q -v made", "leave -n, -r, --flops out"),
+        (
+            "%cudatime --repeat --strict --energy --compare",
+            "leave --repeat, --energy, --strict out",
+        ),
+        ("%cudatime --compare --lines -f f --rows --kernels", "--lines, -f, --rows, --kernels out"),
+        ("%cudatime --compare --name two --cluster -t 0", "leave --name, --cluster, -t out"),
         ("%cudatime --name a,b 1", "'a,b' is not a name"),
         ("%%cudatime --compare\n1", "write %cudatime --compare"),
         ("%cudatime --trace /no/such/place.json 1", "there is no folder /no/such"),
@@ -68,6 +77,15 @@ def test_bad_lines_are_one_line(line: str, says: str, run_cell: Any) -> None:
     assert type(error) is UsageError
     assert says in str(error)
     assert "\n" not in str(error)
+
+
+def test_one_name_of_several(run_cell: Any) -> None:
+    for name in ("'a b'", "ä", "c"):
+        run_cell(f"%cudatime -q --name {name} 1")
+    for words in ("ä", "ä ä"):
+        error = run_cell(f"%cudatime --compare {words}", raising=False).error
+        assert type(error) is UsageError
+        assert str(error).endswith("and the line names only 'ä'; add another: 'a b', c")
 
 
 def test_nothing_is_kept_without_a_name(run_cell: Any) -> None:

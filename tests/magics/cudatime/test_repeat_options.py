@@ -60,10 +60,36 @@ def test_setups_errors_point_at_the_line(run_cell: Any) -> None:
     ran = run_cell("%%cudatime -n 1 k = 1 / 0\nk + 1", raising=False)
     assert isinstance(ran.error, ZeroDivisionError)
     assert "----> 1 %%cudatime -n 1 k = 1 / 0" in ran.stdout + ran.stderr
-    ran = run_cell("%%cudatime -n 1 k = (\nk + 1", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("cell", "number", "marked"),
+    [
+        ("%%cudatime -n 1 -r 2 -s 'x = = 1'\n1", 1, "= 1'"),
+        ("%%cudatime -n 1 -r 2 -sx==\n1", 1, None),
+        ("%%cudatime -n 1 -r 2 y = =\n1", 1, "="),
+        ("%%cudatime -n 1 -s 'ä = 1' ö = = ä\n1\n2", 1, "= ä"),
+        ("%%cudatime -n 1 y = 1; return\n1", 1, "return"),
+        ("%%cudatime -n 1 from math import *\n1", 1, None),
+        ("%%cudatime -n 1\n1\nfrom math import *", 3, None),
+        ("%%cudatime -n 1\nfrom __future__ import annotations", 2, "from __future__"),
+        ("%cudatime -n 1 -s 'x = = 1' x", 1, "= 1"),
+        ("%cudatime -n 1 from math import *", 1, None),
+    ],
+)
+def test_syntax_errors_are_shown_as_those_of_a_cell(
+    cell: str, number: int, marked: str | None, run_cell: Any
+) -> None:
+    """The line, and a mark below the error; no frames of the magic above."""
+    ran = run_cell(cell, raising=False)
     assert isinstance(ran.error, SyntaxError)
-    ran = run_cell("%%cudatime -n 1 return\nk + 1", raising=False)
-    assert isinstance(ran.error, SyntaxError)
+    shown = (ran.stdout + ran.stderr).splitlines()
+    assert "Traceback" not in shown[0]
+    place, line, mark, message = [line for line in shown if line.strip()]
+    assert place.endswith(f"line {number}")
+    assert message.startswith("SyntaxError: ")
+    if marked is not None:
+        assert line[mark.index("^") :].startswith(marked)
 
 
 @pytest.mark.parametrize(
