@@ -8,7 +8,8 @@ One run
     several).
 Repeated runs
     `plan` (what is asked for), `conditions` (cold cache, clocks), `compilations` (of
-    torch.compile), `stopping_rule` (when to stop), `benchmark` (the runs).
+    torch.compile), `stopping_rule` (when to stop), `benchmark` (the runs), `host_speed` (how fast
+    the host is beside them).
 Line by line
     `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
     `current_calls` (the call of a source that has the time), `synchronizations` (calls that wait,

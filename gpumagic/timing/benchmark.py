@@ -14,6 +14,7 @@ from gpumagic.results.quality import Quality, StoppedBy
 from gpumagic.timing import bottleneck, stopping_rule
 from gpumagic.timing.compilations import CompilationRecord, compiled_frames
 from gpumagic.timing.conditions import Clocks, Flush
+from gpumagic.timing.host_speed import HostSpeed
 from gpumagic.timing.launch_overhead import Delay, QueuedSampling
 from gpumagic.timing.plan import (
     DEFAULT_MAX_TIME,
@@ -100,8 +101,8 @@ class _RunScope:
             gc.enable()
 
     def close(self) -> None:
-        """End a run whose end an interrupt has cut short."""
-        self._stopwatch.cancel()
+        """End a run whose end an interrupt has cut short, and free the events."""
+        self._stopwatch.release()
 
     def empty_samples(self, ordinal: int) -> dict[int, float]:
         """Return the most seconds that an empty queued sample takes, by the stream's handle."""
@@ -130,6 +131,7 @@ class Benchmark:
         self._loop = loop
         self._progress = progress or (lambda part: None)
         self._clocks = Clocks()
+        self._host_speed = HostSpeed(wanted=plan.host_speed)
         self._flush = Flush() if plan.cold else None
         self._scope = _RunScope(self._flush)
         self._sampling: QueuedSampling | None = None
@@ -172,15 +174,15 @@ class Benchmark:
         if self._flush is not None:
             self._flush()  # raises before the code runs, where it cannot be done
         await self._warm_up()
-        if self.loops is None:
-            self.loops = await self._choose_loops()
-        loops = self.loops
+        loops = self.loops = self.loops or await self._choose_loops()
+        self._host_speed.measure()
         if self.plan.open_end:
             await self._repeat_until_precise()
         else:
             for done in range(self.plan.repeats):
                 self._progress(done / self.plan.repeats)
                 await self._repeat()
+        self._host_speed.measure()
         self._clocks.query(devices_used(self.runs), at_once=True)
         if self.plan.queued:
             # The time may have been over before there was a sample, or a reason for none.
@@ -358,8 +360,7 @@ class Benchmark:
         """Take a few queued samples, if the runs themselves do not show what limits the code."""
         __tracebackhide__ = True
         assert self.loops is not None
-        host = [run.host for run in self.runs]
-        if bottleneck.gpu_outlasts_host(gpu_or_wall(self.runs), host):
+        if bottleneck.gpu_outlasts_host(gpu_or_wall(self.runs), [run.host for run in self.runs]):
             return
         until = perf_counter() + _QUEUED_TIME
         while self._worth_queueing(self.runs, self.loops):
@@ -394,5 +395,6 @@ class Benchmark:
             compilations=self.compilations,
             compiled=self._compiled,
             shown=self._scope.shown or (),
+            host_speed=self._host_speed.sample,
         )
         return without_unseen_work(timing)

@@ -102,6 +102,10 @@ class LineProfiler:
             finally:
                 self._timer.close(error)
 
+    def release(self) -> None:
+        """Free the events; there is no result after that."""
+        self._timer.release()
+
     def _stop_tracing(self) -> None:
         if self._is_tracing:
             self._tracer.stop()

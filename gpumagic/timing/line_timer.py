@@ -50,6 +50,8 @@ _SHORT = 8
 _MANY = 32
 #: So many marks wait to be read, before some are read at each boundary.
 _WAITING = 256
+#: Seconds in which nothing can be launched: torch takes 3 µs at least, the driver more than 1 µs.
+_NO_LAUNCH = 1e-6
 
 
 class _Call:
@@ -108,8 +110,12 @@ class LineTimer:
         #: By source, the calls that run or wait.
         self._calls = defaultdict[int, CurrentCalls[_Call]](CurrentCalls)
         #: Marks that are not read yet, each with the boundaries since the last one, whether the GPU
-        #: may have been idle since, and whether that was the last boundary before.
-        self._waiting: deque[tuple[Mark, list[Boundary], bool, bool]] = deque()
+        #: may have been idle since, and whether that was the last boundary before. None: the last
+        #: one again, where nothing can have been launched since.
+        self._waiting: deque[tuple[Mark | None, list[Boundary], bool, bool]] = deque()
+        #: The last boundary with a mark of its own, and the seconds of the last mark that was read.
+        self._marked: Boundary | None = None
+        self._seconds: tuple[float, ...] = ()
         self._unmarked: list[Boundary] = []
         self._has_gap = True
         self._boundary = Boundary(0.0, 0, [])
@@ -158,13 +164,18 @@ class LineTimer:
         self._waiting.clear()
         self._passed.share([*self._totals.values()])
 
+    def release(self) -> None:
+        """Free the events: see `timing.run.Stopwatch.release`."""
+        self._waiting.clear()
+        self._marks.release()
+
     def times(self) -> dict[Line, LineTime]:
         """Return the times of the lines that ran."""
         ordinals, whole = self._marks.ordinals, self._passed.whole
         lines = {total: line for line, total in self._totals.items()}
         return {
             line: total.result(ordinals, whole)._replace(
-                unnamed=tuple((lines[inner], s) for inner, s in self._passed.waits.of(total))
+                unnamed=self._passed.waits.of(total, lines)
             )
             for line, total in self._totals.items()
             if total.hits
@@ -180,7 +191,7 @@ class LineTimer:
         """Read the clock, and record a mark if the running line's run is to be marked."""
         self._watch.update()
         self._boundary = self._new_boundary(None if running is None else running.total)
-        if running is not None and running.is_marked:
+        if running is not None and running.is_marked and not self._repeat_mark():
             self._record()
 
     def begin_statement(self, call: _Call) -> None:
@@ -293,9 +304,10 @@ class LineTimer:
 
     def _new_boundary(self, running: Total | None) -> Boundary:
         entered = perf_counter()
-        owners = [
-            calls.current.total for calls in self._calls.values() if calls.current is not None
-        ]
+        owners = []
+        for calls in self._calls.values():  # no comprehension, which is a call before Python 3.12
+            if calls.current is not None:
+                owners.append(calls.current.total)
         segment = Segment(self._outside if running is None else running, 1, owners)
         boundary = Boundary(entered, len(self._watch.log), [segment])
         boundary.own = self.own
@@ -305,10 +317,10 @@ class LineTimer:
 
     def _leave(self) -> None:
         boundary = self._boundary
-        boundary.left = perf_counter()
-        self.own += boundary.left - boundary.entered - boundary.taken
-        boundary.taken = boundary.left - boundary.entered
-        boundary.own = self.own
+        left = boundary.left = perf_counter()
+        taken = left - boundary.entered
+        boundary.own = self.own = self.own + taken - boundary.taken
+        boundary.taken = taken
 
     def _add(self, call: _Call) -> None:
         """Add the time until the last boundary to the line that has it."""
@@ -322,41 +334,66 @@ class LineTimer:
 
     def _record(self) -> None:
         """Record a mark at the last boundary."""
-        recorded = None if self.note is not None else self._guarded(self._marks.record)
+        try:
+            recorded = self._marks.record() if self.note is None else None
+        except RuntimeError as error:
+            recorded = None
+            self._give_up(error)
         if recorded is None:
             if self.note is not None or not self._marks.ordinals:
                 self._forget()
             return
         mark, idle, begun = recorded
-        self._unmarked[-1].recorded = begun, perf_counter()
+        self._boundary.recorded = begun, perf_counter()
         self._waiting.append((mark, self._unmarked, idle, not self._has_gap))
-        self._unmarked, self._has_gap = [], False
+        self._unmarked, self._has_gap, self._marked = [], False, self._boundary
         if len(self._waiting) > _WAITING:
             self._read_marks(2)
+
+    def _repeat_mark(self) -> bool:
+        """Take the last mark as that of this boundary, if nothing can have been launched since.
+
+        That is so at the head of a loop, mostly; a mark takes longer than all else of a boundary.
+        Never twice in a row: another thread may launch meanwhile.
+        """
+        marked, boundary, self._marked = self._marked, self._boundary, None
+        if marked is None or len(self._unmarked) != 1:
+            return False
+        if boundary.entered - marked.left - self.tracing > _NO_LAUNCH:
+            return False
+        boundary.recorded = marked.recorded
+        self._waiting.append((None, self._unmarked, False, True))
+        self._unmarked = []
+        return True
 
     def _forget(self) -> None:
         """Count the runs since the last mark as unknown."""
         count_as_unknown(self._unmarked)
-        self._unmarked, self._has_gap = [], True
+        self._unmarked, self._has_gap, self._marked = [], True, None
 
     def _guarded(self, step: Callable[..., _T], *arguments: Any) -> _T | None:
         try:
             return step(*arguments)
         except RuntimeError as error:
-            self.note = f"no GPU time of lines: the GPU cannot be asked ({text.reason(error)})"
+            self._give_up(error)
             return None
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self.note = f"no GPU time of lines: the GPU cannot be asked ({text.reason(error)})"
 
     def _read_marks(self, most: int) -> None:
         """Read marks that are reached, in their order."""
         for _ in range(most):
             mark, boundaries, idle, is_next = self._waiting[0]
-            if self.note is not None or not self._guarded(self._marks.is_reached, mark):
-                return
-            seconds = self._guarded(self._marks.read, mark)
-            if seconds is None:
-                return
+            if mark is not None:
+                if self.note is not None or not self._guarded(self._marks.is_reached, mark):
+                    return
+                seconds = self._guarded(self._marks.read, mark)
+                if seconds is None:
+                    return
+                self._seconds = seconds
             self._waiting.popleft()
             self._passed.add(
-                *(seconds, boundaries, self._watch.log),
+                *(self._seconds, boundaries, self._watch.log),
                 tracing=self.tracing, idle=idle, is_next=is_next,
             )  # fmt: skip

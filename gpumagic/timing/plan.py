@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from gpumagic.errors import SpecError
 
@@ -35,6 +36,8 @@ class Plan:
     max_time: float | None = None
     queued: bool = False
     cold: bool = False
+    #: Whether the host's speed is measured beside the repeats.
+    host_speed: bool = False
     #: The number of repeats below which time alone does not end them.
     least: int = 1
 
@@ -44,9 +47,14 @@ class Plan:
             ("r", self.repeat, 1),
             ("w", self.warmup, 0),
         ):
+            if value is not None and not isinstance(value, Integral):
+                raise SpecError(f"{name} is a {type(value).__name__}, but must be a whole number")
             if value is not None and value < least:
                 raise SpecError(f"{name} is {value}, but must be {least} or more")
         for name, share in (("precision", self.precision), ("max_time", self.max_time)):
+            if share is not None and not isinstance(share, Real):
+                wanted = {"precision": "a part of the median, as 0.01", "max_time": "seconds, as 2"}
+                raise SpecError(f"{name} is a {type(share).__name__}, but must be {wanted[name]}")
             if share is not None and not share > 0:
                 raise SpecError(f"{name} is {share:g}, but must be above 0")
             if share is not None and self.repeat is not None:

@@ -27,6 +27,9 @@ except ImportError:  # Windows; elsewhere it is finer than os.times, which count
 
 
 ENDED = "at most: the GPU was done as soon as the code was, and may have waited in between"
+#: Of a run that the GPU seems to have outlasted by so much of the host's time, and so many seconds.
+HELD_UP = "at most: the GPU was done when it was asked, but the machine was busy and that was late"
+_LATE, _LATE_SECONDS = 0.1, 1e-3
 #: Decimal places of the CPU clock's seconds.
 _DIGITS = 9
 #: Readings of the CPU clock of which the shortest counts.
@@ -107,6 +110,15 @@ class Stopwatch:
         if isinstance(self._timer, EventTimer):
             self._timer.waits.stop()
 
+    def release(self) -> None:
+        """End a run that was cut short, and free the events; it can be started again.
+
+        What is garbage in a cycle may be freed in a process that was forked meanwhile, by its
+        garbage collector: there an event's destructor ends the process, as CUDA has no context.
+        """
+        self.cancel()
+        self._timer = EventTimer()
+
     def give_up(self) -> Run:
         """Return what is known after an interrupted `stop`: host time, and wall time until now."""
         self.cancel()
@@ -166,6 +178,7 @@ def summarize(
     compilations: Sequence[float] = (),
     compiled: CompilationRecord | None = None,
     shown: Sequence[int] = (),
+    host_speed: Sample | None = None,
 ) -> CudaTiming:
     """Aggregate runs, of ``loops`` loops each, into a `CudaTiming`.
 
@@ -204,7 +217,7 @@ def summarize(
         compiled=() if compiled is None else compiled.since(),
         graph_breaks=() if compiled is None else compiled.graph_breaks(),
         notes=() if compiled is None else compiled.notes(),
-        conditions=machine.conditions(gpu.devices),
+        conditions=machine.conditions(gpu.devices, host_speed),
     )
 
 
@@ -318,7 +331,9 @@ def _gpu(
     bound, evidence = judge(known, [run.host for run in complete], loops, sampling)
     at_most = bound != "gpu"
     if at_most and note is None and bound is None:
-        note = ENDED
+        hosts = [(1 + _LATE) * run.host + _LATE_SECONDS for run in complete]
+        is_late = any(s > host >= k for s, k, host in zip(seconds, known, hosts, strict=True))
+        note = HELD_UP if is_late else ENDED
     return _Gpu(seconds, devices, bound, evidence, at_most, note)
 
 

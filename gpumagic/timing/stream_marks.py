@@ -95,7 +95,12 @@ class _DeviceMarks:
 
     def record(self) -> list[Any]:
         """Return events behind all work that is queued now, on streams in use."""
-        events = [self._event(self._stream)]
+        if self._free:  # as `_event`, without a call
+            event = self._free.pop()
+            self._record_event(event, self._stream)
+            events = [event]
+        else:
+            events = [torch_cuda.timing_event(self._stream)]
         if len(self.known) > 1:
             for stream in [*self.known.values()]:  # another thread may add one
                 if stream is not self._stream and not self._is_idle(stream):
@@ -166,6 +171,11 @@ class StreamMarks:
             torch_c._cuda_setStream = self._set_stream.__wrapped__
         self._set_stream = None
 
+    def release(self) -> None:
+        """Free the events; nothing can be recorded after that."""
+        self._devices.clear()
+        self._last = None
+
     def _watch_set_stream(self) -> None:
         torch_c = torch_cuda.c_functions()
         original = torch_c._cuda_setStream
@@ -180,13 +190,15 @@ class StreamMarks:
         set_stream.__wrapped__ = original  # type: ignore[attr-defined]
         self._set_stream = torch_c._cuda_setStream = set_stream
 
+    def _has_new_context(self) -> bool:
+        """Return whether a device may have come into use."""
+        return self._has_context is None or any(map(self._has_context, self._absent))
+
     def _add_devices(self, began: float) -> bool:
         """Add the devices that have come into use, each once it is idle.
 
         Return whether all are added. When the work ends that a device began with is not known.
         """
-        if self._has_context is not None and not any(map(self._has_context, self._absent)):
-            return True
         in_use = torch_cuda.contexts()
         if not in_use or graph_capture.under_way(in_use):
             return not in_use
@@ -218,7 +230,9 @@ class StreamMarks:
         """
         with self._relaxed:
             now = perf_counter()
-            if not self._add_devices(now - self._began) or not self._devices:
+            if self._has_new_context() and not self._add_devices(now - self._began):
+                return None
+            if not self._devices:
                 return None
             for device in self._devices:
                 if not device.prepare():
@@ -228,7 +242,7 @@ class StreamMarks:
                 for device in self._devices:
                     device.look()
             last, recorded = self._last, perf_counter()
-            self._last = [device.record() for device in self._devices]
+            self._last = [*map(_DeviceMarks.record, self._devices)]
             # Asked afterwards: this process may be held up meanwhile, and the GPU become idle.
             return self._last, last is None or self._is_reached(last), recorded
 
@@ -238,10 +252,7 @@ class StreamMarks:
             return self._is_reached(mark)
 
     def _is_reached(self, mark: Mark) -> bool:
-        for device, events in zip(self._devices, mark, strict=False):
-            if not device.is_reached(events):
-                return False
-        return True
+        return all(map(_DeviceMarks.is_reached, self._devices, mark))
 
     def read(self, mark: Mark) -> tuple[float, ...]:
         """Return by device in use the seconds from the start to the end of all work before a mark.

@@ -20,7 +20,7 @@ from typing import Any
 
 from gpumagic.cells import caller_line, tracebacks
 from gpumagic.cuda import torch_cuda
-from gpumagic.timing import wrapped_functions
+from gpumagic.timing import torch_warnings, wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
 from gpumagic.timing.waiting_calls import (
     ASSIGNMENT,
@@ -56,7 +56,8 @@ class SynchronizationWatch:
         self._inside = threading.local()
         self._thread = 0
         self._codes: set[CodeType] = set()
-        modules = [sys.modules[__name__], wrapped_functions, caller_line, tracebacks, *others]
+        modules = [sys.modules[__name__], torch_warnings, wrapped_functions]
+        modules += [caller_line, tracebacks, *others]
         self._compiler = CompilerHooks(self._wrapped.restore, self._wrap_all, modules)
         self._is_watching = False
 
@@ -106,7 +107,7 @@ class SynchronizationWatch:
         inside, log, clock, wrapped = self._inside, self.log, perf_counter, self._wrapped
         torch: Any = torch_cuda.loaded()
         without_modes, warning_mode = torch._C.DisableTorchFunction, _warning_mode(torch)
-        calling: CodeType = caller_line.call_in_line_of.__code__
+        is_warning = torch_warnings.may_warn(torch, name) or (lambda _: False)
 
         def record(arguments: Any, named: Any, result: Any, passed: float) -> None:
             with without_modes():  # the cell's modes must not see what the rule looks at
@@ -120,7 +121,7 @@ class SynchronizationWatch:
             if not wrapped.are_any or not self._is_watched() or getattr(inside, "call", False):
                 return function(*arguments, **named)
             inside.call = True
-            warns = warning_mode()
+            warns = warning_mode() or is_warning(arguments)
             begun = clock()
             try:
                 waited = None
@@ -137,10 +138,6 @@ class SynchronizationWatch:
                 if isinstance(error, KeyboardInterrupt):
                     record(arguments, named, None, clock() - begun)
                 tracebacks.cut_first_frame(error)
-                traceback = error.__traceback__
-                if traceback is not None and traceback.tb_frame.f_code is calling:
-                    tracebacks.cut_first_frame(error)
-                    tracebacks.cut_first_frame(error)
                 raise
             finally:
                 inside.call = False

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from gpumagic.cells import tracebacks
+from gpumagic.cells import caller_line, tracebacks
 from gpumagic.cuda import graph_capture, torch_cuda
-from gpumagic.timing import context_event, wrapped_functions
+from gpumagic.timing import context_event, torch_warnings, wrapped_functions
 from gpumagic.timing.compiler_hooks import CompilerHooks
 from gpumagic.timing.context_event import ContextEvent
 from gpumagic.timing.wrapped_functions import WrappedFunctions
@@ -138,11 +138,17 @@ def _wrap(
 ) -> None:
     function = wrapped_functions.current(owner, name)
 
+    is_warning = torch_warnings.may_warn(torch_cuda.loaded(), name) if after else None
+
     def call(*arguments: Any, **named: Any) -> Any:
         if before is not None and _open:
             add(before(arguments))
         try:
-            result = function(*arguments, **named)
+            if is_warning is not None and is_warning(arguments):
+                caller = sys._getframe(1)
+                result = caller_line.call_in_line_of(caller, function, arguments, named)
+            else:
+                result = function(*arguments, **named)
         except BaseException as error:
             tracebacks.cut_first_frame(error)
             raise
@@ -204,7 +210,7 @@ _compiler = CompilerHooks(
     _wrapped.restore,
     _wrap_all,
     [
-        *(sys.modules[__name__], context_event, graph_capture, torch_cuda, tracebacks),
-        wrapped_functions,
+        *(sys.modules[__name__], context_event, graph_capture, torch_cuda),
+        *(caller_line, tracebacks, torch_warnings, wrapped_functions),
     ],
 )

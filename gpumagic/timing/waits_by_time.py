@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from gpumagic.cells.line_tracer import Line
 from gpumagic.timing.line_totals import Boundary, Total
 from gpumagic.timing.waiting_calls import FUNCTIONS, METHODS, UNNAMED
 
@@ -68,10 +69,15 @@ class WaitsByTime:
         for owner in owners:
             self._of_lines[owner].append((line, longest))
 
-    def of(self, line: Total) -> tuple[tuple[Total, float], ...]:
-        """Return the waits in a line's runs, each with the line that it was in, and its seconds."""
+    def of(self, line: Total, lines: Mapping[Total, Line]) -> tuple[tuple[Line, float], ...]:
+        """Return the waits in a line's runs, each with the line that it was in, and its seconds.
+
+        What was between the ``lines`` is none of theirs: other tasks run there.
+        """
         found = self._of_lines.get(line, ())
-        return tuple((inner, s) for inner, s in found if self._is_sure(inner))
+        return tuple(
+            (lines[inner], s) for inner, s in found if inner in lines and self._is_sure(inner)
+        )
 
     def _is_sure(self, line: Total) -> bool:
         """Return whether enough runs waited; of a line that is sampled not all waits are known."""

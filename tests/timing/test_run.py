@@ -14,6 +14,8 @@ from gpumagic.results.timing import NO_SIGN
 from gpumagic.system import cpu_wait
 from gpumagic.timing.event_timer import Reading
 from gpumagic.timing.run import (
+    ENDED,
+    HELD_UP,
     NO_SIGN_OF_WORK,
     Run,
     Stopwatch,
@@ -36,6 +38,15 @@ def test_devices_that_are_first_used_are_listed() -> None:
     run = replace(run, readings={**run.readings, **readings})
     assert _first_used(run, [0, 1, 2]) == "cuda:1 and cuda:2 were first used"
     assert _first_used(run, [0, 1, 2, 3]) == "cuda:1, cuda:2 and cuda:3 were first used"
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(0.030, ENDED), (0.054, HELD_UP)])
+@pytest.mark.usefixtures("gpu_work")
+def test_a_gpu_that_was_asked_late_was_not_done_with_the_code(seconds: float, says: str) -> None:
+    reading = Reading(seconds, idle=True, worked=True, finished=seconds)
+    found = summarize([Run(seconds, 0.029, 0.0, 0.0, {0: reading})])
+    assert found.gpu_at_most
+    assert found.gpu_note == says
 
 
 def test_a_single_run_in_text() -> None:
@@ -108,7 +119,7 @@ def test_cpu_time_that_was_used_is_counted() -> None:
 def test_a_device_without_a_sign_of_work_has_no_gpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events with nothing between them are some microseconds apart."""
     monkeypatch.setattr(torch_cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(machine, "conditions", lambda devices: None)
+    monkeypatch.setattr(machine, "conditions", lambda *_: None)
     for seconds, is_known in ((9.86e-6, False), (0.01, True)):
         reading = Reading(seconds, idle=True, worked=False, finished=0.0)
         run = Run(wall=1.0, host=1.0, user=0.0, system=0.0, readings={0: reading})

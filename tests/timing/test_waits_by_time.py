@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpumagic.cells.line_tracer import Line
 from gpumagic.results.line_timing import LineTiming, Synchronization
 from gpumagic.timing.line_totals import Boundary, Segment, Total
 from gpumagic.timing.waiting_calls import UNNAMED
@@ -162,8 +163,9 @@ def waits(*runs: tuple[float, float | None, float, float]) -> list[float]:
         recorded = end.entered + until_recorded / 1e3
         end.recorded = recorded, recorded
         found.add(begin, end, None if gpu is None else gpu / 1e3, named / 1e3)
-    of_line = found.of(line)
-    assert all(inner is line for inner, _ in of_line)
+    assert not found.of(line, {})
+    of_line = found.of(line, {line: Line(0, 1)})
+    assert all(inner == Line(0, 1) for inner, _ in of_line)
     return [1e3 * seconds for _, seconds in of_line]
 
 

@@ -144,10 +144,11 @@ VG_EXPORT int cuDevicePrimaryCtxRetain(context *result, int ordinal)
 {
     READY(cuDevicePrimaryCtxRetain);
     DEVICE(ordinal);
+    int of_runtime = device->has_context && !device->retained; /* the runtime has made it, and keeps it */
     int before = engine_current(), error = engine_use(ordinal);
     engine_set_current(before); /* retaining makes the context, and leaves the current one alone */
     if (!error)
-        device->retained++;
+        device->retained += 1 + of_runtime;
     *result = error ? NULL : device;
     return error;
 }
@@ -395,6 +396,13 @@ VG_EXPORT int cuMemsetD8_v2(void *to, unsigned char value, size_t bytes)
     READY(cuMemsetD8_v2);
     struct vg_work work = {.cost_ns = 2000, .to = to, .bytes = bytes, .value = value};
     return engine_submit(NULL, &work);
+}
+
+VG_EXPORT int cuMemsetD8Async(void *to, unsigned char value, size_t bytes, struct vg_stream *stream)
+{
+    READY(cuMemsetD8Async);
+    struct vg_work work = {.cost_ns = 2000, .to = to, .bytes = bytes, .value = value};
+    return engine_submit(stream, &work);
 }
 
 VG_EXPORT int cuMemsetD32Async(void *to, uint32_t value, size_t count, struct vg_stream *stream)
