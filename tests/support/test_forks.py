@@ -33,11 +33,12 @@ def _open(kind):
         except OSError:
             pass
     return found
+with _o.popen("env") as _file:  # a file that is left open warns in __main__, now and then
+    _child = _file.read()
 _seen = {
     "environment": dict(_o.environ),
     "start": _pairs(_p.Path("/proc/self/environ").read_bytes()),
-    "libc": sorted(
-        _o.fsdecode(l) for l in _o.popen("env").read().encode().splitlines() if b"=" in l),
+    "libc": sorted(line for line in _child.splitlines() if "=" in line),
     "cwd": _o.getcwd(),
     "argv": _y.argv[:2],  # but for the connection file
     "orig_argv": _y.orig_argv[:3],
