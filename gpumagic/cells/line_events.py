@@ -13,8 +13,8 @@ the tracing, and the `RecursionError` would come from them.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Collection, Iterator, Mapping
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 
@@ -81,10 +81,9 @@ def _call() -> None:
 class _Skipped:
     """The local trace function of a call without events; when it is freed, there are some again."""
 
-    __slots__ = ("_events", "_thread")
+    __slots__ = ("_events",)
 
     def __init__(self, events: TraceEvents) -> None:
-        self._thread = threading.get_ident()
         self._events = events
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -93,7 +92,7 @@ class _Skipped:
     def __del__(self) -> None:
         call: set[None] = set()
         if hasattr(self, "_events"):  # an interrupt may come while it is made
-            self._events.go_on(self._thread, call)
+            self._events.go_on(call)
 
 
 class TraceEvents:
@@ -111,6 +110,8 @@ class TraceEvents:
         self._codes = {id_: pauses_of(code) for id_, code in codes.items()}
         self._receiver = receiver
         self._is_tracing = False
+        #: The thread that is traced.
+        self._thread = 0
         #: Whether there may be something to restore.
         self._is_started = False
         #: As it is set: each mention of a method makes it anew.
@@ -134,6 +135,7 @@ class TraceEvents:
 
     def start(self) -> None:
         """Start tracing."""
+        self._thread = get_ident()
         self._previous = sys.gettrace()
         self._is_started = self._is_tracing = True
         self._at_limit = _Skipped(self)
@@ -262,11 +264,11 @@ class TraceEvents:
         self._was_at_limit = True
         return skipped
 
-    def go_on(self, thread: int, call: set[None]) -> None:
+    def go_on(self, call: set[None]) -> None:
         """Switch tracing on again, in the thread that is traced."""
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
-        if self._is_tracing and threading.get_ident() == thread:
+        if self._is_tracing and get_ident() == self._thread:
             self._end_skip()
             if self._at_limit is None:
                 self._at_limit = _Skipped(self)
@@ -314,7 +316,7 @@ class MonitoringEvents:
     def start(self) -> None:
         """Start tracing the code objects."""
         monitoring, kinds = self._monitoring, self._monitoring.events
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._is_started = True
         monitoring.use_tool_id(self._tool, "gpumagic")
         callbacks = {
@@ -357,7 +359,7 @@ class MonitoringEvents:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
-        if id(code) in self._codes and threading.get_ident() == self._thread:
+        if id(code) in self._codes and get_ident() == self._thread:
             try:
                 self._receiver.enter(sys._getframe(1))
             except RecursionError:
@@ -367,7 +369,7 @@ class MonitoringEvents:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
-        if threading.get_ident() == self._thread:
+        if get_ident() == self._thread:
             try:
                 self._receiver.to_line(sys._getframe(1), line)
             except RecursionError:
@@ -377,7 +379,7 @@ class MonitoringEvents:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
-        if id(code) in self._codes and threading.get_ident() == self._thread:
+        if id(code) in self._codes and get_ident() == self._thread:
             try:
                 self._receiver.leave(sys._getframe(1), Left.ENDED)
             except RecursionError:
@@ -387,7 +389,7 @@ class MonitoringEvents:
         call: set[None] = set()
         if self._interrupts.is_pending:
             self._interrupts.resend_after(call)
-        if threading.get_ident() == self._thread:
+        if get_ident() == self._thread:
             try:
                 self._receiver.leave(sys._getframe(1), way_of_pausing(code, value))
             except RecursionError:

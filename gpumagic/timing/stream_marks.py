@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 from gpumagic.cuda import graph_capture, torch_cuda
 
-#: Seconds between two looks at all streams of torch's, which take about 0.1 ms a device.
-_LOOK_INTERVAL = 20e-3
+#: Seconds between two looks at all streams of torch's, at least; more where a look, which takes
+#: about 0.1 ms a device, would take more than a part of the time; and at most.
+_LOOK_INTERVAL, _LOOK_PART, _LONGEST_INTERVAL = 20e-3, 0.003, 100e-3
 #: Seconds after which times are counted from a later event: CUDA returns them with 24 bits.
 _REBASE = 1.0
 #: The events that each device has from the beginning.
@@ -159,7 +160,8 @@ class StreamMarks:
 
     def begin(self) -> None:
         """Count the time from now on, on devices that are idle."""
-        self._began = self._looked = perf_counter()
+        self._began = perf_counter()
+        self._next_look = self._began + _LOOK_INTERVAL
         for device in self._devices:
             device.begin()
 
@@ -237,10 +239,12 @@ class StreamMarks:
             for device in self._devices:
                 if not device.prepare():
                     return None
-            if now - self._looked > _LOOK_INTERVAL:
-                self._looked = now
+            if now > self._next_look:
                 for device in self._devices:
                     device.look()
+                took = perf_counter() - now
+                after = min(max(took / _LOOK_PART, _LOOK_INTERVAL), _LONGEST_INTERVAL)
+                self._next_look = now + after
             last, recorded = self._last, perf_counter()
             self._last = [*map(_DeviceMarks.record, self._devices)]
             # Asked afterwards: this process may be held up meanwhile, and the GPU become idle.

@@ -100,3 +100,26 @@ def test_streams_are_no_longer_followed_at_the_end(gpu_work: Any) -> None:
     assert torch_c._cuda_setStream is not before
     marks.stop()
     assert torch_c._cuda_setStream is before
+
+
+def test_looks_at_all_streams_take_a_small_part_of_the_time(
+    marks: StreamMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that looks move on, too: a millisecond each."""
+    now, looked = 0.0, 0.0
+
+    def look(_device: Any) -> None:
+        nonlocal now, looked
+        now += 1e-3 / len(marks.ordinals)
+        looked += 1e-3 / len(marks.ordinals)
+
+    monkeypatch.setattr(stream_marks, "perf_counter", lambda: now)
+    monkeypatch.setattr(stream_marks._DeviceMarks, "look", look)
+    for longest, part in ((0.1, 0.01), (1.0, 0.003)):
+        monkeypatch.setattr(stream_marks, "_LONGEST_INTERVAL", longest)
+        marks.begin()
+        begun, looked = now, 0.0
+        while now < begun + 2.0:
+            now += 1e-3
+            mark(marks)
+        assert looked == pytest.approx(part * 2.0, rel=0.2)
