@@ -68,8 +68,10 @@ class Parser(argparse.ArgumentParser):
     def option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
 
-    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+    def parse_words(self, words: Sequence[str], code: str = "") -> argparse.Namespace:
         """Parse ``words``; an error on an unknown option suggests the nearest known one.
+
+        ``code`` is the line, if it may be code that begins with a minus sign.
 
         Raises:
             SpecError: the words do not fit.
@@ -84,7 +86,8 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("-"):
                 name = word.split("=", 1)[0]
                 near = difflib.get_close_matches(name, self.option_strings(), n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = f"; code that begins so follows --: -- {code}" if code else ""
+                hint = f"; did you mean {near[0]}?" if near else hint
                 self.error(f"unknown option {name}{hint}")
             self.error(f"unexpected {word!r}")
         return known
@@ -169,7 +172,8 @@ def take_options(parser: Parser, line: str) -> tuple[argparse.Namespace, str]:
         SpecError: an option does not fit.
     """
     taken, rest = _take(parser, line)
-    return parser.parse_words(taken), rest
+    code = line.strip() if len(taken) == 1 and rest and taken[0][:2] != "--" else ""
+    return parser.parse_words(taken, code), rest
 
 
 def _split_flags(text: str, wants_value: Mapping[str, bool]) -> tuple[list[str], str]:

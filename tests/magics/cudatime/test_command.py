@@ -91,6 +91,7 @@ def test_options_end_where_the_statement_begins(ip: Any, run_cell: Any) -> None:
         ("%cudatime -w -1 1", "-1"),
         ("%cudatime -n", "-n needs a value: -n N"),
         ("%cudatime --repaet 1", "unknown option --repaet"),
+        ("%cudatime -x @ y", "unknown option -x; code that begins so follows --: -- -x @ y. Try"),
         ("%cudatime --precision 1% -r 5 1", "-r 5 (r=5) repeats leave nothing for --precision"),
         ("%cudatime --max-time 1s -r 5 1", "nothing for --max-time (max_time=…) to decide"),
         ("%cudatime --cold -n 5 1", "leave -n 5 (n=5) out"),
