@@ -131,8 +131,8 @@ class Profiled:
             try:
                 with _on_a_device_in_use():
                     self._open.pop().__exit__(None, None, None)
-            except Exception as error:
-                self.problem = f"no profile: {text.reason(error)}"
+            except Exception as error:  # torch 2.6 raises it where there is no session any more
+                self.problem = self.problem or f"no profile: {text.reason(error)}"
 
     def _read(self) -> KernelReport:
         if self._trace is not None:

@@ -107,6 +107,8 @@ def _in_a_thread(torch: Any) -> None:
 @pytest.mark.parametrize("code", [_torchs, _with_a_schedule, _autograds, _for_nvtx, _in_a_thread])
 def test_the_codes_own_profiler_has_priority(gpu_work: Any, code: Any, tmp_path: Path) -> None:
     """There is one session at a time: results of one that was cancelled crash the process."""
+    if code is _in_a_thread and gpu_work.torch.__version__.startswith("2.6."):
+        pytest.skip("torch 2.6 starts no session while another thread has one")
     profiler_module = gpu_work.torch.autograd.profiler
     before = {**vars(profiler_module)}
     profiled = Profiled(tmp_path / "t.json", LineLog([]))

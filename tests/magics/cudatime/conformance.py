@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.support.own_files import names_our_files
 from tests.support.shells import run_cell
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def _notebooks_lines(magic: str, ip: InteractiveShell) -> None:
     traceback = ran.stdout + ran.stderr
     assert f"Cell In[{number}], line 4" in traceback
     assert "----> 4 1 / 0" in traceback
-    assert "gpumagic/" not in traceback
+    assert not names_our_files(traceback)
 
 
 def _syntax_errors_line(magic: str, ip: InteractiveShell) -> None:

@@ -17,6 +17,7 @@ from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTimings
 from gpumagic.timing.line_timer import LineTimer
 from gpumagic.timing.stream_marks import StreamMarks
+from tests.support.own_files import names_our_files
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_an_exception_passes(lines: Any, ip: Any, run_cell: Any) -> None:
     assert found.verdict is None
     ran = run_cell("%%cudatime --lines\nraise KeyError('mine')", raising=False)
     assert isinstance(ran.error, KeyError)
-    assert "gpumagic/" not in ran.stdout + ran.stderr
+    assert not names_our_files(ran.stdout + ran.stderr)
 
 
 def test_what_torch_raises_shows_only_the_users_lines(lines: Any, run_cell: Any) -> None:
@@ -107,7 +108,7 @@ def test_what_torch_raises_shows_only_the_users_lines(lines: Any, run_cell: Any)
     lines("x = 1")  # names torch
     ran = run_cell(cell, raising=False)
     assert isinstance(ran.error, RuntimeError)
-    assert "gpumagic/" not in ran.stdout + ran.stderr
+    assert not names_our_files(ran.stdout + ran.stderr)
 
 
 def test_an_interrupt(lines: Any, ip: Any) -> None:
@@ -288,7 +289,7 @@ def test_ctrl_c_in_a_python_loop(ip: Any, run_cell: Any, gpu_work: Any) -> None:
             "%%cudatime --lines -q -v timing\nn = 0\nwhile True:\n    n += 1", raising=False
         )
         assert isinstance(ran.error, KeyboardInterrupt)
-        assert "gpumagic/" not in ran.stdout + ran.stderr
+        assert not names_our_files(ran.stdout + ran.stderr)
         assert ip.user_ns["timing"].partial
         readings = 0
         run_cell(
@@ -451,18 +452,19 @@ def test_functions_are_compiled_as_without(kernel: Any) -> None:
     one.run("%%cudatime -q\nf(x)\nf(x)")
     assert one.value("stats['unique_graphs']") == 1
     assert one.value("(torch.Tensor.item, torch.where) == unwrapped") is True
-    tables = "torch._dynamo.variables.tensor.all_tensor_attrs['item'] is torch.Tensor.item"
-    assert one.value(tables) is True
+    tables = "torch._dynamo.variables.tensor"
+    if one.value(f"hasattr({tables}, 'all_tensor_attrs')"):  # torch 2.6 has none
+        assert one.value(f"{tables}.all_tensor_attrs['item'] is torch.Tensor.item") is True
 
     counted = []
     for magic in ("", "%%cudatime\n", "%%cudatime --lines -v timing\n"):
         one.run(f"torch._dynamo.reset(); torch._dynamo.utils.counters.clear()\n{BREAKS}")
         ran = one.run(magic + RUN)
-        assert "gpumagic" not in ran.stderr + ran.stdout
+        assert not names_our_files(ran.stderr + ran.stdout)
         counted.append(one.value(COUNTERS))
     assert counted[0] == counted[1] == counted[2]
     assert counted[0]["frames"]["total"] > 3
-    assert "gpumagic" not in ran.text
+    assert not names_our_files(ran.text)
     found = one.value("{s.call: s.count for line in timing.lines for s in line.synchronizations}")
     assert (found[".item()"], found[".tolist()"], found[".cpu()"]) == (3, 3, 3)
     handler = "torch._dynamo.callback.callback_handler"
