@@ -224,7 +224,11 @@ def _store(
         store.set_timeout(remaining())
     else:
         listener = _rendezvous.pop("listener", None) if rank == 0 else None
-        given = {} if listener is None else {"master_listen_fd": listener.detach()}
+        given: dict[str, Any] = {}
+        if listener is not None:
+            given["master_listen_fd"] = listener.detach()
+            # Before torch 2.8 libuv takes no socket that listens already.
+            given["use_libuv"] = torch_cuda.require().__version__ >= (2, 8)
         store = distributed.TCPStore(*where, world_size, rank == 0, timeout=remaining(), **given)
     distributed.init_process_group(
         backend,

@@ -86,6 +86,7 @@ def _console(buffer: StringIO, width: int, color: bool) -> Console:
         width=width,
         force_terminal=color,
         color_system="standard" if color else None,
+        no_color=not color,
         highlight=False,
         force_jupyter=False,
         soft_wrap=False,

@@ -20,6 +20,8 @@ from gpumagic.errors import RestartError
 from gpumagic.system.text import noun
 
 _THREADING = threading.__file__
+#: What ipykernel 6 puts in place of ``threading.Thread.run``, around it.
+_OF_IPYKERNEL = "run_closure"
 #: The file of Python's thread pools.
 _POOL = ("concurrent", "futures", "thread.py")
 
@@ -75,8 +77,8 @@ def _is_users(thread: threading.Thread, stack: list[FrameType], users: set[int])
         return True
     if isinstance(thread, threading._DummyThread):
         return False  # not started by Python
-    # The outermost frames are threading's own; then comes the thread's function.
-    files = [frame.f_code.co_filename for frame in reversed(stack)]
+    # The outermost frames are threading's own, and one of ipykernel 6; then the thread's function.
+    files = [f.f_code.co_filename for f in reversed(stack) if f.f_code.co_name != _OF_IPYKERNEL]
     first = next((file for file in files if file != _THREADING), _THREADING)
     if Path(first).parts[-3:] == _POOL:
         return not _is_idle(stack)

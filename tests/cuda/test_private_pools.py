@@ -7,8 +7,10 @@ from typing import Any
 
 from gpumagic.cuda import private_pools, torch_cuda
 from tests.support.allocator import torch
+from tests.support.parking import needs_parking
 
 __all__ = ["torch"]
+pytestmark = needs_parking  # asked only then
 
 
 def pools() -> set[tuple[int, tuple[int, int]]]:

