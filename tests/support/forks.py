@@ -29,8 +29,9 @@ from tests.virtual_gpu.build import cache_root
 #: Read by the dynamic loader, Python, libc, OpenMP or torch before a fork can be told of them.
 _AT_START = ("LD_", "PYTHON", "LC_", "LANG", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_")
 _AT_IMPORT = ("OPENBLAS_", "TORCH", "PYTORCH", "ATEN_", "JUPYTER_PLATFORM", "PYDEVD_", "IPYTHON_")
-#: Set by torch's compiler and by gpumagic in the process of the tests, and read when it is used.
-_WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK")
+#: Set in the process of the tests by torch's compiler, gpumagic and debugpy, and read when they are
+#: used; the last one is also set where debugpy is imported, as in the template.
+_WHEN_USED = ("TORCHINDUCTOR_", "PYTORCH_NVML_BASED_CUDA_CHECK", "PYDEVD_USE_FRAME_EVAL")
 #: The address of the template that the workers of this run share.
 _SHARED = "GPUMAGIC_TESTS_TEMPLATE"
 #: A safety net, not a measure: a machine may be slow.
