@@ -27,7 +27,7 @@ _STACK = "\nUser stack trace:"
 #: A line of that stack.
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 #: The line of code behind a guard, with the end of its file's name: torch cuts the beginning off.
-_GUARDED = re.compile(r"\s+# (?:[^\n]*?  # )?(\S+):(\d+) in [\w<>.]+")
+_GUARDED = re.compile(r"\s+# (?:[^\n]*?  # )?([^\n#]+?):(\d+) in [\w<>.]+")
 #: Characters of a reason, at most: torch quotes guards and stacks.
 _LONG = 1000
 

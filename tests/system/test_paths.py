@@ -92,7 +92,7 @@ def test_nothing_is_written_into_a_pipe(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(history, "pickle", None)  # not even the snapshot is made
-    for line in (f"%gpumem snapshot {pipe}", f"%cudatime --trace {pipe} 1"):
+    for line in (f"%gpumem snapshot '{pipe}'", f"%cudatime --trace '{pipe}' 1"):
         with pytest.raises(UsageError, match="that is no regular file"):
             run_cell(line)
 

@@ -72,6 +72,18 @@ def test_a_guard_is_named_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
         f"{cell}, line 4: 3/0: n == 0.0 (HINT: torch.compile considers it static); x > 2",
         f"{cell}: 3/0: b",
     ]
+    record[:] = [
+        SimpleNamespace(
+            co_name="g3",
+            co_filename="/my files/ipykernel_7/40.py",
+            co_firstlineno=2,
+            recompile_reason=f"3/0: n == 0.0  # return {code}  # y files/ipykernel_7/40.py:4 in g3",
+        )
+        for code in ("a*n", "a[1:2]  # in a list")
+    ]
+    (_, *lines) = [line.parts[0].text for line in compilation_lines(before.since())]
+    cell = "recompiled g3 (/my files/ipykernel_7/40.py:2)"
+    assert lines == [f"{cell}, line 4: 3/0: n == 0.0"] * 2
 
 
 def test_backward_passes_and_first_runs_are_no_compiled_functions(

@@ -93,11 +93,11 @@ def test_a_cell_that_uses_the_profiler_itself(ip: Any, gpu_work: Any, run_cell: 
 
 
 def test_a_trace_for_perfetto(gpu_work: Any, run_cell: Any, tmp_path: Path) -> None:
-    ran = run_cell(f"%%cudatime --trace {tmp_path}/t.json\nimport torch\ntorch.ones(3) + 1;")
+    ran = run_cell(f"%%cudatime --trace '{tmp_path}/t.json'\nimport torch\ntorch.ones(3) + 1;")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert "aten::add" in {event["name"] for event in events}
     assert f"trace written to {tmp_path}/t.json" in ran.text
-    run_cell(f"%cudatime -q --trace {tmp_path}/t.json.gz 1")
+    run_cell(f"%cudatime -q --trace '{tmp_path}/t.json.gz' 1")
     assert (tmp_path / "t.json.gz").read_bytes().startswith(b"\x1f\x8b")
 
 

@@ -300,7 +300,7 @@ def test_in_a_terminal_it_runs_in_the_foreground(
 ) -> None:
     run_cell("%gpu watch --every 0.01 --for 0.05")
     assert not threads()
-    ran = run_cell(f"%gpu plot {tmp_path}/all.svg -o")
+    ran = run_cell(f"%gpu plot '{tmp_path}/all.svg' -o")
     assert isinstance(ran.value, WatchHistory)
     assert len(ran.value.samples) > 1
     assert "written to" in ran.stdout

@@ -286,7 +286,7 @@ def test_no_room_and_cells_that_need_none(
         "import torch, torch.nn.functional as F": None,
         "def step(a: torch.Tensor): return model(a) + x": None,
         "class Net(nn.Module):\n    def forward(self, a): return a + x": None,
-        f"%%writefile {tmp_path}/a.py\nx + 1": None,
+        f'%%writefile "{tmp_path}/a.py"\nx + 1': None,
         "%gpumem vars": None,
         "%gpu ps": None,
         "y = x": None,

@@ -228,7 +228,7 @@ def test_the_plot(matplotlib: ModuleType, watched: Any, tmp_path: Path) -> None:
     assert list(lines["out of memory"].get_xdata()) == [2]
     assert axes.get_title(loc="right").startswith("limit")
     path = tmp_path / "cells.svg"
-    assert str(path) in watched(f"%gpumem plot {path}").stdout
+    assert str(path) in watched(f"%gpumem plot '{path}'").stdout
     assert path.read_text(encoding="utf-8").startswith("<?xml")
 
 
