@@ -30,22 +30,22 @@ class Line(NamedTuple):
     number: int
 
 
-class ShortRuns(Protocol):
-    """A counter of the runs of short lines in one call, without a reading between them."""
+class RunCounter(Protocol):
+    """A counter of successive runs of lines in one call, without a call of the `LineCounter`."""
 
     #: The current line.
     number: int
 
     def go_to(self, number: int) -> bool:
-        """Begin a run of a line; or return False, where a reading is wanted before."""
+        """Begin a run of a line; or return False and do nothing, where that is not for it."""
         ...
 
 
 class LineCounter(Protocol[_Record]):
     """A counter of quantities by line; a record has the counts of one call of traced code.
 
-    It may have ``short_run(call, line)``, which returns a `ShortRuns` or None, and then
-    ``end_short_runs(call, runs, source)``.
+    It may have ``begin_runs(call, line)``, which returns a `RunCounter` or None, and then
+    ``end_runs(call, runs, source)``.
 
     The traced code is paused while one of these methods runs.
     """
@@ -150,11 +150,11 @@ class LineTracer(Generic[_Record]):
         #: By the id of a frame: a reference to it would keep its variables alive.
         self._paused: dict[int, Paused[_Record]] = {}
         self._tracing = False
-        #: What counts the runs of short lines by itself, and the frame in which they run.
-        self._short: ShortRuns | None = None
-        self._short_frame: FrameType | None = None
-        self._begin_short: Callable[[_Record, Line], ShortRuns | None] | None = getattr(
-            counter, "short_run", None
+        #: What counts successive runs by itself, and the frame in which they run.
+        self._runs: RunCounter | None = None
+        self._runs_frame: FrameType | None = None
+        self._begin_runs: Callable[[_Record, Line], RunCounter | None] | None = getattr(
+            counter, "begin_runs", None
         )
         #: Whether this is a child process that the traced code has forked: it counts nothing.
         self.is_forked = False
@@ -174,7 +174,7 @@ class LineTracer(Generic[_Record]):
         """Stop tracing, also where an interrupt comes; may be called again, and without `start`."""
         _running.discard(self)
         try:
-            self._guarded(self._end_short)
+            self._guarded(self._end_runs)
         finally:
             note = line_events.stop(self._events)
         if self._was_at_limit:
@@ -215,25 +215,25 @@ class LineTracer(Generic[_Record]):
     def enter(self, frame: FrameType) -> None:
         """Begin or resume a call of traced code."""
         if self._tracing:
-            self._guarded(self._end_short)
+            self._guarded(self._end_runs)
             self._guarded(self._enter, frame, *self._traced[id(frame.f_code)])
 
     def to_line(self, frame: FrameType, line: int) -> None:
         """Begin a line."""
         if not self._tracing:
             return
-        short = self._short
-        if short is not None:
+        runs = self._runs
+        if runs is not None:
             statements = self._statements[self._calls[-1].source]
-            if frame is self._short_frame and short.go_to(statements.get(line, line)):
+            if frame is self._runs_frame and runs.go_to(statements.get(line, line)):
                 return
-            self._guarded(self._end_short)
+            self._guarded(self._end_runs)
         self._guarded(self._to_line, frame, line)
 
     def leave(self, frame: FrameType, how: Left) -> None:
         """End a call, or pause it."""
         if self._tracing:
-            self._guarded(self._end_short)
+            self._guarded(self._end_runs)
             self._guarded(self._leave, frame, how)
 
     def may_skip(self, caller: FrameType) -> bool:
@@ -244,7 +244,7 @@ class LineTracer(Generic[_Record]):
         if not self._calls or not self._tracing:
             return False
         call = self._calls[-1]
-        line = call.line if self._short is None else self._short.number
+        line = call.line if self._runs is None else self._runs.number
         guarded = self._guarded_lines[call.source]
         return call.frames[-1][0] is caller and guarded is not None and line not in guarded
 
@@ -352,21 +352,21 @@ class LineTracer(Generic[_Record]):
             call.statement = statement
             self._counter.begin_statement(call.record)
         self._begin_line(call, again=again)
-        if self._begin_short is not None and self._by_statement and len(call.frames) == 1:
-            self._short = self._begin_short(call.record, call.begun)
-            self._short_frame = None if self._short is None else frame
+        if self._begin_runs is not None and self._by_statement and len(call.frames) == 1:
+            self._runs = self._begin_runs(call.record, call.begun)
+            self._runs_frame = None if self._runs is None else frame
 
-    def _end_short(self) -> None:
-        """Go on with the last of the short runs as with any other."""
-        short, self._short, self._short_frame = self._short, None, None
-        if short is None:
+    def _end_runs(self) -> None:
+        """Go on with the last of the runs that were counted apart as with any other."""
+        runs, self._runs, self._runs_frame = self._runs, None, None
+        if runs is None:
             return
         call = self._calls[-1]
         counter: Any = self._counter
-        counter.end_short_runs(call.record, short, call.source)
+        counter.end_runs(call.record, runs, call.source)
         self._active[call.begun] -= 1
-        call.line = call.statement = short.number
-        call.begun = Line(call.source, short.number)
+        call.line = call.statement = runs.number
+        call.begun = Line(call.source, runs.number)
         self._active[call.begun] += 1
 
     def _goes_on(self, call: _Call[_Record]) -> bool:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import fsum
+from math import fsum, inf
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -69,6 +69,7 @@ class LineProfiler:
         with self._noting():
             self._cost = tracing_cost()
             self._timer.tracing, self._timer.short_tracing = self._cost.line, self._cost.short_line
+            self._timer.shared.tracing = self._cost.marked_line
             self._timer.prepare()
 
     def start(self) -> None:
@@ -142,7 +143,11 @@ class LineProfiler:
             self._source_timings(i, source, times) for i, source in enumerate(self._sources)
         )
         cost = self._measuring_cost(timing.wall.median)
-        notes = [*self._tracer.notes, self._timer.note, *(each.note for each in self._sources)]
+        notes = [
+            *self._tracer.notes,
+            self._timer.marks.note,
+            *(each.note for each in self._sources),
+        ]
         lines = [line for each in (cell, *functions) for line in each.lines]
         has_gpu = timing.gpu is not None and timing.gpu_note != NO_SIGN
         if has_gpu:
@@ -244,8 +249,10 @@ def _statement(source: Source, first: Line) -> list[str]:
 class TracingCost(NamedTuple):
     """What tracing takes beside what `LineTimer` measures of itself. Seconds."""
 
-    #: At the end of a line, and of a short run that is counted without a boundary.
+    #: At the end of a line, of one that is written down first, and of a short run that is counted
+    #: without a boundary.
     line: float = 0.0
+    marked_line: float = 0.0
     short_line: float = 0.0
     #: For a call of other code.
     call: float = 0.0
@@ -262,33 +269,39 @@ def tracing_cost() -> TracingCost:
 
     The least of some runs of an empty loop: what is subtracted is never too much by other load.
     """
-    lines, short, calling = zip(
+    lines, marked, short, calling = zip(
         *(
             (
-                _time_per_line(_EMPTY, _PASSES + 1),  # with each boundary
-                _time_per_line(_EMPTY, 1),
-                _time_per_line(_CALLING, 1),
+                _time_per_line(_EMPTY, _PASSES + 1, inf),  # with each boundary
+                _time_per_line(_EMPTY, _PASSES + 1, 0.0),
+                _time_per_line(_EMPTY, 1, inf),
+                _time_per_line(_CALLING, 1, inf),
             )
             for _ in range(3)
         ),
         strict=True,
     )
     call = _LINES * (min(calling) - min(short))
-    return TracingCost(min(lines), min(short), max(call, 0.0))
+    return TracingCost(min(lines), min(marked), min(short), max(call, 0.0))
 
 
-def _time_per_line(source: str, all_marked: int) -> float:
-    """Return what a line of a loop takes that is traced; of short runs where there are any."""
+def _time_per_line(source: str, all_marked: int, long: float) -> float:
+    """Return what a line of a loop takes that is traced; of short runs where there are any.
+
+    ``long``: the seconds from which a run is long.
+    """
     tree = ast.parse(source)
     code = compile(tree, "<empty>", "exec")
     timer = LineTimer(all_marked=all_marked)
-    timer.note = "no GPU"
+    timer.marks.note = "no GPU"
+    timer.shared.long = long
     tracer = LineTracer([cell_source([code], source, 1, tree)], timer, by_statement=True)
     try:
         tracer.start()
         exec(code, {"f": lambda: None})
     finally:
         tracer.stop()
+    timer.finish()
     if timer.short_runs:
         return timer.short_host / timer.short_runs
     lines = timer.times().values()

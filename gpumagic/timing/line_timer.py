@@ -13,34 +13,40 @@ between: for as long as the host took at most. A time with much of that is an up
 from __future__ import annotations
 
 import sys
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from random import Random
+from collections import defaultdict
+from collections.abc import Iterable
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from gpumagic.cells import line_events, line_tracer
-from gpumagic.cells.line_tracer import Line
+from gpumagic.cells.line_tracer import Line, RunCounter
 from gpumagic.cells.pauses import Left
-from gpumagic.system import text
 from gpumagic.timing import (
     current_calls,
+    line_marks,
     line_passes,
     line_totals,
+    marked_runs,
     passed_time,
     short_runs,
     stream_marks,
     waits_by_time,
 )
 from gpumagic.timing.current_calls import CurrentCalls
+from gpumagic.timing.line_marks import LineMarks
 from gpumagic.timing.line_passes import Passes
 from gpumagic.timing.line_totals import Boundary, LineTime, Segment, Total
-from gpumagic.timing.passed_time import PassedTime, count_as_unknown
+from gpumagic.timing.marked_runs import (
+    ENOUGH,
+    LONG_RUN,
+    MOST_CREDIT,
+    NO_CREDIT,
+    SHORT_RUN,
+    MarkedRuns,
+    Shared,
+)
 from gpumagic.timing.short_runs import ShortRuns
-from gpumagic.timing.stream_marks import Mark, StreamMarks
 from gpumagic.timing.synchronizations import SynchronizationWatch
-
-_T = TypeVar("_T")
 
 #: All runs of a line are marked up to this number; and those of lines that take `LONG`, always.
 _ALL_MARKED = 256
@@ -48,18 +54,14 @@ _ALL_MARKED = 256
 _SHORT = 8
 #: So many short runs of a line show what tracing takes.
 _MANY = 32
-#: So many marks wait to be read, before some are read at each boundary.
-_WAITING = 256
-#: Seconds in which nothing can be launched: torch takes 3 µs at least, the driver more than 1 µs.
-_NO_LAUNCH = 1e-6
 
 
 class _Call:
     """A call of traced code, and the run of a line in it."""
 
     __slots__ = (
-        "begin", "is_from_above", "is_marked", "is_new", "is_over", "passes", "ran", "source",
-        "total",
+        "begin", "credit", "is_from_above", "is_marked", "is_new", "is_over", "passes", "ran",
+        "source", "total",
     )  # fmt: skip
 
     #: The running line, and where it began to have the time.
@@ -76,6 +78,8 @@ class _Call:
         #: The line that runs, and whether it follows a line above it.
         self.passes = Passes()
         self.is_from_above = True
+        #: See `marked_runs`.
+        self.credit = 0
         #: The lines that have run in this pass of the statement, and whether they are marked.
         self.ran: dict[Line, bool] = {}
 
@@ -88,14 +92,18 @@ class LineTimer:
     """
 
     def __init__(self, tracing: float = 0.0, all_marked: int = _ALL_MARKED) -> None:
-        self._marks = StreamMarks()
         # What runs in the cell's calls, which torch may have compiled.
         modules = (
-            *(current_calls, line_events, line_passes, line_totals, line_tracer, passed_time),
-            *(short_runs, stream_marks, waits_by_time, sys.modules[__name__]),
+            *(current_calls, line_events, line_marks, line_passes, line_totals, line_tracer),
+            *(marked_runs, passed_time, short_runs, stream_marks, waits_by_time),
+            sys.modules[__name__],
         )
         self._watch = SynchronizationWatch(modules)
-        self._passed = PassedTime()
+        self.marks = LineMarks(self._watch.log)
+        #: What is shared by the runs that are written down first.
+        self.shared = Shared(self.marks, self._watch.log, self._watch.update)
+        #: Such runs, whose sums are made when the next line begins, or at the end.
+        self._written: MarkedRuns | None = None
         #: Seconds that tracing takes at each boundary, beside what the boundary knows of itself.
         self.tracing = tracing
         #: And at the end of a run of a short line that is counted without a boundary.
@@ -109,34 +117,22 @@ class LineTimer:
         self._short: dict[int, dict[int, Total]] = {}
         #: By source, the calls that run or wait.
         self._calls = defaultdict[int, CurrentCalls[_Call]](CurrentCalls)
-        #: Marks that are not read yet, each with the boundaries since the last one, whether the GPU
-        #: may have been idle since, and whether that was the last boundary before. None: the last
-        #: one again, where nothing can have been launched since.
-        self._waiting: deque[tuple[Mark | None, list[Boundary], bool, bool]] = deque()
-        #: The last boundary with a mark of its own, and the seconds of the last mark that was read.
-        self._marked: Boundary | None = None
-        self._seconds: tuple[float, ...] = ()
-        self._unmarked: list[Boundary] = []
-        self._has_gap = True
         self._boundary = Boundary(0.0, 0, [])
         #: What runs between the lines.
         self._outside = Total(all_marked)
-        self._random = Random(0)
         #: Seconds that the boundaries took themselves, and tracing with them.
         self.own = 0.0
-        #: Why GPU times are missing.
-        self.note: str | None = None
 
     def prepare(self) -> None:
         """Do what takes time."""
         self._watch.start()
-        self._guarded(self._marks.start)
+        self.marks.start()
 
     def start(self) -> None:
         """Record the first mark, on devices that are idle."""
-        self._guarded(self._marks.begin)
+        self.marks.begin()
         self._boundary = self._new_boundary(None)
-        self._record()
+        self.marks.record(self._boundary)
         self._leave()
 
     def stop(self) -> None:
@@ -146,36 +142,33 @@ class LineTimer:
             waiting = calls.waiting()
             if waiting is not None:
                 self._add(waiting)
-        self._record()
+        self.marks.record(self._boundary)
         self._leave()
 
     def close(self, error: BaseException | None) -> None:
         """Put torch's functions back; ``error`` is what the cell raised."""
-        self._marks.stop()
+        self.marks.stop()
         self._watch.stop()
         self._watch.hide(error)
 
     def finish(self) -> None:
-        """Read the marks."""
-        self._read_marks(len(self._waiting))
-        for _, boundaries, *_ in self._waiting:
-            self._unmarked = boundaries + self._unmarked
-        self._forget()
-        self._waiting.clear()
-        self._passed.share([*self._totals.values()])
+        """Make the sums, and read the marks."""
+        self._sum_up()
+        self.marks.finish()
+        self.marks.passed.share([*self._totals.values()])
 
     def release(self) -> None:
         """Free the events: see `timing.run.Stopwatch.release`."""
-        self._waiting.clear()
-        self._marks.release()
+        self._written = None
+        self.marks.release()
 
     def times(self) -> dict[Line, LineTime]:
         """Return the times of the lines that ran."""
-        ordinals, whole = self._marks.ordinals, self._passed.whole
+        passed = self.marks.passed
         lines = {total: line for line, total in self._totals.items()}
         return {
-            line: total.result(ordinals, whole)._replace(
-                unnamed=self._passed.waits.of(total, lines)
+            line: total.result(
+                self.marks.ordinals, passed.whole, unnamed=passed.waits.of(total, lines)
             )
             for line, total in self._totals.items()
             if total.hits
@@ -191,8 +184,8 @@ class LineTimer:
         """Read the clock, and record a mark if the running line's run is to be marked."""
         self._watch.update()
         self._boundary = self._new_boundary(None if running is None else running.total)
-        if running is not None and running.is_marked and not self._repeat_mark():
-            self._record()
+        if running is not None and running.is_marked:
+            self.marks.record_or_repeat(self._boundary)
 
     def begin_statement(self, call: _Call) -> None:
         """Begin a pass of a statement, which is one run of each of its lines."""
@@ -200,19 +193,19 @@ class LineTimer:
 
     def begin_line(self, call: _Call, line: Line, *, again: bool) -> None:
         """Begin a run of a line, or go on with it; it has the time of its source from now on."""
+        if self._written is not None:
+            self._sum_up()
         if call.is_over:
             call.is_over = False
             call.total.hits -= 1
             call.ran.clear()
         if line.number != call.passes.number:
             call.is_from_above = line.number > call.passes.number
-        total = self._totals.get(line)
-        if total is None:
-            total = self._totals[line] = Total(self._all_marked)
+        total = self._totals.get(line) or self._total(line)
         if line not in call.ran:
             total.hits += not again
             go_to = call.passes.go_on if again else call.passes.go_to
-            call.ran[line] = go_to(line.number, total, self._random)
+            call.ran[line] = go_to(line.number, total, self.shared.random)
         calls = self._calls[line.source]
         if not calls.is_running(call):
             if calls.current is not None:
@@ -221,14 +214,62 @@ class LineTimer:
             call.source = line.source
         call.is_marked = call.ran[line]
         call.begin, call.total = self._boundary, total
-        if call.is_marked and self._unmarked:
-            self._record()
+        if call.is_marked and self.marks.unmarked:
+            self.marks.record(self._boundary)
         self._leave()
 
-    def short_run(self, call: _Call, line: Line) -> ShortRuns | None:
-        """Return what counts the runs of short lines from the line that has begun on, or None."""
+    def begin_runs(self, call: _Call, line: Line) -> RunCounter | None:
+        """Return what counts the runs from the line that has begun on, or None."""
+        runs: MarkedRuns | ShortRuns | None = None
+        if not call.is_marked:
+            runs = self._short_runs(call, line)
+        elif call.credit >= ENOUGH and not self.marks.unmarked:
+            runs = self._marked_runs(call, line)
+        if runs is not None:
+            self._leave()
+            runs.left = self._boundary.left
+        return runs
+
+    def end_runs(self, call: _Call, runs: Any, source: int) -> None:
+        """Put a boundary where the last of the runs has begun."""
+        if isinstance(runs, MarkedRuns):
+            self._end_marked_runs(call, runs, source)
+        elif runs.runs:
+            self._end_short_runs(call, runs, source)
+
+    def _marked_runs(self, call: _Call, line: Line) -> MarkedRuns:
+        return MarkedRuns(
+            self.shared,
+            line.number,
+            self._boundary,
+            is_from_above=call.is_from_above,
+            passes=call.passes,
+            others=self._others(line.source),
+            total=lambda number: self._total(Line(line.source, number)),
+        )
+
+    def _end_marked_runs(self, call: _Call, runs: MarkedRuns, source: int) -> None:
+        call.credit = runs.next_credit
+        if not runs.runs:
+            return
+        boundary, has_mark, call.is_from_above = runs.end()
+        self._written, self._boundary, self.own = runs, boundary, boundary.own
+        call.begin = boundary
+        line = Line(source, runs.number)
+        call.total, call.is_marked, call.ran = self._total(line), True, {line: True}
+        self.marks.leave_room(has_mark=has_mark)
+
+    def _sum_up(self) -> None:
+        """Make the sums of the runs that are written down."""
+        written, self._written = self._written, None
+        if written is not None:
+            with self.marks.in_room():
+                written.sum_up()
+            self.marks.read_most()
+
+    def _short_runs(self, call: _Call, line: Line) -> ShortRuns | None:
         total = call.total
-        if call.is_marked or total.interval < _SHORT:
+        if total.interval < _SHORT:
             return None
         lines = self._short.setdefault(line.source, {})
         lines[line.number] = total
@@ -236,22 +277,12 @@ class LineTimer:
             each.marked_at = 0
             if each.interval >= _SHORT:
                 each.marked_at = each.next_marked if each.begins_pass else sys.maxsize
-        runs = ShortRuns(lines, line.number, self._watch.log)
-        self._leave()
-        runs.last = self._boundary.left
-        return runs
+        return ShortRuns(lines, line.number, self._watch.log)
 
-    def end_short_runs(self, call: _Call, runs: ShortRuns, source: int) -> None:
-        """Put a boundary where the last of the short runs has begun."""
-        if not runs.runs:
-            return
+    def _end_short_runs(self, call: _Call, runs: ShortRuns, source: int) -> None:
         tracing = self._short_tracing_in(self._short[source].values())
         self.own += runs.spent + runs.runs * tracing
-        others = [
-            calls.current.total
-            for of, calls in self._calls.items()
-            if calls.current is not None and of != source
-        ]
+        others = self._others(source)
         segments = []
         for total in self._short[source].values():
             count, host = total.short_runs, total.short_host
@@ -261,9 +292,9 @@ class LineTimer:
                 total.short_runs, total.short_host = 0, 0.0
                 self.short_runs += count
                 self.short_host += host
-        boundary = Boundary(runs.last, runs.waits, segments)
+        boundary = Boundary(runs.left, runs.waits, segments)
         boundary.own = self.own
-        self._unmarked.append(boundary)
+        self.marks.unmarked.append(boundary)
         self._boundary = call.begin = boundary
         line = Line(source, runs.number)
         call.total = self._totals[line]
@@ -285,6 +316,11 @@ class LineTimer:
             call.is_new, call.is_over = False, True
         else:
             self._add(call)
+            took = self._boundary.entered - call.begin.left
+            if took >= self.shared.long:
+                call.credit = min(call.credit + LONG_RUN, MOST_CREDIT)
+            elif call.credit > NO_CREDIT:
+                call.credit += SHORT_RUN
 
     def end_call(self, call: _Call, caller: _Call | None, how: Left) -> None:
         """End or pause a call; another one has the time of its source from now on."""
@@ -296,11 +332,25 @@ class LineTimer:
         current = calls.current
         if current is not None:
             current.begin = self._boundary
-            if current.is_marked and self._unmarked:
-                self._record()
+            if current.is_marked and self.marks.unmarked:
+                self.marks.record(self._boundary)
         self._leave()
 
-    # --- boundaries and marks ----------------------------------------------------------------
+    # --- boundaries --------------------------------------------------------------------------
+
+    def _total(self, line: Line) -> Total:
+        total = self._totals.get(line)
+        if total is None:
+            total = self._totals[line] = Total(self._all_marked)
+        return total
+
+    def _others(self, source: int) -> list[Total]:
+        """Return the lines that other sources than this one have the time for."""
+        return [
+            calls.current.total
+            for of, calls in self._calls.items()
+            if calls.current is not None and of != source
+        ]
 
     def _new_boundary(self, running: Total | None) -> Boundary:
         entered = perf_counter()
@@ -309,10 +359,10 @@ class LineTimer:
             if calls.current is not None:
                 owners.append(calls.current.total)
         segment = Segment(self._outside if running is None else running, 1, owners)
-        boundary = Boundary(entered, len(self._watch.log), [segment])
+        boundary = Boundary(entered, len(self._watch.log), [segment], self.tracing)
         boundary.own = self.own
         self.own += self.tracing
-        self._unmarked.append(boundary)
+        self.marks.unmarked.append(boundary)
         return boundary
 
     def _leave(self) -> None:
@@ -324,76 +374,6 @@ class LineTimer:
 
     def _add(self, call: _Call) -> None:
         """Add the time until the last boundary to the line that has it."""
-        total, begin, end = call.total, call.begin, self._boundary
-        host = end.entered - begin.left - (end.own - begin.own) - self.tracing
-        total.host += host
-        if call.is_from_above:
-            total.from_above += host
-        if begin.synchronized != end.synchronized:
-            total.synchronizations += self._watch.log[begin.synchronized : end.synchronized]
-
-    def _record(self) -> None:
-        """Record a mark at the last boundary."""
-        try:
-            recorded = self._marks.record() if self.note is None else None
-        except RuntimeError as error:
-            recorded = None
-            self._give_up(error)
-        if recorded is None:
-            if self.note is not None or not self._marks.ordinals:
-                self._forget()
-            return
-        mark, idle, begun = recorded
-        self._boundary.recorded = begun, perf_counter()
-        self._waiting.append((mark, self._unmarked, idle, not self._has_gap))
-        self._unmarked, self._has_gap, self._marked = [], False, self._boundary
-        if len(self._waiting) > _WAITING:
-            self._read_marks(2)
-
-    def _repeat_mark(self) -> bool:
-        """Take the last mark as that of this boundary, if nothing can have been launched since.
-
-        That is so at the head of a loop, mostly; a mark takes longer than all else of a boundary.
-        Never twice in a row: another thread may launch meanwhile.
-        """
-        marked, boundary, self._marked = self._marked, self._boundary, None
-        if marked is None or len(self._unmarked) != 1:
-            return False
-        if boundary.entered - marked.left - self.tracing > _NO_LAUNCH:
-            return False
-        boundary.recorded = marked.recorded
-        self._waiting.append((None, self._unmarked, False, True))
-        self._unmarked = []
-        return True
-
-    def _forget(self) -> None:
-        """Count the runs since the last mark as unknown."""
-        count_as_unknown(self._unmarked)
-        self._unmarked, self._has_gap, self._marked = [], True, None
-
-    def _guarded(self, step: Callable[..., _T], *arguments: Any) -> _T | None:
-        try:
-            return step(*arguments)
-        except RuntimeError as error:
-            self._give_up(error)
-            return None
-
-    def _give_up(self, error: RuntimeError) -> None:
-        self.note = f"no GPU time of lines: the GPU cannot be asked ({text.reason(error)})"
-
-    def _read_marks(self, most: int) -> None:
-        """Read marks that are reached, in their order."""
-        for _ in range(most):
-            mark, boundaries, idle, is_next = self._waiting[0]
-            if mark is not None:
-                if self.note is not None or not self._guarded(self._marks.is_reached, mark):
-                    return
-                seconds = self._guarded(self._marks.read, mark)
-                if seconds is None:
-                    return
-                self._seconds = seconds
-            self._waiting.popleft()
-            self._passed.add(
-                *(self._seconds, boundaries, self._watch.log),
-                tracing=self.tracing, idle=idle, is_next=is_next,
-            )  # fmt: skip
+        call.total.add_run(
+            call.begin, self._boundary, self._watch.log, is_from_above=call.is_from_above
+        )

@@ -30,13 +30,18 @@ class Boundary:
 
     __slots__ = (
         "devices", "entered", "left", "own", "recorded", "segments", "synchronized", "taken",
+        "tracing",
     )  # fmt: skip
 
-    def __init__(self, entered: float, synchronized: int, segments: list[Segment]) -> None:
+    def __init__(
+        self, entered: float, synchronized: int, segments: list[Segment], tracing: float = 0.0
+    ) -> None:
         #: The host's time when the last line ended, and when the next one began.
         self.entered = self.left = entered
         #: Seconds that this boundary took itself, and with it all before.
         self.taken = self.own = 0.0
+        #: Seconds that tracing takes here, beside what the boundary knows of itself.
+        self.tracing = tracing
         #: How many synchronisations there were before.
         self.synchronized = synchronized
         #: More than one, or of more than one run, where short runs were counted without boundaries.
@@ -45,6 +50,12 @@ class Boundary:
         self.recorded = (entered, entered)
         #: Seconds by device in use from the start until the GPU work before the mark was done.
         self.devices: tuple[float, ...] = ()
+
+    def leave(self, left: float) -> None:
+        """Begin the next line, perhaps later than was thought before."""
+        taken = left - self.entered
+        self.own += taken - self.taken
+        self.left, self.taken = left, taken
 
 
 class Segment(NamedTuple):
@@ -94,6 +105,22 @@ class Total:
             return 1
         return 1 << (self.hits // self._all_marked).bit_length()
 
+    def add_run(
+        self,
+        begin: Boundary,
+        end: Boundary,
+        synchronizations: Sequence[tuple[str, float]],
+        *,
+        is_from_above: bool,
+    ) -> None:
+        """Add a run to the host time, with those of all the cell's synchronisations in it."""
+        host = end.entered - begin.left - (end.own - begin.own) - end.tracing
+        self.host += host
+        if is_from_above:
+            self.from_above += host
+        if begin.synchronized != end.synchronized:
+            self.synchronizations += synchronizations[begin.synchronized : end.synchronized]
+
     def add_marked(self, least: float, most: float) -> None:
         """Add a segment with marks, by which those without marks are estimated."""
         weight = self.represented or _ALONE
@@ -135,8 +162,16 @@ class Total:
         for i, seconds in enumerate(devices):
             self.devices[i] += seconds
 
-    def result(self, ordinals: Sequence[int], whole: float) -> LineTime:
-        """Return the times; ``ordinals`` are of the devices in use, ``whole`` is the cell's."""
+    def result(
+        self,
+        ordinals: Sequence[int],
+        whole: float,
+        unnamed: Sequence[tuple[Line, float]],
+    ) -> LineTime:
+        """Return the times; ``ordinals`` are of the devices in use, ``whole`` is the cell's.
+
+        ``unnamed`` are the lines of waits that are known by times alone, and the seconds.
+        """
         is_too_low = self.too_low > max(_WRONG * whole, _WRONG_OF_LINE * self.gpu)
         is_wrong = self.uncertain > _ROUGH * whole + _ROUGH_OF_LINE * self.gpu
         is_known = self.known > 0 and not self.unknown and not is_too_low and not is_wrong
@@ -153,6 +188,7 @@ class Total:
             is_too_low=is_too_low,
             is_wrong=is_wrong,
             is_rough=is_known and self.uncertain > _WRONG * whole + _WRONG_OF_LINE * self.gpu,
+            unnamed=tuple(unnamed),
         )
 
 

@@ -48,7 +48,6 @@ class PassedTime:
         boundaries: Sequence[Boundary],
         synchronizations: Sequence[tuple[str, float]],
         *,
-        tracing: float,
         idle: bool,
         is_next: bool,
     ) -> None:
@@ -58,7 +57,6 @@ class PassedTime:
             devices: Seconds by device from the start to the mark.
             boundaries: Those since the last mark; the last one is at the mark.
             synchronizations: The calls that waited, and the seconds, of the whole cell.
-            tracing: Seconds that tracing took at each boundary.
             idle: Whether the GPU may have been idle since the last mark.
             is_next: Whether the last mark is at the boundary before these.
         """
@@ -82,7 +80,7 @@ class PassedTime:
                     owner.unmarked[idle][line] += runs
             return
         line, _, owners = segments[0]
-        least, most = limits(before, last, passed, tracing) if idle else (passed, passed)
+        least, most = limits(before, last, passed) if idle else (passed, passed)
         line.add_marked(least, most)
         if last.entered - before.left >= LEAST:
             waited = fsum(s for _, s in synchronizations[before.synchronized : last.synchronized])
@@ -112,19 +110,19 @@ def count_as_unknown(boundaries: Iterable[Boundary]) -> None:
                 owner.unknown += 1
 
 
-def limits(before: Boundary, end: Boundary, passed: float, tracing: float) -> tuple[float, float]:
+def limits(before: Boundary, end: Boundary, passed: float) -> tuple[float, float]:
     """Return the least and the most work of a segment between two marks.
 
     For a GPU that may have been idle in between for ``passed``, the time between the marks.
     """
     (begun, recorded), (ending, ended) = before.recorded, end.recorded
-    host = end.entered - before.left - tracing
+    host = end.entered - before.left - end.tracing
     if passed <= ended - begun + _LATENCY:  # all was done when the mark was recorded
         if ending - end.entered > _LATE:  # and perhaps not when the host left the line
             return 0.0, max(passed - (before.left - recorded), 0.0)
         return 0.0, max(min(passed - (ending - end.entered), host), 0.0)
     least = max(passed - (end.entered - begun) - _LATENCY, 0.0)
-    return least, max(passed - (before.left - recorded) - tracing, least)
+    return least, max(passed - (before.left - recorded) - end.tracing, least)
 
 
 class Share(NamedTuple):

@@ -28,7 +28,7 @@ class ShortLine(Protocol):
 class ShortRuns:
     """Counts the runs of ``lines``, by number, from a moment in the line ``number`` on."""
 
-    __slots__ = ("_lines", "_log", "current", "last", "number", "runs", "spent", "waits")
+    __slots__ = ("_lines", "_log", "current", "left", "number", "runs", "spent", "waits")
 
     def __init__(self, lines: Mapping[int, ShortLine], number: int, log: Sized) -> None:
         self._lines = lines
@@ -42,7 +42,7 @@ class ShortRuns:
         self.runs = 0
         self.spent = 0.0
         #: When the current run began.
-        self.last = perf_counter()
+        self.left = perf_counter()
 
     def go_to(self, number: int) -> bool:
         """End the current run and begin one of a line, or return False and do nothing.
@@ -54,7 +54,7 @@ class ShortRuns:
             return True
         now = perf_counter()
         line = self._lines.get(number)
-        passed = now - self.last
+        passed = now - self.left
         if line is None or passed > LONG or len(self._log) != self.waits:
             return False
         if line.hits + 1 >= line.marked_at:
@@ -65,6 +65,6 @@ class ShortRuns:
         line.hits += 1
         self.number, self.current = number, line
         self.runs += 1
-        self.last = left = perf_counter()
+        self.left = left = perf_counter()
         self.spent += left - now
         return True

@@ -119,7 +119,9 @@ class _DeviceMarks:
         """Return whether the events are reached, and the one from which time is counted."""
         if not self._base_is_reached:
             self._base_is_reached = self._is_past(self._base)
-        return self._base_is_reached and all(map(self._is_past, events))
+            if not self._base_is_reached:
+                return False
+        return all(map(self._is_past, events))
 
     def read(self, events: list[Any]) -> float:
         """Return `seconds` for a mark whose events have been reached, and reuse them."""
@@ -192,10 +194,6 @@ class StreamMarks:
         set_stream.__wrapped__ = original  # type: ignore[attr-defined]
         self._set_stream = torch_c._cuda_setStream = set_stream
 
-    def _has_new_context(self) -> bool:
-        """Return whether a device may have come into use."""
-        return self._has_context is None or any(map(self._has_context, self._absent))
-
     def _add_devices(self, began: float) -> bool:
         """Add the devices that have come into use, each once it is idle.
 
@@ -232,31 +230,32 @@ class StreamMarks:
         """
         with self._relaxed:
             now = perf_counter()
-            if self._has_new_context() and not self._add_devices(now - self._began):
+            has_context, absent = self._has_context, self._absent
+            is_new = has_context is None or (absent and any(map(has_context, absent)))
+            if is_new and not self._add_devices(now - self._began):
                 return None
-            if not self._devices:
+            devices = self._devices
+            if not devices:
                 return None
-            for device in self._devices:
+            for device in devices:
                 if not device.prepare():
                     return None
             if now > self._next_look:
-                for device in self._devices:
+                for device in devices:
                     device.look()
                 took = perf_counter() - now
                 after = min(max(took / _LOOK_PART, _LOOK_INTERVAL), _LONGEST_INTERVAL)
                 self._next_look = now + after
             last, recorded = self._last, perf_counter()
-            self._last = [*map(_DeviceMarks.record, self._devices)]
+            mark = self._last = [*map(_DeviceMarks.record, devices)]
             # Asked afterwards: this process may be held up meanwhile, and the GPU become idle.
-            return self._last, last is None or self._is_reached(last), recorded
+            is_idle = last is None or all(map(_DeviceMarks.is_reached, devices, last))
+            return mark, is_idle, recorded
 
     def is_reached(self, mark: Mark) -> bool:
         """Return whether all work before the mark has finished."""
         with self._relaxed:
-            return self._is_reached(mark)
-
-    def _is_reached(self, mark: Mark) -> bool:
-        return all(map(_DeviceMarks.is_reached, self._devices, mark))
+            return all(map(_DeviceMarks.is_reached, self._devices, mark))
 
     def read(self, mark: Mark) -> tuple[float, ...]:
         """Return by device in use the seconds from the start to the end of all work before a mark.

@@ -51,7 +51,7 @@ def test_what_measuring_took(cost: MeasuringCost, has_bounds: bool, expected: st
 )
 def test_which_lines_have_no_gpu_time(numbers: list[int], expected: str | None) -> None:
     def time(*, is_too_low: bool) -> object:
-        return Total(256).result((), 1.0)._replace(is_too_low=is_too_low)
+        return Total(256).result((), 1.0, unnamed=())._replace(is_too_low=is_too_low)
 
     times = {Line(0, 20): time(is_too_low=False)}
     times |= {Line(0, number): time(is_too_low=True) for number in numbers}

@@ -352,7 +352,7 @@ def test_the_cost_is_said(gpu_work: Any) -> None:
 def test_the_cost_of_tracing_is_the_tracers(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an empty loop takes for each line is part of the cost, and no line's time."""
     assert min(tracing_cost()) >= 0
-    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(1.0, 1.0, 1.0))
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(1.0, 1.0, 1.0, 1.0))
     timing = measured("for i in range(10):\n    x = i", w=gpu_work)
     assert {line.host for line in lines_of(timing)} == {0.0}
     (note,) = (each for each in lines_of(timing).notes if "measuring" in each)
@@ -362,7 +362,7 @@ def test_the_cost_of_tracing_is_the_tracers(gpu_work: Any, monkeypatch: pytest.M
 @pytest.mark.skipif(hasattr(sys, "monitoring"), reason="there tracing slows nothing else down")
 def test_what_tracing_slows_down_is_said(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls from the cell's lines are not traced; those from functions are, and it is a bound."""
-    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(0.0, 0.0, 1e-3))
+    monkeypatch.setattr(line_profiler, "tracing_cost", lambda: TracingCost(call=1e-3))
 
     def step() -> None:
         time.sleep(0.01)

@@ -93,15 +93,16 @@ def test_limits_of_a_run_on_an_idle_gpu() -> None:
     µs = 1e-6
     before = _boundary(0.0, 3 * µs, (1 * µs, 1 * µs))
     end = _boundary(8 * µs, 10 * µs, (9 * µs, 9 * µs))
-    assert limits(before, end, 8 * µs, 0.0) == (0.0, pytest.approx(5 * µs)), "all was done at 9"
-    assert limits(before, end, 2 * µs, 0.0) == (0.0, pytest.approx(1 * µs)), "it was busy until 7"
-    least, most = limits(before, end, 20 * µs, 0.0)
+    assert limits(before, end, 8 * µs) == (0.0, pytest.approx(5 * µs)), "all was done at 9"
+    assert limits(before, end, 2 * µs) == (0.0, pytest.approx(1 * µs)), "it was busy until 7"
+    least, most = limits(before, end, 20 * µs)
     latency = 5 * µs
     assert least == pytest.approx((21 - 8) * µs - latency), "it began at 8 at the latest"
     assert most == pytest.approx((21 - 3) * µs), "and at 3 at the earliest"
-    assert limits(before, end, 20 * µs, 0.5 * µs)[1] == pytest.approx((21 - 3.5) * µs)
+    end.tracing = 0.5 * µs
+    assert limits(before, end, 20 * µs)[1] == pytest.approx((21 - 3.5) * µs)
     late = _boundary(8 * µs, 210 * µs, (209 * µs, 209 * µs))
-    assert limits(before, late, 208 * µs, 0.0)[1] == pytest.approx((209 - 3) * µs), "held up"
+    assert limits(before, late, 208 * µs)[1] == pytest.approx((209 - 3) * µs), "held up"
 
 
 def test_a_line_has_no_more_idle_time_than_it_takes_the_host() -> None:

@@ -18,13 +18,13 @@ def test_a_line_that_can_launch_nothing_has_the_mark_before_it(
     monkeypatch.setattr(line_timer, "perf_counter", lambda: now)
     gpu_work.torch.zeros((), device="cuda")
     timer = LineTimer()
-    record, recorded = timer._marks.record, []
+    record, recorded = timer.marks.new, []
 
     def counted() -> Any:
         recorded.append(number)
         return record()
 
-    monkeypatch.setattr(timer._marks, "record", counted)
+    monkeypatch.setattr(timer.marks, "new", counted)
     number = 0
     timer.prepare()
     gpu_work.sleep(1.0)  # it is never idle, whatever the clock is
