@@ -11,7 +11,10 @@ Repeated runs
     torch.compile), `stopping_rule` (when to stop), `benchmark` (the runs), `host_speed` (how fast
     the host is beside them).
 Line by line
-    `stream_marks` (events on all streams in use), `line_timer` (the lines between them),
+    `stream_marks` (events on all streams in use), `line_marks` (at the boundaries of lines),
+    `line_timer` (the lines between them), `marked_runs` (long ones, summed up later), `short_runs`
+    (without marks), `line_passes` (which are marked), `line_totals` (the sums), `passed_time` (how
+    the time between marks is divided),
     `current_calls` (the call of a source that has the time), `synchronizations` (calls that wait,
     by name), `waits_by_time` (others), `input_waits`, `line_verdict` (what limits the cell),
     `line_profiler` (all of these for one run); of a run under the profiler: `line_log` (which line

@@ -132,6 +132,8 @@ class LineMarks:
         try:
             yield
         finally:
+            if self.unmarked:  # a device has come into use since
+                self.forget()
             self._room = None
             self.unmarked, self._has_gap, self._marked = after
             self._waiting.extend(reversed(later))

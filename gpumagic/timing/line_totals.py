@@ -172,6 +172,7 @@ class Total:
 
         ``unnamed`` are the lines of waits that are known by times alone, and the seconds.
         """
+        is_sampled = self.interval > 1 and any(self.unmarked.values())
         is_too_low = self.too_low > max(_WRONG * whole, _WRONG_OF_LINE * self.gpu)
         is_wrong = self.uncertain > _ROUGH * whole + _ROUGH_OF_LINE * self.gpu
         is_known = self.known > 0 and not self.unknown and not is_too_low and not is_wrong
@@ -184,7 +185,7 @@ class Total:
             certain=max(self.gpu - self.idle, 0.0),
             per_device=dict(zip(ordinals, self.devices, strict=False)) if is_known else {},
             synchronizations=tuple(self.synchronizations),
-            interval=1 if self.interval == 1 else (self.sampled_by or self).interval,
+            interval=(self.sampled_by or self).interval if is_sampled else 1,
             is_too_low=is_too_low,
             is_wrong=is_wrong,
             is_rough=is_known and self.uncertain > _WRONG * whole + _WRONG_OF_LINE * self.gpu,

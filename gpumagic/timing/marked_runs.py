@@ -18,14 +18,13 @@ from gpumagic.timing.line_totals import Boundary, Segment, Total
 from gpumagic.timing.short_runs import LONG
 
 #: The credit from which runs are written down: it grows with each long run, and each short one
-#: takes of it, so that about a third of the runs are long at least.
+#: takes of it, so that about a fifth of the runs are long at least.
 ENOUGH = 8
-LONG_RUN, SHORT_RUN, MOST_CREDIT = 2, -1, 16
+LONG_RUN, SHORT_RUN, MOST_CREDIT = 4, -1, 16
 #: The credit where hardly any run was written down before something else came.
 NO_CREDIT, _FEW = -16, 4
 #: So many runs wait for their sums at most.
 _MOST = 1024
-
 
 #: The end of a run, and the beginning of the next one: the number of its line, when the run ended,
 #: how many synchronisations there were, the mark, whether it is the last one again, when it was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import fsum
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ def lines_of(cell: str, *functions: Any, **names: Any) -> LineTimings:
     assert timing.lines is not None, timing.notes
     assert timing.lines.complete
     assert timing.gpu is not None
-    total = sum(line.gpu or 0.0 for line in (*timing.lines.cell.lines, timing.lines.between))
+    assert timing.lines.between is not None
+    total = fsum(line.gpu or 0.0 for line in (*timing.lines.cell.lines, timing.lines.between))
     assert total == pytest.approx(timing.gpu.median, rel=0.001)
     return timing.lines
 
@@ -183,6 +185,18 @@ def test_a_loop_of_short_lines_is_sampled(written: list[int], gpu_work: Any) -> 
     assert written.count(5) < 30
 
 
+def test_short_lines_beside_long_ones_are_no_sample(gpu_work: Any) -> None:
+    """They are all measured, however many there are."""
+    cell = "for i in range(600):\n    time.sleep(4e-4)\n    x = i\n    w.sleep(1e-4)"
+    lines = lines_of(cell, w=gpu_work)
+    assert [(line.hits, line.interval) for line in lines] == [
+        (601, 1),
+        (600, 1),
+        (600, 1),
+        (600, 1),
+    ]
+
+
 def test_the_writing_is_no_lines_time(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor are the sums that are made meanwhile: they are what measuring took."""
     monkeypatch.setattr(marked_runs, "_MOST", 10)
@@ -197,10 +211,15 @@ def test_the_writing_is_no_lines_time(gpu_work: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(line_profiler, "tracing_cost", TracingCost)
     timers: list[LineTimer] = []
     finish = LineTimer.finish
-    monkeypatch.setattr(LineTimer, "finish", lambda timer: timers.append(timer) or finish(timer))
+
+    def noting(timer: LineTimer) -> None:
+        timers.append(timer)
+        finish(timer)
+
+    monkeypatch.setattr(LineTimer, "finish", noting)
     cell = "w.sleep(2)\nfor i in range(40):\n    time.sleep(5e-4)\n    w.sleep(1e-3)"
     timing = measured(cell, time=time, w=gpu_work)
     assert timing.lines is not None
-    assert timing.wall.median > sum(took[:-1])
-    assert sum(line.host for line in timing.lines) < timing.wall.median - sum(took[:-1])
-    assert timers[-1].own >= sum(took[:-1])
+    assert timing.wall.median > fsum(took[:-1])
+    assert fsum(line.host for line in timing.lines) < timing.wall.median - fsum(took[:-1])
+    assert timers[-1].own >= fsum(took[:-1])

@@ -16,6 +16,7 @@ from IPython.core.error import UsageError
 from gpumagic.results import CudaTiming
 from gpumagic.results.line_timing import LineTimings
 from gpumagic.timing.line_timer import LineTimer
+from gpumagic.timing.marked_runs import MarkedRuns
 from gpumagic.timing.stream_marks import StreamMarks
 from tests.support.own_files import names_our_files
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND
@@ -271,30 +272,39 @@ def test_a_cell_that_forks(lines: Any, ip: Any, monkeypatch: pytest.MonkeyPatch)
     assert 7 not in by_number
 
 
-def test_ctrl_c_in_a_python_loop(ip: Any, run_cell: Any, gpu_work: Any) -> None:
+@pytest.mark.parametrize(
+    ("owner", "step", "body"),
+    [(LineTimer, "read", "n += 1"), (MarkedRuns, "go_to", "time.sleep(4e-4)")],
+    ids=["short lines", "long lines"],
+)
+def test_ctrl_c_in_a_python_loop(
+    owner: Any, step: str, body: str, ip: Any, run_cell: Any, gpu_work: Any
+) -> None:
     """Also while our code runs: only the user's lines are shown, and a cell may catch it."""
-    read = LineTimer.read
+    original = getattr(owner, step)
     readings = 0
 
-    def interrupting(timer: Any, running: Any) -> None:
+    def interrupting(ours: Any, *arguments: Any) -> Any:
         nonlocal readings
-        readings += timer.note is None  # not while the cost of tracing is measured
+        marks = ours.marks if owner is LineTimer else ours._shared.marks
+        readings += marks.note is None  # not while the cost of tracing is measured
         if readings == 100:
             signal.raise_signal(signal.SIGINT)
-        read(timer, running)
+        return original(ours, *arguments)
 
     before = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LineTimer, "read", interrupting)
+        patch.setattr(owner, step, interrupting)
         ran = run_cell(
-            "%%cudatime --lines -q -v timing\nn = 0\nwhile True:\n    n += 1", raising=False
+            f"%%cudatime --lines -q -v timing\nimport time; n = 0\nwhile True:\n    {body}",
+            raising=False,
         )
         assert isinstance(ran.error, KeyboardInterrupt)
         assert not names_our_files(ran.stdout + ran.stderr)
         assert ip.user_ns["timing"].partial
         readings = 0
         run_cell(
-            "%%cudatime --lines -q -v timing\ntry:\n    while True:\n        n += 1\n"
+            f"%%cudatime --lines -q -v timing\ntry:\n    while True:\n        {body}\n"
             "except KeyboardInterrupt:\n    for i in range(5):\n        x = i\ny = 2"
         )
     timing = ip.user_ns["timing"]
