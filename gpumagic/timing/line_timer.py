@@ -316,8 +316,7 @@ class LineTimer:
             call.is_new, call.is_over = False, True
         else:
             self._add(call)
-            took = self._boundary.entered - call.begin.left
-            if took >= self.shared.long:
+            if self._boundary.entered - call.begin.left >= self.shared.long:
                 call.credit = min(call.credit + LONG_RUN, MOST_CREDIT)
             elif call.credit > NO_CREDIT:
                 call.credit += SHORT_RUN

@@ -62,7 +62,7 @@ CALLS = {
 
 @pytest.mark.parametrize("calls", [[*CALLS][:8], [*CALLS][8:]], ids=["named", "unnamed"])
 def test_calls_that_are_not_wrapped(calls: list[str], gpu_work: Any) -> None:
-    """Each behind 20 ms of work, in one cell."""
+    """Each behind 0.1 s of work, in one cell: a busy host may be held up for milliseconds."""
     torch = gpu_work.torch
 
     class Mine(torch.Tensor):  # type: ignore[misc,name-defined]
@@ -74,15 +74,15 @@ def test_calls_that_are_not_wrapped(calls: list[str], gpu_work: Any) -> None:
     number = torch.zeros((), dtype=torch.long).to("cuda")
     names = {"F": torch.nn.functional, "Mine": Mine, "wait": wait}
     names |= {"pickle": pickle, "threading": threading}
-    cell = "\n".join(f"torch.cuda.empty_cache()\nw.sleep(.02)\n{call}" for call in calls)
+    cell = "\n".join(f"torch.cuda.empty_cache()\nw.sleep(.1)\n{call}" for call in calls)
     found = lines_of(cell, gpu_work, **names)
     for number, call in enumerate(calls):
         assert found[3 + 3 * number].syncs == 0
         line = found[4 + 3 * number]
         unknown = [each for each in line.synchronizations if each.at_most]
         assert len(unknown) == 1, call
-        assert is_wait(unknown[0], CALLS[call], 0.02), call
-        assert line.sync_time == pytest.approx(0.02, rel=0.01)
+        assert is_wait(unknown[0], CALLS[call], 0.1), call
+        assert line.sync_time == pytest.approx(0.1, rel=0.01)
 
 
 NO_WAITS = {
