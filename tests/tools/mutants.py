@@ -45,6 +45,7 @@ COMPARING = ("tests/timing/test_comparison.py",)
 ENOUGH = ("tests/timing/test_stopping_rule.py",)
 LAUNCHED = ("tests/timing/test_line_kernels.py", "tests/timing/test_trace_clock.py")
 VERDICT = ("tests/timing/test_line_verdict.py",)
+WRITTEN = ("tests/timing/test_marked_runs.py",)
 PEAKS = ("tests/memory/test_peak_ledger.py",)
 BLOCKS = ("tests/memory/test_allocator_blocks.py",)
 _REPORT = "tests/memory/test_report.py::"
@@ -128,6 +129,10 @@ MUTANTS = (
     ),
     Mutant(_TIMING + "line_kernels.py", "else lines_at(at)", "else lines_at(start)", LAUNCHED),
     Mutant(_TIMING + "line_kernels.py", "line.source != CELL", "line.source == CELL", LAUNCHED),
+    Mutant(_TIMING + "marked_runs.py", "self._begin.own + taken", "self._begin.own", WRITTEN),
+    Mutant(_TIMING + "marked_runs.py", "self._summed, total = number,", "total =", WRITTEN),
+    Mutant(_TIMING + "marked_runs.py", "if self.credit < 0:", "if self.credit < -9999:", WRITTEN),
+    Mutant(_TIMING + "line_marks.py", "extend(reversed(later))", "extend(later[:0])", WRITTEN),
     Mutant(_TIMING + "trace_clock.py", "mark[0][1] - mark[0][0]", "mark[0][0]", LAUNCHED),
     Mutant(_TIMING + "line_verdict.py", "< _MANY or not line.at_most", "< _MANY", VERDICT),
     Mutant(
