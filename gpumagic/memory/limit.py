@@ -35,8 +35,10 @@ class _Bound:
 
     #: The user's own, by ``torch.cuda.set_per_process_memory_fraction``.
     own: float
-    #: The one that was set for the limit, as torch returns it.
+    #: The one that was set for the limit, as torch returns it: torch 2.6 rounds it down.
     set: float
+    #: Whether the limit is smaller than the user's own.
+    is_smaller: bool
 
 
 class MemoryLimit:
@@ -126,7 +128,7 @@ class MemoryLimit:
         wanted = _fraction(max(cast(int, self.size) - outside, 0), _total(ordinal))
         own = self._own_fraction(ordinal)
         memory_fraction.set_memory_fraction(ordinal, min(wanted, own))
-        self._bounds[ordinal] = _Bound(own, memory_fraction.memory_fraction(ordinal))
+        self._bounds[ordinal] = _Bound(own, memory_fraction.memory_fraction(ordinal), wanted < own)
 
     def _own_fraction(self, ordinal: int) -> float:
         """Return the user's own fraction: the current one unless that was set for the limit."""
@@ -139,7 +141,7 @@ class MemoryLimit:
         return (
             self.size is not None
             and bound is not None
-            and bound.set < bound.own
+            and bound.is_smaller
             and memory_fraction.memory_fraction(ordinal) == bound.set
         )
 

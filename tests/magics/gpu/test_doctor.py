@@ -39,8 +39,10 @@ def test_a_misspelt_doctor(run_cell: Callable[..., Ran]) -> None:
 
 
 def test_variables_written_before_and_after_the_start_are_told_apart(
-    kernel: Callable[..., Kernel],
+    kernel: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # torch 2.6 has set it here, if it has been initialised in this process.
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
     fresh_kernel = kernel()
     fresh_kernel.run("import os\nos.environ['CUDA_MODULE_LOADING'] = 'EAGER'")
     fresh_kernel.run("import torch\ntorch.cuda.init()")
