@@ -30,7 +30,8 @@ Mark: TypeAlias = list[list[Any]]
 class _DeviceMarks:
     """The streams in use on one device, and the time of the marks on it."""
 
-    def __init__(self, ordinal: int, began: float) -> None:
+    def __init__(self, ordinal: int, started: float | None = None) -> None:
+        """Count the time from now on; ``started`` is when that of the other devices began."""
         self.ordinal = ordinal
         self._c = torch_cuda.c_functions()
         self._streams = {stream.cuda_stream: stream for stream in torch_cuda.streams(ordinal)}
@@ -48,6 +49,8 @@ class _DeviceMarks:
         #: The stream that was current when the last mark was prepared.
         self._stream = current = self._current()
         self._base = torch_cuda.timing_event(current)
+        # Only now: what was done before takes milliseconds on a device that has come into use.
+        began = 0.0 if started is None else perf_counter() - started
         self._base_seconds = began
         self._base_is_reached = False
         #: Seconds, from the timer's start to the end of all work before the last mark read.
@@ -156,7 +159,7 @@ class StreamMarks:
 
     def start(self) -> None:
         """Prepare the devices that have a context; follow the streams made current."""
-        self._add_devices(0.0)
+        self._add_devices()
         for device in self._devices:
             device.make_events()
 
@@ -194,8 +197,8 @@ class StreamMarks:
         set_stream.__wrapped__ = original  # type: ignore[attr-defined]
         self._set_stream = torch_c._cuda_setStream = set_stream
 
-    def _add_devices(self, began: float) -> bool:
-        """Add the devices that have come into use, each once it is idle.
+    def _add_devices(self, started: float | None = None) -> bool:
+        """Add the devices that have come into use since ``started``, each once it is idle.
 
         Return whether all are added. When the work ends that a device began with is not known.
         """
@@ -205,8 +208,8 @@ class StreamMarks:
         if self._set_stream is None:
             self._watch_set_stream()
         new = [i for i in in_use if i not in self.ordinals]
-        ready = [i for i in new if not began or _is_idle(i)]
-        self._devices += [_DeviceMarks(i, began) for i in ready]
+        ready = [i for i in new if started is None or _is_idle(i)]
+        self._devices += [_DeviceMarks(i, started) for i in ready]
         torch_c = torch_cuda.c_functions()
         self._has_context = torch_c._cuda_hasPrimaryContext
         self._absent = [i for i in range(torch_c._cuda_getDeviceCount()) if i not in self.ordinals]
@@ -232,7 +235,7 @@ class StreamMarks:
             now = perf_counter()
             has_context, absent = self._has_context, self._absent
             is_new = has_context is None or (absent and any(map(has_context, absent)))
-            if is_new and not self._add_devices(now - self._began):
+            if is_new and not self._add_devices(self._began):
                 return None
             devices = self._devices
             if not devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,42 @@ def test_the_times_of_marks_never_decrease(marks: StreamMarks, gpu_work: Any) ->
     expected = [pytest.approx(s, abs=3e-4) for s in (0.03, 0.05, 0.05, 0.05)]
     assert [of_device[first] for of_device in seconds] == expected
     assert seconds[-1][second] == pytest.approx(0.08, abs=3e-4)
+
+
+def test_a_device_that_comes_into_use(gpu_work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time goes on with that of the others, however long it takes to add it."""
+    for ordinal in (0, 1):
+        gpu_work.sleep(0.0, ordinal)
+        gpu_work.torch.cuda.synchronize(ordinal)
+    streams = stream_marks.torch_cuda.streams
+    in_use = [0]
+
+    def slow(ordinal: int) -> Any:
+        time.sleep(0.02 * ordinal)
+        return streams(ordinal)
+
+    monkeypatch.setattr(stream_marks.torch_cuda, "streams", slow)
+    monkeypatch.setattr(stream_marks.torch_cuda, "contexts", lambda: tuple(in_use))
+    monkeypatch.setattr(
+        stream_marks.torch_cuda.c_functions(), "_cuda_hasPrimaryContext", in_use.__contains__
+    )
+    marks = StreamMarks()
+    marks.start()
+    marks.begin()
+    try:
+        assert mark(marks) is not None
+        in_use.append(1)
+        last = mark(marks)[0]
+    finally:
+        marks.stop()
+    assert marks.ordinals == (0, 1)
+    for ordinal in (0, 1):
+        gpu_work.torch.cuda.synchronize(ordinal)
+    assert marks.is_reached(last)
+    of_first, of_second = marks.read(last)
+    # The second one's mark is behind nothing but its first event, which is as old as it looks.
+    assert of_second == pytest.approx(of_first, abs=5e-3)
+    assert of_second >= 0.02
 
 
 def test_whether_the_last_mark_was_reached(marks: StreamMarks, gpu_work: Any) -> None:
