@@ -19,11 +19,27 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FrameType
+from traceback import walk_tb
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 #: The variable of a function of ours that holds an empty set: a set ends with the call.
 CALL = "call"
+
+
+def is_from_handler(error: BaseException) -> bool:
+    """Return whether an exception in our code was raised in a signal's handler: it is the cell's.
+
+    A handler is a function or a method; others are not known by the code that runs.
+    """
+    ran = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        if isinstance(handler, MethodType):
+            handler = handler.__func__
+        if isinstance(handler, FunctionType) and handler.__code__ in ran:
+            return True
+    return False
 
 
 class DeferredInterrupts:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from gpumagic.cells import line_events
+from gpumagic.cells import interrupts, line_events
 from gpumagic.cells.consumed_generators import consumed_codes
 from gpumagic.cells.line_sources import Inline, Source, with_inline
 from gpumagic.cells.pauses import PAUSES, Left, Paused
@@ -153,12 +153,9 @@ class LineTracer(Generic[_Record]):
         #: What counts successive runs by itself, and the frame in which they run.
         self._runs: RunCounter | None = None
         self._runs_frame: FrameType | None = None
-        self._begin_runs: Callable[[_Record, Line], RunCounter | None] | None = getattr(
-            counter, "begin_runs", None
-        )
+        self._begin_runs: Any = getattr(counter, "begin_runs", None)
         #: Whether this is a child process that the traced code has forked: it counts nothing.
-        self.is_forked = False
-        self._was_at_limit = False
+        self.is_forked = self._was_at_limit = False
         #: The sources of which any line ran.
         self.ran: set[int] = set()
         #: Why lines may be missing, if any may be; one line each.
@@ -253,6 +250,7 @@ class LineTracer(Generic[_Record]):
 
         Raises:
             RecursionError: the recursion limit is near, and there is nothing that could be called.
+            Exception: a signal's handler has raised it.
         """
         try:
             step(*arguments)
@@ -263,6 +261,8 @@ class LineTracer(Generic[_Record]):
         except Exception as error:
             self._tracing = False
             self._note(f"lines are missing after an error ({text.named(error)})")
+            if interrupts.is_from_handler(error):
+                raise
 
     # --- from line to line -------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
 
+from gpumagic.cells import interrupts
 from gpumagic.system import text
 from gpumagic.timing.line_totals import Boundary
 from gpumagic.timing.passed_time import PassedTime, count_as_unknown
@@ -46,8 +47,8 @@ class LineMarks:
         #: The last boundary with a mark of its own, and the seconds of the last mark that was read.
         self._marked: Boundary | None = None
         self._seconds: tuple[float, ...] = ()
-        #: Where room was left: how many marks are before it, and what holds at its beginning.
-        self._room: tuple[int, list[Boundary], bool, Boundary | None] | None = None
+        #: Where a place was left: how many marks are before it, and what holds at its beginning.
+        self._place: tuple[int, list[Boundary], bool, Boundary | None] | None = None
         #: Why GPU times are missing.
         self.note: str | None = None
 
@@ -110,25 +111,25 @@ class LineMarks:
         count_as_unknown(self.unmarked)
         self.unmarked, self._has_gap, self._marked = [], True, None
 
-    def leave_room(self, *, has_mark: bool) -> None:
-        """Leave room for marks that are put later; ``has_mark``: the last of them is one."""
-        self._room = len(self._waiting), self.unmarked, self._has_gap, self._marked
+    def leave_place(self, *, has_mark: bool) -> None:
+        """Leave a place for marks that are put later; ``has_mark``: the last of them is one."""
+        self._place = len(self._waiting), self.unmarked, self._has_gap, self._marked
         self.unmarked, self._has_gap, self._marked = [], not has_mark, None
 
     @contextmanager
-    def in_room(self) -> Iterator[None]:
-        """Open a scope in which marks are put where room was left."""
-        assert self._room is not None
-        room = self._room
-        later = [self._waiting.pop() for _ in range(len(self._waiting) - room[0])]
+    def at_place(self) -> Iterator[None]:
+        """Open a scope in which marks are put in the place that was left."""
+        assert self._place is not None
+        place = self._place
+        later = [self._waiting.pop() for _ in range(len(self._waiting) - place[0])]
         after = self.unmarked, self._has_gap, self._marked
-        _, self.unmarked, self._has_gap, self._marked = room
+        _, self.unmarked, self._has_gap, self._marked = place
         try:
             yield
         finally:
             if self.unmarked:  # a device has come into use since
                 self.forget()
-            self._room = None
+            self._place = None
             self.unmarked, self._has_gap, self._marked = after
             self._waiting.extend(reversed(later))
 
@@ -175,11 +176,13 @@ class LineMarks:
             return None
 
     def _give_up(self, error: RuntimeError) -> None:
+        if interrupts.is_from_handler(error):
+            raise error
         self.note = f"no GPU time of lines: the GPU cannot be asked ({text.reason(error)})"
 
     def _read(self, most: int) -> None:
         """Read marks that are reached, in their order."""
-        if self._room is not None:
+        if self._place is not None:
             return
         for _ in range(most):
             mark, boundaries, idle, is_next = self._waiting[0]

@@ -257,13 +257,13 @@ class LineTimer:
         call.begin = boundary
         line = Line(source, runs.number)
         call.total, call.is_marked, call.ran = self._total(line), True, {line: True}
-        self.marks.leave_room(has_mark=has_mark)
+        self.marks.leave_place(has_mark=has_mark)
 
     def _sum_up(self) -> None:
         """Make the sums of the runs that are written down."""
         written, self._written = self._written, None
         if written is not None:
-            with self.marks.in_room():
+            with self.marks.at_place():
                 written.sum_up()
             self.marks.read_most()
 

@@ -314,6 +314,44 @@ def test_ctrl_c_in_a_python_loop(
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.parametrize("error", ["TimeoutError", "RuntimeError"])
+@pytest.mark.parametrize(
+    ("owner", "step", "body"),
+    [(StreamMarks, "record", "n += 1"), (MarkedRuns, "go_to", "time.sleep(4e-4)")],
+    ids=["short lines", "long lines"],
+)
+def test_what_a_signals_handler_raises_is_the_cells(
+    owner: Any, step: str, body: str, error: str, ip: Any, run_cell: Any, gpu_work: Any
+) -> None:
+    """As a time limit does, also where it comes while our code runs."""
+    original = getattr(owner, step)
+    readings = 0
+
+    def interrupting(ours: Any, *arguments: Any) -> Any:
+        nonlocal readings
+        readings += owner is StreamMarks or ours._shared.marks.note is None
+        if readings == 60:
+            signal.raise_signal(signal.SIGUSR1)
+        return original(ours, *arguments)
+
+    run_cell(
+        "import signal, time\nn = 0\ndef limit(number, frame):\n"
+        f"    raise {error}('late')\nbefore = signal.signal(signal.SIGUSR1, limit)"
+    )
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, step, interrupting)
+            run_cell(
+                f"%%cudatime --lines -q -v timing\ntry:\n    while True:\n        {body}\n"
+                f"except {error} as error:\n    caught = str(error)"
+            )
+    finally:
+        run_cell("signal.signal(signal.SIGUSR1, before)")
+    assert readings >= 60
+    assert ip.user_ns["caught"] == "late"
+    assert any("missing" in note for note in ip.user_ns["timing"].lines.notes)
+
+
 def test_a_generator_that_yields(lines: Any) -> None:
     found = lines(
         "def many():\n    for i in range(3):\n        w.sleep(.01)\n        yield i\n"
