@@ -184,7 +184,9 @@ def test_without_nvml_the_runtime_tells_of_devices_with_a_context(kernel: Any) -
 @pytest.mark.parametrize("code", [3, 4, 15, 18, 999])
 def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int) -> None:
     kept = empty(torch, MIB)
-    memory_report()
+    # More than a context, where another test of this process has left memory of the driver's.
+    most = memory_report().devices[0].outside
+    assert most is not None
     calls = [name for name in virtual_gpu.all_calls() if name.startswith("nvml")]
     assert {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"} & set(calls)
     for call in calls:
@@ -195,7 +197,7 @@ def test_any_nvml_call_may_fail(torch: ModuleType, virtual_gpu: World, code: int
         assert (row.allocated, row.reserved) == (MIB, 2 * MIB), call
         assert row.free is not None, call
         for value in (row.outside, row.others):
-            assert value is None or 0 <= value <= CONTEXT, call
+            assert value is None or 0 <= value <= most, call
     del kept
 
 
