@@ -167,6 +167,33 @@ def test_a_capture_among_them(written: list[int], gpu_work: Any) -> None:
     assert by_number[10].gpu == pytest.approx(0.01, rel=0.02, abs=10 * MARK)
 
 
+def test_a_device_that_fails_among_them(
+    written: list[int], gpu_work: Any, virtual_gpu: Any
+) -> None:
+    """The host times go on, and a note says why there are no others."""
+    cell = (
+        "for i in range(20):\n    time.sleep(5e-4)\n    w.sleep(1e-3)\n"
+        "    if i == 10: fail()\n    time.sleep(5e-4)"
+    )
+    try:
+        timing = measured(
+            cell,
+            time=time,
+            w=gpu_work,
+            fail=lambda: virtual_gpu.fault("cudaEventRecord*", 999),
+        )
+    finally:
+        virtual_gpu.clear_faults()
+    assert not timing.partial
+    assert timing.lines is not None
+    assert len(written) >= 60
+    assert any("the GPU cannot be asked" in note for note in timing.lines.notes)
+    by_number = {line.line: line for line in timing.lines}
+    assert [by_number[number].hits for number in range(2, 7)] == [21, 20, 20, 20, 20]
+    assert by_number[3].host >= 0.01
+    assert {line.gpu for line in timing.lines} == {None}
+
+
 def test_without_a_gpu_there_are_host_times(written: list[int]) -> None:
     timing = measured("for i in range(20):\n    time.sleep(5e-4)\n    x = i", time=time)
     assert timing.lines is not None
