@@ -349,7 +349,10 @@ def test_what_a_signals_handler_raises_is_the_cells(
         run_cell("signal.signal(signal.SIGUSR1, before)")
     assert readings >= 60
     assert ip.user_ns["caught"] == "late"
-    assert any("missing" in note for note in ip.user_ns["timing"].lines.notes)
+    # What a trace function raises ends the tracing; a step that was not made can be left out.
+    goes_on = hasattr(sys, "monitoring") and owner is MarkedRuns
+    missing = [note for note in ip.user_ns["timing"].lines.notes if "missing" in note]
+    assert bool(missing) != goes_on
 
 
 def test_a_generator_that_yields(lines: Any) -> None:
