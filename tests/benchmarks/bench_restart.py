@@ -70,7 +70,7 @@ def rows() -> Iterator[Row]:
     environment = python_environment(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
-        kernels = {way: Kernel(environment, Path(folder)) for way in ways}
+        kernels = {way: Kernel(environment, Path(folder), fresh=True) for way in ways}
         try:
             for name, after in (("its reply", ""), ("import torch behind it", "import torch")):
                 times: dict[str, list[float]] = {way: [] for way in ways}
