@@ -124,6 +124,8 @@ class _DeviceMarks:
             self._base_is_reached = self._is_past(self._base)
             if not self._base_is_reached:
                 return False
+        if len(events) == 1:  # as mostly, and in less than half the time
+            return self._is_past(events[0])
         return all(map(self._is_past, events))
 
     def read(self, events: list[Any]) -> float:
