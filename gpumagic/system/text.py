@@ -47,6 +47,10 @@ def harmless_lines(text: str) -> str:
 def _visible(text: str) -> Iterator[str]:
     marks = 0
     for char in text:
+        if char.isascii():  # most of what is not only that
+            marks = 0
+            yield char if char.isprintable() else "\ufffd"
+            continue
         category = unicodedata.category(char)
         combining = category[0] == "M" or char in _JOINERS
         marks = marks + 1 if combining else 0

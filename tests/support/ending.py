@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,4 +73,4 @@ def pytest_unconfigure() -> None:
         assert watch.stdin is not None
         watch.stdin.close()
         watch.wait()
-    os.environ.pop(reaper.MARK, None)
+    reaper.forget()

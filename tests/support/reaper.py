@@ -1,21 +1,25 @@
 """Ends what a run of the tests leaves behind, however the run ended.
 
-Everything that a run starts inherits a mark in its environment. A process beside the run waits
-until the run has ended, killed or not; then it ends whatever still carries the mark, and removes
-the scenarios of the dead.
+Everything that a run starts inherits a mark in its environment, and a folder for its temporary
+files. A process beside the run waits until the run has ended, killed or not; then it ends whatever
+still carries the mark, and removes the folder and the scenarios of the dead.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 MARK = "GPUMAGIC_TESTS_RUN"
+#: What a run sets, and `forget` puts back: where it is None, the variable was not there.
+_before: dict[str, str | None] = {}
 
 
 def watch() -> subprocess.Popen[bytes]:
@@ -23,15 +27,35 @@ def watch() -> subprocess.Popen[bytes]:
 
     The watch is over when this process closes the standard input of what is returned, or ends.
     """
-    os.environ[MARK] = mark = f"{os.getpid()}-{time.time_ns()}"
     others = {name: value for name, value in os.environ.items() if name not in (MARK, "LD_PRELOAD")}
+    temporary = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="gpumagic-tests-")
+    Path(folder).chmod(0o711)  # some tests are run as another user
+    mark = f"{os.getpid()}-{time.time_ns()}"
+    # What pytest keeps of its last three runs stays where it was.
+    kept = os.environ.get("PYTEST_DEBUG_TEMPROOT", temporary)
+    for name, value in {MARK: mark, "TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": kept}.items():
+        _before[name] = os.environ.get(name)
+        os.environ[name] = value
+    tempfile.tempdir = None
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.reaper", mark],
+        [sys.executable, "-m", "tests.support.reaper", mark, folder],
         cwd=Path(__file__).parents[2],
         env=others,
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def forget() -> None:
+    """Take back what `watch` has set in this process."""
+    for name, value in _before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _before.clear()
+    tempfile.tempdir = None
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -70,6 +94,7 @@ def main() -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
     remove_orphans()
 
 

@@ -1,4 +1,4 @@
-"""No process outlives a run of the tests, however it ends; each case starts pytest."""
+"""No process or file outlives a run of the tests, however it ends; each case starts pytest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from tests.support import ports, reaper
 from tests.support.device import ROOT
 
-#: A test that leaves a process behind: in a session of its own, with a scenario.
+#: A test that leaves a process behind, in a session of its own, with a scenario; and a file.
 _INNER = """
-import os, subprocess, sys, time
+import os, subprocess, sys, tempfile, time
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from tests.virtual_gpu import environment
 def started():
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
     env = environment()
+    Path(tempfile.gettempdir(), "left").touch()
     with subprocess.Popen([*sleeping], env=env, start_new_session=True) as process:
         note = Path({note!r})
         state = env["VIRTUAL_GPU_STATE"]
@@ -92,6 +93,8 @@ def test_nothing_is_left(tmp_path: Path, how: str) -> None:
         assert f"\n{left}: " in shown
     _until(lambda: not Path(f"/proc/{left}").exists(), "the process is still there")
     _until(lambda: not Path(state).parent.exists(), "the scenario is still there")
+    _until(lambda: not any(temporary.glob("gpumagic-tests-*")), "its folder is still there")
+    assert not any(temporary.rglob("left"))
 
 
 def test_two_runs_have_different_ports() -> None:

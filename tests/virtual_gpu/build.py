@@ -66,12 +66,13 @@ class _Target:
 def cache_root() -> Path:
     """The directory that holds every build: the first of several that can be written to.
 
+    The one for temporary files comes last: that of a run of the tests is removed with the run.
     LD_PRELOAD separates its entries by blanks and colons, so no path with one will do.
     """
     own = f"virtual-gpu-of-{os.getuid()}"
     candidates = [
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "virtual-gpu",
-        *(Path(folder) / own for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp")),
+        *(Path(folder) / own for folder in ("/tmp", "/var/tmp", tempfile.gettempdir())),
     ]
     for root in candidates:
         if re.search(r"[\s:]", str(root)):
