@@ -81,6 +81,8 @@ class _Hidden(MetaPathFinder, Loader):
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, Any]] = {}
         self._specs: dict[str, Any] = {}
+        #: By a group's first module: what its import has added to `sys.path` (torch 2.6's does).
+        self._paths: dict[str, list[str]] = {}
 
     def hide(self, *names: str) -> None:
         """Import modules, and take what is new of them out of `sys.modules` and of packages."""
@@ -88,9 +90,11 @@ class _Hidden(MetaPathFinder, Loader):
             return
         for group in self._groups.values():
             sys.modules.update(group)
-        before = dict(sys.modules)
+        before, path = dict(sys.modules), list(sys.path)
         for name in names:
             importlib.import_module(name)
+        self._paths[names[0]] = [folder for folder in sys.path if folder not in path]
+        sys.path[:] = path
         here = {name.partition(".")[0] for name in before.keys() - self._all()}
         new = [name for name in sys.modules if name not in before]
         # Of the standard library, and of packages that were there before, nothing is hidden.
@@ -127,6 +131,7 @@ class _Hidden(MetaPathFinder, Loader):
         for first, group in self._groups.items():
             if spec.name not in group:
                 continue
+            sys.path.extend(self._paths.pop(first, ()))
             first_of_group = package == first.partition(".")[0]
             for name in [n for n in group if first_of_group or n.partition(".")[0] == package]:
                 back = sys.modules.setdefault(name, group.pop(name))

@@ -529,9 +529,10 @@ def test_functions_are_compiled_as_without(kernel: Any) -> None:
             "%%cudatime --lines -q -v timing\ntorch.manual_seed(0)\n"
             f"torch.cuda._sleep({int(seconds * SLEEP_CYCLES_PER_SECOND)})\ny = torch.arange(number)"
         )
-        if one.value("timing.lines[2].host") > seconds / 2:
+        syncs = one.value("[line.syncs for line in timing.lines]")
+        if syncs[2]:
             break  # else the machine held it up, and there was nothing to wait for
-    assert one.value("[line.syncs for line in timing.lines]") == [0, 0, 1]
+    assert syncs == [0, 0, 1]
 
 
 def test_a_last_expression_on_the_line_of_another_statement(ip: Any, run_cell: Any) -> None:
