@@ -47,8 +47,12 @@ def compile_files(environment: Mapping[str, str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's, but let Python write compiled files: many kernels are started."""
-    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    """Return this process's, but let Python write compiled files: many kernels are started.
+
+    And let it keep assertions.
+    """
+    not_ours = ("PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE")
+    return {k: v for k, v in os.environ.items() if k not in not_ours}
 
 
 if __name__ == "__main__":

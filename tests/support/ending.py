@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # A worker carries the mark of the run that it belongs to.
     if not _worker(session.config):
         _watch.append(reaper.watch())
+        if device.ENVIRONMENT:
+            device.ENVIRONMENT.update(os.environ)
     # Before xdist, which is told of the start later, starts workers.
     if session.config.getoption("numprocesses", None) and not device.real(session.config):
         from tests.support import forks

@@ -1,4 +1,4 @@
-"""Remove from the environment of the caller what would change the results of tests.
+"""Remove from what the caller hands down what would change the results of tests.
 
 A test says itself what its processes are started with; what is set here would come on top. Home,
 locale, time zone and terminal stay: the package has to do with any (`tests.tools.hostile`).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,7 +46,13 @@ def _has_cuda(folder: str) -> bool:
 
 
 def leave() -> None:
-    """Remove them from the environment of this process and its children."""
+    """Remove them from the environment of this process and its children.
+
+    What these write may be changed by nobody else: the package asks who may change its files. And
+    no memory of those that are aborted is written.
+    """
+    os.umask(0o022)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     kept = left(os.environ)
     for name in [*os.environ]:
         if name not in kept:

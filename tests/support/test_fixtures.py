@@ -185,3 +185,16 @@ def test_a_shell_ends_with_its_test() -> None:
         del ip
     gc.collect()
     assert [each() for each in alive] == [None, None]
+
+
+def test_what_the_tests_write_is_for_their_user_alone_to_change(
+    run_python: Callable[..., str],
+) -> None:
+    code = """
+import os, resource
+from tests.support import outside
+os.umask(0o002)
+outside.leave()
+print(oct(os.umask(0)), resource.getrlimit(resource.RLIMIT_CORE)[0])
+"""
+    assert run_python(code) == "0o22 0"

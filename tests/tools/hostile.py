@@ -1,8 +1,9 @@
 """Run pytest in an unusual environment: ``python -m tests.tools.hostile [--without …] PATHS``.
 
 Another locale and time zone, a narrow and dumb terminal, a home whose IPython, Jupyter and
-matplotlib are configured otherwise, variables that hide the GPUs, no ``python`` on the PATH; where
-this is root, also an unprivileged user and a host name that does not resolve.
+matplotlib are configured otherwise, variables that hide the GPUs, no ``python`` on the PATH, files
+that a group may write; where this is root, also an unprivileged user and a host name that does not
+resolve.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pathlib import Path
 from tests.support.kernels import ROOT
 
 _NOBODY = 65534
-#: Turkish has an i without a dot: what is upper-cased by the locale shows.
-_LOCALES = ("tr_TR.utf8", "de_DE.utf8", "C")
+#: Turkish has an i without a dot: what is upper-cased by the locale shows. If it is not installed,
+#: as where ssh has brought it from another machine, every shell complains of it.
+_LOCALE = "tr_TR.utf8"
 _HOME = {
     ".ipython/profile_default/startup/00-noise.py": "print('noise from a startup file')\n",
     ".ipython/profile_default/ipython_config.py": (
@@ -84,12 +86,16 @@ def _variables(run: Run) -> None:
 
 
 def _locale(run: Run) -> None:
-    known = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=False).stdout
-    found = next(name for name in _LOCALES if name in known.split() or name == "C")
     run.environment = {
         name: value for name, value in run.environment.items() if not name.startswith("LC_")
     }
-    run.environment |= {"LANG": found, "LC_ALL": found}
+    run.environment |= {"LANG": _LOCALE, "LC_ALL": _LOCALE}
+
+
+def _files(run: Run) -> None:
+    """Files that a group may change, and the memory of a process that is aborted."""
+    limits = 'umask 002 && ulimit -c "$(ulimit -H -c)" && exec "$@"'
+    run.prefix = ["sh", "-c", limits, "sh", *run.prefix]
 
 
 def _path(run: Run) -> None:
@@ -132,6 +138,7 @@ HOSTILITIES: dict[str, Callable[[Run], None]] = {
     "variables": _variables,
     "locale": _locale,
     "path": _path,
+    "files": _files,
     "host": _host,
     "user": _user,
 }
