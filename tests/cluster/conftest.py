@@ -164,7 +164,7 @@ def busy_engine(tmp_path: Path) -> Callable[[Cluster, int], AbstractContextManag
             yield
         finally:
             end.touch()
-            request.get(timeout=60)
+            request.get(timeout=300)
 
     return busy
 

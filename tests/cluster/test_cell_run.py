@@ -144,7 +144,7 @@ def test_an_engine_that_has_joined_a_group_meanwhile(two_engines: Cluster, run: 
         for engine in (0, 1)
     ]
     for join in joins:
-        join.get(timeout=60)
+        join.get(timeout=300)
     with pytest.raises(UsageError, match="must run the code equally often"):
         run(two_engines, "%%cudatime --cluster -q -r 3\ncount += 1")
     timing = run(two_engines, "%%cudatime --cluster -q -o\ncount += 1").value

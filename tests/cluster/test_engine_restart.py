@@ -40,8 +40,8 @@ def test_engines_where_it_is_too_late_restart(two_engines: Cluster, run: Run) ->
     assert chosen.notes == (
         "engine 0 restarted in place: variables and process groups there are gone",
     )
-    before.get(timeout=30)
-    assert [each.get(timeout=30) for each in waiting] == [0, 2, 4]
+    before.get(timeout=300)
+    assert [each.get(timeout=300) for each in waiting] == [0, 2, 4]
     assert two_engines.client.ids == [0, 1]
     assert two_engines.value(0, "'mine' in globals()") is False
     assert two_engines.value(0, COUNT) == 1
@@ -69,9 +69,9 @@ def test_requests_that_arrive_behind_a_restart(
         sent = {number for each in (asked, *behind, printed) for number in each.msg_ids}
         # Among others: of what was lost in an earlier restart, the controller knows no end.
         wait_for(lambda: sent <= {*two_engines.client.queue_status(0, verbose=True)["queue"]})
-    assert asked.get(timeout=60) == "restarted"
-    assert [each.get(timeout=60) for each in behind] == list(range(20))
-    printed.get(timeout=60)
+    assert asked.get(timeout=300) == "restarted"
+    assert [each.get(timeout=300) for each in behind] == list(range(20))
+    printed.get(timeout=300)
     assert printed.wait_for_output(10)
     assert printed.stdout == "after\n"
 

@@ -100,7 +100,7 @@ def test_ranks_start_together(grouped_engines: Cluster, run: Run) -> None:
     late = grouped_engines.client[1].execute("import time; time.sleep(0.7)", block=False)
     # The engines are asked beforehand whether they are there: only then does one get its work.
     timing = run(grouped_engines, "%%cudatime --cluster -o -q\nimport time\ntime.sleep(0.05)").value
-    late.get(timeout=20)
+    late.get(timeout=300)
     assert timing.wall.best >= 0.05
     barred = run(grouped_engines, "%cudatime --cluster -t 0 -o -q 1").value
     assert not barred.barrier  # a part of the ranks must not wait for the others

@@ -221,7 +221,7 @@ def test_nothing_outstanding_is_left(two_engines: Cluster, run: Run) -> None:
     run(two_engines, "%gpu cluster -q")
 
     (client,) = connection._clients.values()
-    client.wait(timeout=60)
+    client.wait(timeout=300)
     assert not client.outstanding
     assert not client.results
 

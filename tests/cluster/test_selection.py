@@ -277,7 +277,7 @@ def test_two_clusters_that_choose_at_once_share_no_gpu(
     env = [{"GPUMAGIC_CLAIMS": str(claims)}] * 2
     scenario = Scenario(devices=[GPU()] * 4)
     clusters = [cluster_of(2, scenario, env) for _ in range(2)]
-    both_have_read, read = threading.Barrier(2, timeout=60), selection.complete_table
+    both_have_read, read = threading.Barrier(2, timeout=300), selection.complete_table
     tables: list[int] = []
 
     def read_together(cluster: Any, *arguments: Any) -> Any:

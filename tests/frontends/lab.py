@@ -66,7 +66,7 @@ class Server:
 
     def end_kernels(self) -> None:
         """End the kernels of all notebooks: they use GPUs."""
-        with urllib.request.urlopen(f"{self.address}/api/sessions", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self.address}/api/sessions", timeout=300) as answer:
             sessions = json.load(answer)
         for session in sessions:
             address = f"{self.address}/api/sessions/{session['id']}"
@@ -109,7 +109,7 @@ def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
 
 
 def _wait_until_up(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             with urllib.request.urlopen(f"{address}/api/status", timeout=5):

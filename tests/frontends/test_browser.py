@@ -12,7 +12,7 @@ from tests.frontends import lab
 
 pytestmark = [
     pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing())),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
 #: A picture of more than 64 KiB, which zmq sends from a thread of its own.
@@ -47,7 +47,7 @@ def prompts(page: Any) -> list[str]:
 
 def start_all(page: Any, how: str = "Run All Cells") -> None:
     """Run every cell, when the kernel is there."""
-    page.locator(".jp-Notebook").first.wait_for(timeout=60_000)
+    page.locator(".jp-Notebook").first.wait_for(timeout=300_000)
     # Some versions ask which kernel all the same, and not at once.
     select = page.get_by_role("button", name="Select", exact=True)
     page.add_locator_handler(select, lambda button: button.click())
@@ -56,7 +56,7 @@ def start_all(page: Any, how: str = "Run All Cells") -> None:
     # The kernel is there when the notebook says that it is idle.
     page.wait_for_function(
         "() => document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')",
-        timeout=60_000,
+        timeout=300_000,
     )
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name=how).first.click()
@@ -75,7 +75,7 @@ def wait_for_all(page: Any) -> None:
             const all = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
             return all.length && all.every(p => /\\[\\d+\\]/.test(p.textContent));
         }""",
-        timeout=60_000,
+        timeout=300_000,
     )
 
 

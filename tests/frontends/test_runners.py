@@ -89,7 +89,7 @@ def test_jupyter_console(child_environment: Callable[..., dict[str, str]], tmp_p
         env={**environment, "TERM": "dumb"},
         cwd=str(tmp_path),
         encoding="utf-8",
-        timeout=60,
+        timeout=300,
         dimensions=(40, 200),
     )
     try:
@@ -131,7 +131,7 @@ def test_watch_in_jupyter_console(
         env={**environment, "TERM": "dumb"},
         cwd=str(tmp_path),
         encoding="utf-8",
-        timeout=60,
+        timeout=300,
         dimensions=(40, 200),
     )
     try:

@@ -54,7 +54,7 @@ def test_they_run_once_and_the_shell_goes_on(
         env=child_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     lines = done.stdout.splitlines()

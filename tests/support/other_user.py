@@ -32,7 +32,7 @@ def run_as_other_user(source: str, imports: str = "os") -> str:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

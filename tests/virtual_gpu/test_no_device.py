@@ -22,7 +22,7 @@ def _ask(scenario: Scenario, *arguments: str) -> dict[str, Any]:
         env=environment(scenario),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

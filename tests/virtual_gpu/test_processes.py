@@ -390,7 +390,7 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         assert processes[str(second.pid)] == 5
         assert world.used(0, first.pid) > 70 * GIB
         os.kill(first.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while str(first.pid) in (found := run(env, code))[1]:  # a zombie holds nothing either
             assert time.monotonic() < deadline
         assert found[0] == 74

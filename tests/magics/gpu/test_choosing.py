@@ -283,9 +283,9 @@ def test_waiting_for_a_gpu_is_interruptible_and_changes_nothing(
 ) -> None:
     busy = kernel(Scenario(devices=[GPU(utilization=90), GPU(utilization=80)]))
     message = busy.submit("%gpu auto --max-util 5 --wait 60")
-    published = busy.client.get_iopub_msg(timeout=60)
+    published = busy.client.get_iopub_msg(timeout=300)
     while "waiting for GPUs: 0 of 1" not in str(published["content"]):
-        published = busy.client.get_iopub_msg(timeout=60)
+        published = busy.client.get_iopub_msg(timeout=300)
     busy.interrupt()
     reply = busy.wait(message)
     assert reply.status == "error"

@@ -199,7 +199,7 @@ def test_refused_in_a_subshell(kernel: Callable[..., Kernel]) -> None:
     k.run(FREEZE)
     control, session = k.client.control_channel, k.client.session
     control.send(session.msg("create_subshell_request"))
-    created = control.get_msg(timeout=30)["content"]
+    created = control.get_msg(timeout=300)["content"]
     request = session.msg(
         "execute_request", {"code": "%gpu off --restart", "silent": False, "allow_stdin": False}
     )
@@ -223,7 +223,7 @@ def test_standard_streams_stay_connected(
         client = manager.blocking_client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=60)
+            client.wait_for_ready(timeout=300)
             say = "import os; os.write(1, b'{0} out\\n'); os.write(2, b'{0} err\\n');"
             wait = "import time; time.sleep(0.3)"
             for cell in (
@@ -233,7 +233,7 @@ def test_standard_streams_stay_connected(
                 "%gpu off --restart",
                 say.format("after") + wait,
             ):
-                reply = client.execute_interactive(cell, timeout=60, output_hook=lambda _: None)
+                reply = client.execute_interactive(cell, timeout=300, output_hook=lambda _: None)
                 assert reply["content"]["status"] == "ok", reply["content"]
         finally:
             client.stop_channels()
@@ -287,7 +287,7 @@ def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Ke
     k = kernel()
     assert "Saved: applied again" in k.run("%gpu 1 --save").text
     k.manager.restart_kernel()
-    k.client.wait_for_ready(timeout=60)
+    k.client.wait_for_ready(timeout=300)
     assert k.run("%load_ext gpumagic").stdout == (
         "%gpu 1 --save: applied, this kernel sees 1 GPU.\n"
     )
@@ -298,7 +298,7 @@ def test_a_saved_choice_survives_the_front_ends_restart(kernel: Callable[..., Ke
     assert "CUDA_VISIBLE_DEVICES is not set" in k.run("%gpu reset --save").text
     assert not kept.exists()
     k.manager.restart_kernel()
-    k.client.wait_for_ready(timeout=60)
+    k.client.wait_for_ready(timeout=300)
     assert k.run("%load_ext gpumagic").stdout == ""
 
 
