@@ -33,8 +33,11 @@ def test_children_have_names_without_arguments(virtual_gpu: Any) -> None:
         assert f"{pid} ({program} -c)" in refused
         assert f"{other} ({program} -c)" in refused
         assert SECRET not in refused
-    helper = [sys.executable, "-c", "input()", "torch_shm_manager"]
-    with subprocess.Popen(helper, stdin=subprocess.PIPE) as ends_by_itself:
+    helper = [sys.executable, "-c", "print(flush=True); input()", "torch_shm_manager"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(helper, stdin=pipe, stdout=pipe) as ends_by_itself:
+        assert ends_by_itself.stdout is not None
+        ends_by_itself.stdout.readline()  # before, the system may not show its arguments yet
         assert ends_by_itself.pid not in execve.children()
         assert ends_by_itself.pid in execve.children(helpers=True)
         ends_by_itself.communicate(b"\n")
