@@ -6,8 +6,9 @@ LISTENING it imports nothing before the first one connects. A fork becomes what 
 command, environment, working folder, standard streams. It differs from a process that was started
 in what it need not import any more; `tests/support/test_forks.py` lists the differences.
 
-torch and what comes with it are hidden again after their import: ``'torch' in sys.modules`` is
-false until the fork imports it, which then costs nothing. The template has one thread, has not
+torch, gpumagic and what comes with them are hidden again after their import: ``'torch' in
+sys.modules`` is false until the fork imports it, which then costs nothing: see
+`tests.support.hidden`. The template has one thread, has not
 initialized CUDA, and has no context of ZeroMQ.
 """
 
@@ -32,13 +33,13 @@ import termios
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Mapping
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from tests.support import nanny
+from tests.support.hidden import Hidden, OneByOne
 from tests.virtual_gpu.remap import remap
 
 #: What a kernel, an engine and a terminal import before they run anything.
@@ -75,87 +76,18 @@ MESSAGE = 1 << 17
 OWN = {"OPENBLAS_NUM_THREADS": "1", "GPUMAGIC_TESTS_ROOM": "x" * ROOM}
 
 
-class _Hidden(MetaPathFinder, Loader):
-    """Finds modules that were imported earlier and have been taken out of `sys.modules`."""
-
-    def __init__(self) -> None:
-        self._groups: dict[str, dict[str, Any]] = {}
-        self._specs: dict[str, Any] = {}
-        #: By a group's first module: what its import has added to `sys.path` (torch 2.6's does).
-        self._paths: dict[str, list[str]] = {}
-
-    def hide(self, *names: str) -> None:
-        """Import modules, and take what is new of them out of `sys.modules` and of packages."""
-        if importlib.util.find_spec(names[0].partition(".")[0]) is None:
-            return
-        for group in self._groups.values():
-            sys.modules.update(group)
-        before, path = dict(sys.modules), list(sys.path)
-        for name in names:
-            importlib.import_module(name)
-        self._paths[names[0]] = [folder for folder in sys.path if folder not in path]
-        sys.path[:] = path
-        here = {name.partition(".")[0] for name in before.keys() - self._all()}
-        new = [name for name in sys.modules if name not in before]
-        # Of the standard library, and of packages that were there before, nothing is hidden.
-        kept = (here | sys.stdlib_module_names) - {names[0].partition(".")[0]}
-        self._groups[names[0]] = {
-            name: sys.modules[name] for name in new if name.partition(".")[0] not in kept
-        }
-        for name in self._all():
-            module = sys.modules.pop(name)
-            parent, _, child = name.rpartition(".")
-            if name in new and parent in before and vars(before[parent]).get(child) is module:
-                delattr(before[parent], child)
-
-    def _all(self) -> set[str]:
-        return {name for group in self._groups.values() for name in group}
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        module = self.module(name)
-        if module is None:
-            return None
-        spec = ModuleSpec(name, self, origin=module.__spec__.origin)
-        spec.submodule_search_locations = module.__spec__.submodule_search_locations
-        return spec
-
-    def create_module(self, spec: ModuleSpec) -> Any:
-        module = self.module(spec.name)
-        self._specs[spec.name] = module.__spec__
-        return module
-
-    def exec_module(self, module: Any) -> None:
-        """Put the module back with its package; with a group's first module, all of the group."""
-        module.__spec__ = spec = self._specs.pop(module.__spec__.name)
-        package = spec.name.partition(".")[0]
-        for first, group in self._groups.items():
-            if spec.name not in group:
-                continue
-            sys.path.extend(self._paths.pop(first, ()))
-            first_of_group = package == first.partition(".")[0]
-            for name in [n for n in group if first_of_group or n.partition(".")[0] == package]:
-                back = sys.modules.setdefault(name, group.pop(name))
-                parent, _, child = name.rpartition(".")
-                if parent in sys.modules:
-                    vars(sys.modules[parent]).setdefault(child, back)
-        if not any(self._groups.values()):
-            sys.meta_path.remove(self)
-
-    def module(self, name: str) -> Any:
-        """A hidden module, by its full name; None if there is none."""
-        return next((group[name] for group in self._groups.values() if name in group), None)
-
-
-def _import_everything() -> _Hidden:
+def _import_everything() -> Hidden:
     # ipykernel reads, when it is imported, whose end is to be a kernel's end.
     os.environ["JPY_PARENT_PID"] = str(os.getpid())
     for name in _PLAIN:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
-    hidden = _Hidden()
+    hidden = Hidden()
     for names in _HIDDEN:
         hidden.hide(*names)
-    sys.meta_path.insert(0, hidden)
+    ours = OneByOne()
+    hidden.hide("gpumagic", by=ours.hide)
+    sys.meta_path[:0] = [ours, hidden]
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise RuntimeError(f"the template has {threads} threads: a fork would have one of them")
@@ -232,7 +164,7 @@ def _poll(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def become(request: dict[str, Any], hidden: _Hidden) -> None:
+def become(request: dict[str, Any], hidden: Hidden) -> None:
     """Make this fork what the request describes, all but running it."""
     os.setsid()
     for target, fd in enumerate(request["fds"]):
@@ -336,6 +268,9 @@ def main() -> None:
         os._exit(0)
     started_with = {name: text for name, text in os.environ.items() if name not in OWN}
     hidden = _import_everything()
+    # At a fork's end torch would take apart its libraries, and touch 40 MB of memory for that.
+    for finalizer in list(vars(weakref.finalize)["_registry"]):
+        finalizer.atexit = False
     # Forks do not look through what is here: each collection would write to all of its memory.
     gc.collect()
     gc.freeze()

@@ -117,6 +117,56 @@ def test_torch_appears_at_its_import(kernel: Callable[..., Kernel]) -> None:
     assert k.value("type(sys.modules['torch'].__spec__.loader).__name__") == "SourceFileLoader"
 
 
+#: Each loads other modules of gpumagic.
+_CELLS = ("%load_ext gpumagic", "%gpu", "import torch", "%gpu 1 -q", "%%cudatime\n1", "%gpumem")
+#: By module of gpumagic: what of it is a plain value, or made of such, of those that are loaded.
+_STATE = """
+import sys as _y
+from gpumagic.cuda.process_state import STATE as _state
+def _plain(value):
+    if type(value) in (tuple, list, dict, set, frozenset):
+        return all(map(_plain, [*value, *(value.values() if type(value) is dict else ())]))
+    address = type(value) is int and value > 1 << 32
+    return type(value) in (str, int, float, bool, type(None)) and not address
+print(sorted((n, a, str(sorted(v)) if type(v) in (set, frozenset) else repr(v))
+    for n, m in [*_y.modules.items()] if n.partition(".")[0] == "gpumagic"
+    for a, v in vars(m).items() if a != "__builtins__" and _plain(v)))
+"""
+
+
+def test_modules_of_gpumagic_come_as_in_a_fresh_kernel(kernel: Callable[..., Kernel]) -> None:
+    """The same ones, one by one, with the same content. Slow for the fresh kernel."""
+    forked, fresh = (kernel(Scenario(devices=3), load=False, fresh=each) for each in (False, True))
+    loaded = "sorted(n for n in __import__('sys').modules if n.partition('.')[0] == 'gpumagic')"
+    for cell in _CELLS:
+        assert forked.run(cell).status == "ok"
+        fresh.run(cell)
+        assert forked.value(loaded) == fresh.value(loaded), cell
+    assert forked.run(_STATE).stdout == fresh.run(_STATE).stdout
+    started = "sorted(_state.started_with.items() - {('VIRTUAL_GPU_STATE', '')})"
+    assert forked.value(started) != fresh.value(started)
+    for each in (forked, fresh):
+        start = (
+            "dict(e.split('=', 1) for e in open('/proc/self/environ').read().split(chr(0)) if e)"
+        )
+        assert each.value(f"_state.started_with == {start}")
+    load = "__import__('gpumagic').__spec__.loader.__class__.__name__"
+    assert forked.value(load) == "SourceFileLoader"
+
+
+def test_siblings_have_other_names_and_random_numbers(kernel: Callable[..., Kernel]) -> None:
+    siblings = [kernel(load=False) for _ in range(2)]
+    code = """
+from gpumagic.cluster import cell_run
+from gpumagic.selection import claim_folder
+cell_run._CLIENT, claim_folder._RANDOM.random()
+"""
+    seen = [each.run(code).value for each in siblings]
+    assert seen[0] != seen[1]
+    one, other = map(eval, map(str, seen))
+    assert not set(one) & set(other)
+
+
 @pytest.fixture
 def process(
     child_environment: Callable[..., dict[str, str]], tmp_path: Path
