@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -71,11 +72,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Without garbage collections: what is made stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave the tests themselves, very many objects, out of each garbage collection.
 
-    But for that at the end of Python: extension modules tell what is left then.
+    Torch's too, and its compiler's, which some test of each worker imports. But for that at the end
+    of Python: extension modules tell what is left then.
     """
+    if hasattr(session.config, "workerinput"):
+        importlib.import_module("torch._dynamo")
     gc.freeze()
     atexit.register(gc.unfreeze)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import operator
 import os
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,15 @@ def state() -> dict[str, Any]:
     }
 
 
+#: What `torch_functions` has returned last.
+_found: dict[str, dict[str, Any]] = {}
+
+
 def torch_functions() -> dict[str, dict[str, Any]]:
-    """Return the attributes of torch's modules and classes, if torch is loaded."""
+    """Return the attributes of torch's modules and classes, if torch is loaded.
+
+    Those of an owner are the same dictionary each time, until one of them changes: they are many.
+    """
     found: dict[str, dict[str, Any]] = {}
     for owner in _TORCH:
         holder: Any = sys.modules.get(owner)
@@ -75,8 +83,18 @@ def torch_functions() -> dict[str, dict[str, Any]]:
             parent, _, name = owner.rpartition(".")
             holder = getattr(sys.modules.get(parent), name, None)
         if holder is not None:
-            found[owner] = dict(vars(holder))
+            attributes, last = vars(holder), _found.get(owner)
+            found[owner] = dict(attributes) if last is None or _differ(last, attributes) else last
+    _found.clear()
+    _found.update(found)
     return found
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether these have other names, or other objects, without asking the objects."""
+    if list(one) != list(other):
+        return True
+    return not all(map(operator.is_, one.values(), other.values()))
 
 
 def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> list[str]:
@@ -84,6 +102,7 @@ def _replaced(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]
     return [
         f"{owner}.{name}"
         for owner, names in before.items()
+        if after[owner] is not names
         for name, value in names.items()
         if after[owner].get(name) is not value
         if callable(value) and not isinstance(value, type)
@@ -109,9 +128,9 @@ def _filters() -> list[Any]:
 
 def _packages_since(modules: frozenset[str]) -> set[str]:
     """The packages, others than ours, of which nothing was among these modules."""
-    new = frozenset(sys.modules) - modules
-    if not new:
+    if modules.issuperset(sys.modules):
         return set()
+    new = frozenset(sys.modules) - modules
     there = {name.partition(".")[0] for name in modules} | {"gpumagic", "tests"}
     return {name.partition(".")[0] for name in new} - there
 
