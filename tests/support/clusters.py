@@ -16,7 +16,7 @@ from unittest.mock import patch
 from tests.support import forks, ports
 from tests.support.measured import measured
 
-_PATIENCE = 150.0
+_PATIENCE = 400.0
 #: As many as a controller binds.
 _PORTS = 24
 #: An engine is registered at its second heartbeat; every 3 s would be long for tests.
@@ -26,7 +26,7 @@ _OPTIONS = (
     "--HeartMonitor.max_heartmonitor_misses=500",
 )
 #: How long a machine may be busy with all of them.
-_ENGINE_OPTIONS = ("--IPEngine.timeout=150", "--IPEngine.max_heartbeat_misses=1000")
+_ENGINE_OPTIONS = ("--IPEngine.timeout=400", "--IPEngine.max_heartbeat_misses=1000")
 
 _STATE = (
     "(dict(__import__('os').environ), 'torch' in __import__('sys').modules, "

@@ -18,7 +18,7 @@ from tests.support.device import DEVICES, ROOT
 from tests.support.measured import measured
 
 #: A safety net, not a measure: a machine may be slow.
-PATIENCE = 150.0
+PATIENCE = 400.0
 
 
 class CellError(AssertionError):

@@ -25,7 +25,7 @@ _CONTINUATION = r"   \.\.\.: $"
 _ROWS = 50
 _STREAMS = ("stdin", "stdout", "stderr")
 #: A safety net, not a measure: a machine may be slow.
-_PATIENCE = 150
+_PATIENCE = 400
 
 
 class _ForkedTerminal(fdspawn):
