@@ -85,11 +85,11 @@ def pytest_collection() -> Iterator[Any]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave the tests themselves, very many objects, out of each garbage collection.
 
-    Torch's too, and its compiler's, which some test of each worker imports. But for that at the end
-    of Python: extension modules tell what is left then.
+    Torch's too, which some test of each worker imports. But for that at the end of Python:
+    extension modules tell what is left then.
     """
     if hasattr(session.config, "workerinput"):
-        importlib.import_module("torch._dynamo")
+        importlib.import_module("torch")
     gc.freeze()
     atexit.register(gc.unfreeze)
 

@@ -1,7 +1,8 @@
 """Modules that a process has imported, and hides until they are imported again: at no cost then.
 
-Packages that are not ours come back as a whole, those of gpumagic one by one, each with what it
-imports itself: as if they were read from their files.
+Packages that are not ours come back as a whole, modules of gpumagic one by one, each with what it
+imports itself: as if they were read from their files. What comes back is what Python would find:
+not where a file of that name comes first on the path, or another finder has another one.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from random import Random
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 #: What a module determines about its process when it is imported: determined anew where it
-#: comes back, since that is another process.
+#: comes back, since that is another process. So are seeds of random numbers.
 _OF_THE_PROCESS: Mapping[str, Callable[[Any], None]] = {
     "gpumagic.cuda.process_state": lambda module: setattr(
         module.STATE, "started_with", module._environment_at_start()
     ),
-    "gpumagic.selection.claim_folder": lambda module: module._RANDOM.seed(),
     "gpumagic.cluster.cell_run": lambda module: setattr(module, "_CLIENT", secrets.token_hex(8)),
 }
 
@@ -73,7 +74,7 @@ class Hidden(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         module = self.module(name)
-        return None if module is None else _spec(module, self)
+        return None if module is None else _spec(module, self, path, target)
 
     def create_module(self, spec: ModuleSpec) -> Any:
         module = self.module(spec.name)
@@ -109,6 +110,7 @@ class OneByOne(MetaPathFinder, Loader):
     """
 
     def __init__(self) -> None:
+        self._top: set[str] = set()
         self._modules: dict[str, ModuleType] = {}
         self._specs: dict[str, Any] = {}
         #: By name: the arguments of ``__import__``. In bytes, since walks over the objects of this
@@ -121,13 +123,14 @@ class OneByOne(MetaPathFinder, Loader):
 
     def hide(self, package: str) -> None:
         """Import all of a package, but for its programs, and take it out of `sys.modules`."""
+        self._top.add(package)
         with self._recorded():
             top = importlib.import_module(package)
-            for each in pkgutil.walk_packages(top.__path__, f"{package}."):
-                if each.name.endswith(("__main__", "_program")):
-                    continue
-                with suppress(Exception):  # whoever imports a broken one in a fork is to see it
-                    importlib.import_module(each.name)
+            # Whoever imports a broken one in a fork is to see it.
+            for each in pkgutil.walk_packages(top.__path__, f"{package}.", lambda _: None):
+                if not each.name.endswith(("__main__", "_program")):
+                    with suppress(Exception):
+                        importlib.import_module(each.name)
         names = [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]
         self._modules = {name: sys.modules.pop(name) for name in names}
         for name, module in self._modules.items():
@@ -138,7 +141,7 @@ class OneByOne(MetaPathFinder, Loader):
         self._imports = {name: found for name, found in self._imports.items() if name in names}
         for name in names:
             above, _, child = name.rpartition(".")
-            if not above:
+            if above not in self._modules:
                 continue
             there = vars(self._modules[above])
             if there.get(child) is self._modules[name]:
@@ -171,7 +174,9 @@ class OneByOne(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         module = self._modules.get(name)
-        return None if module is None else _spec(module, self)
+        if module is None and name in self._top:  # once more: the rest belongs to what was before
+            self._modules.clear()
+        return None if module is None else _spec(module, self, path, target)
 
     def create_module(self, spec: ModuleSpec) -> Any:
         module = self._modules.pop(spec.name)
@@ -181,17 +186,35 @@ class OneByOne(MetaPathFinder, Loader):
     def exec_module(self, module: Any) -> None:
         spec = module.__spec__ = self._specs.pop(module.__spec__.name)
         space = vars(module)
-        for name, of, level in marshal.loads(self._imports.pop(spec.name, _NOTHING)):
-            __import__(name, space, space, of, level)
+        if not self._imports_again(spec.name, space):
+            spec.loader.exec_module(module)
+            return
         space.update(self._others.pop(spec.name, {}))
+        for value in [*space.values()]:
+            if type(value) is Random:
+                value.seed()
         _OF_THE_PROCESS.get(spec.name, lambda _: None)(module)
+
+    def _imports_again(self, module: str, space: dict[str, Any]) -> bool:
+        """Whether all imports succeed; else the module's own code is to say what follows."""
+        try:
+            for name, of, level in marshal.loads(self._imports.pop(module, _NOTHING)):
+                __import__(name, space, space, of, level)
+        except Exception:
+            return False
+        return True
 
 
 _NOTHING = marshal.dumps([])
 
 
-def _spec(module: Any, loader: Loader) -> ModuleSpec:
-    """Return what Python's own search would find for this module, but for who loads it."""
-    spec = ModuleSpec(module.__name__, loader, origin=module.__spec__.origin)
-    spec.submodule_search_locations = module.__spec__.submodule_search_locations
-    return spec
+def _spec(module: Any, loader: Any, path: Any, target: Any) -> ModuleSpec | None:
+    """Return what is found without this loader, but loaded by it; None if it is another file."""
+    behind = sys.meta_path[sys.meta_path.index(loader) + 1 :]
+    finders = [each for each in behind if not isinstance(each, Hidden | OneByOne)]
+    specs = (each.find_spec(module.__name__, path, target) for each in finders)
+    found = next((each for each in specs if each is not None), None)
+    if found is None or module.__spec__ is None or found.origin != module.__spec__.origin:
+        return None
+    found.loader = loader
+    return found

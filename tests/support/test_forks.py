@@ -154,12 +154,45 @@ def test_modules_of_gpumagic_come_as_in_a_fresh_kernel(kernel: Callable[..., Ker
     assert forked.value(load) == "SourceFileLoader"
 
 
+def test_what_is_found_is_what_python_finds(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
+    """What lies in the working folder, which in a kernel comes before the installed packages."""
+    names = ("torch", "numpy", "rich", "cloudpickle")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("MINE = True")
+    k = kernel(load=False)
+    assert k.value("__import__('importlib.util').util.find_spec('torch').name") == "torch"
+    for name in names:
+        assert k.value(f"__import__({name!r}).MINE")
+
+
+def test_a_module_may_do_without_another(kernel: Callable[..., Kernel]) -> None:
+    k = kernel(load=False)
+    k.run("import sys; sys.modules['resource'] = None; import gpumagic.timing.run as run")
+    assert k.value("run.resource is None and len(run.cpu_times()) == 2")
+
+
+def test_the_package_may_be_imported_once_more(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("%gpu -q")
+    code = """
+import sys
+for name in [n for n in sys.modules if n.partition(".")[0] == "gpumagic"]:
+    del sys.modules[name]
+import gpumagic
+try:
+    gpumagic.select("nonsense,,")
+except gpumagic.GpuMagicError as error:
+    print(type(error).__name__)
+"""
+    assert k.run(code).stdout == "SpecError\n"
+
+
 def test_siblings_have_other_names_and_random_numbers(kernel: Callable[..., Kernel]) -> None:
     siblings = [kernel(load=False) for _ in range(2)]
     code = """
-from gpumagic.cluster import cell_run
+from gpumagic.cluster import cell_run, selection
 from gpumagic.selection import claim_folder
-cell_run._CLIENT, claim_folder._RANDOM.random()
+cell_run._CLIENT, claim_folder._RANDOM.random(), selection._RANDOM.random()
 """
     seen = [each.run(code).value for each in siblings]
     assert seen[0] != seen[1]

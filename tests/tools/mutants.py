@@ -70,6 +70,12 @@ _APPLY, _STATE = "gpumagic/selection/apply.py", "gpumagic/cuda/process_state.py"
 _TIMING, _MEMORY = "gpumagic/timing/", "gpumagic/memory/"
 
 MUTANTS = (
+    Mutant(
+        "gpumagic/magics/gpu/restarting.py",
+        "with import_path.restricted_to(import_path.module_folders()):",
+        "if True:",
+        ("tests/restart/test_working_folder.py",),
+    ),
     # --- which GPUs: what is typed, what the driver reads, what is verified
     Mutant(_SPEC, "range(first, last + 1)", "range(first, last)", SPEC),
     Mutant(_SPEC, "return min(found, key=len)", "return max(found, key=len)", SPEC),
