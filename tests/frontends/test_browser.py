@@ -10,10 +10,7 @@ import pytest
 
 from tests.frontends import lab
 
-pytestmark = [
-    pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing())),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing()))
 
 #: A picture of more than 64 KiB, which zmq sends from a thread of its own.
 FIGURE = """

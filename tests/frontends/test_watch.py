@@ -11,10 +11,7 @@ from tests.frontends import lab
 from tests.frontends.test_browser import start_all, wait_for_all
 from tests.virtual_gpu.world import World
 
-pytestmark = [
-    pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing())),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.skipif(lab.missing() is not None, reason=str(lab.missing()))
 
 GIB = 2**30
 CELLS = [

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import Scenario
 
@@ -92,7 +90,6 @@ def joined(outputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(600)  # three kernels, some fifty requests each
 def test_nothing_but_our_own_lines_differs(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     """Also with lines after cells switched on; here no cell has such a line."""
     (tmp_path / "failing.py").write_text("import json\nimport no_such_package\n")

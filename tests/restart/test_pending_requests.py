@@ -140,7 +140,7 @@ def _leftovers(kernel: Kernel) -> dict[str, Any]:
     return shown
 
 
-@pytest.mark.timeout(60 + 20 * ROUNDS)
+@pytest.mark.timeout(1200 + 20 * ROUNDS)
 def test_many_restarts(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     """One after the other, with a queue each: no reply lost, nothing left open."""
     k = kernel(env={"TMPDIR": str(tmp_path)})

@@ -327,7 +327,6 @@ def much(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
         yield noted
 
 
-@pytest.mark.timeout(600)
 class TestMuch:
     """Large tensors and a GPU that another job has filled meanwhile."""
 
