@@ -166,15 +166,15 @@ class _Request:
         self._is_one_group = outcome.is_one_group
         #: Engines whose request was withdrawn before they began.
         self._withdrawn: set[int] = set()
-        self._result: Any = None
-        self._replies: dict[int, Any] = {}
-        present = rpc.registered(self._client, engines)
-        for engine in {*engines} - {*present}:
+        source = self._source(plan)
+
+        def execute(on: list[int]) -> Any:
+            return self._client.direct_view(on).execute(source, silent=False, block=False)
+
+        self._result = rpc.send(self._client, engines, execute)
+        self._replies = rpc.futures(self._result)
+        for engine in {*engines} - {*self._replies}:
             outcome.errors[engine] = "the engine is gone"
-        if present:
-            view = self._client.direct_view(present)
-            self._result = view.execute(self._source(plan), silent=False, block=False)
-            self._replies = rpc.futures(self._result)
 
     def _source(self, plan: CellPlan) -> str:
         line, cell = plan.arguments()
@@ -241,9 +241,10 @@ class _Request:
                 )
 
     def _interrupt(self) -> None:
-        engines = rpc.registered(self._client, [*self._running()])
-        if engines:
-            self._client.send_signal(signal.SIGINT, targets=engines, block=False)
+        def interrupt(engines: list[int]) -> Any:
+            return self._client.send_signal(signal.SIGINT, targets=engines, block=False)
+
+        rpc.send(self._client, [*self._running()], interrupt)
 
     def collect(self) -> list[int]:
         """Put results and errors into the outcome; return the engines that refused the cell."""

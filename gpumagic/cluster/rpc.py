@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_type_hints
@@ -53,11 +53,10 @@ def call(
     """
     client = cluster.client
     common = dict(arguments or {})
-    present = registered(client, engines)
     if each is None:
-        sent = [_send(client, present, function, common)] if present else []
+        sent = [_send(client, engines, function, common)]
     else:
-        sent = [_send(client, [e], function, {**common, **each[e]}) for e in present]
+        sent = [_send(client, [e], function, {**common, **each[e]}) for e in engines]
     replies = {engine: Reply(engine, error="the engine is gone") for engine in engines}
     requests = {engine: future for result in sent for engine, future in futures(result).items()}
     try:
@@ -76,11 +75,26 @@ def call(
     return replies
 
 
-def _send(client: Any, engines: list[int], function: str, arguments: Mapping[str, Any]) -> Any:
+def _send(client: Any, engines: Sequence[int], function: str, arguments: Mapping[str, Any]) -> Any:
     # As text, so that an engine without gpumagic, or with another Python, replies clearly.
     call = f"answer({__version__!r}, {function!r}, {dict(arguments)!r}, {LARGEST})"
     source = f"__import__('gpumagic.cluster.engine', fromlist=['answer']).{call}"
-    return client.direct_view(engines).apply_async(eval, source)
+    return send(client, engines, lambda to: client.direct_view(to).apply_async(eval, source))
+
+
+def send(client: Any, engines: Sequence[int], request: Callable[[list[int]], Any]) -> Any:
+    """Call ``request`` with those of ``engines`` that the controller has; None if it has none.
+
+    The client's thread removes an engine that has ended at any moment. ipyparallel looks all of
+    them up before it sends anything, and raises if one is missing: the others are tried again.
+    """
+    while present := registered(client, engines):
+        try:
+            return request(present)
+        except Exception:
+            if registered(client, engines) == present:
+                raise
+    return None
 
 
 def registered(client: Any, engines: Sequence[int]) -> list[int]:
@@ -90,8 +104,8 @@ def registered(client: Any, engines: Sequence[int]) -> list[int]:
 
 
 def futures(result: Any) -> dict[int, Any]:
-    """Return the future of each engine's reply, from an ``AsyncResult``."""
-    return dict(zip(result._targets, result._children, strict=True))
+    """Return the future of each engine's reply, from an ``AsyncResult``; none from None."""
+    return {} if result is None else dict(zip(result._targets, result._children, strict=True))
 
 
 @cache
@@ -159,9 +173,12 @@ def withdraw(client: Any, requests: Mapping[int, Any]) -> None:
     An engine confirms that from its control thread. The confirmation is awaited, with a timeout:
     until then, an engine whose cell ends still begins with the request.
     """
-    present = {*client.ids}
-    late = {e: future for e, future in requests.items() if not future.done() and e in present}
-    if late:
-        messages = [future.msg_id for future in late.values()]
-        confirmed = client.abort(messages, targets=[*late], block=False)
+    late = {engine: future for engine, future in requests.items() if not future.done()}
+
+    def abort(engines: list[int]) -> Any:
+        messages = [late[engine].msg_id for engine in engines]
+        return client.abort(messages, targets=engines, block=False)
+
+    confirmed = send(client, [*late], abort)
+    if confirmed is not None:
         concurrent.futures.wait([confirmed], CONFIRMATION)

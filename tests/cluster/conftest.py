@@ -121,7 +121,7 @@ def cuda_engines(shared: Shared) -> Cluster:
     return cluster
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 300.0) -> None:
     """Wait until a condition is true; AssertionError if it never is, on the slowest machine."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from gpumagic import GpuMagicWarning
-from gpumagic.cluster import assignment, connection, selection
+from gpumagic.cluster import assignment, connection, rpc, selection
 from gpumagic.results import (
     ClusterSelection,
     ClusterTable,
@@ -64,12 +64,24 @@ def test_an_engine_without_gpu(two_engines: Cluster, run: Run) -> None:
     assert any(" 1 " in line and "no GPU" in line for line in ran.text.splitlines())
 
 
-def test_an_engine_that_has_ended(cluster_of: Callable[..., Cluster], run: Run) -> None:
+def test_an_engine_that_has_ended(
+    cluster_of: Callable[..., Cluster], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two_engines = cluster_of(2)
     run(two_engines, "%gpu cluster -q")
     two_engines.kill(1)
     wait_for(lambda: len(run(two_engines, "%gpu cluster -o -q").value) == 1)
     assert "1 engine on 1 host" in run(two_engines, "%gpu cluster").text
+    # The client's thread may remove it after it was looked up, and before anything is sent.
+    found, before = rpc.registered, iter([[0, 1]])
+    monkeypatch.setattr(rpc, "registered", lambda *of: next(before, None) or found(*of))
+    connected = connection.Cluster(two_engines.client, "a client")
+    replies = rpc.call(connected, [0, 1], "device_table")
+    assert next(before, None) is None
+    assert (replies[0].error, replies[1].error) == (None, "the engine is gone")
+    # Another error is not one of these.
+    with pytest.raises(ZeroDivisionError):
+        rpc.send(two_engines.client, [0, 1], lambda engines: 1 / 0)
 
 
 def test_each_engine_its_own(two_engines: Cluster, run: Run) -> None:
