@@ -83,13 +83,17 @@ def named(table: ClusterTable, spec: Spec) -> dict[int, str]:
 
 
 def known_claims(table: ClusterTable) -> dict[str, list[int]]:
-    """Return by UUID the pids that claim it by the table, and those of the engines."""
-    engines = {each.pid for each in table if each.pid is not None}
-    known: dict[str, set[int]] = {}
-    for unit in (unit for each in table for unit in units(each.table or ())):
-        pids = known.setdefault(unit.uuid, {*engines})
-        pids.update(claim.pid for claim in unit.claims)
-    return {uuid: sorted(pids) for uuid, pids in known.items()}
+    """Return by UUID the pids whose claims `most_free` considers, and those of the engines.
+
+    Each engine lists the claims at another time: what only another one's table has was not
+    considered.
+    """
+    pids = {each.pid for each in table if each.pid is not None}
+    known: dict[str, list[int]] = {}
+    for engines in table.hosts.values():
+        for unit in _units_of(engines):
+            known.setdefault(unit.uuid, sorted({*pids, *(claim.pid for claim in unit.claims)}))
+    return known
 
 
 def by_rank(

@@ -197,10 +197,12 @@ def _chosen_again(
 
 
 def is_claimed_before(uuids: Sequence[str], known: Mapping[str, Collection[int]]) -> bool:
-    """Return whether another process has claimed one of these GPUs before this one has.
+    """Return whether another process has, or may have, claimed one of these GPUs before this one.
 
     Of two that choose at the same time, and do not hold the common lock, that one chooses again
-    which has published its claim later. ``known`` are the pids whose claims it was chosen by.
+    which has published its claim later. Within one tick of the file system's clock (4 ms) that is
+    unknown: the other may have looked before this one's claim was there, so this one chooses again.
+    ``known`` are the pids whose claims it was chosen by.
     """
     try:
         with open_folder() as folder:
@@ -210,7 +212,7 @@ def is_claimed_before(uuids: Sequence[str], known: Mapping[str, Collection[int]]
     except ClaimError:
         return False
     return me is not None and any(
-        each.entry.pid not in known.get(uuid, ()) and _key(each) < _key(me)
+        each.entry.pid not in known.get(uuid, ()) and each.published <= me.published
         for each in others
         for uuid in {*uuids}.intersection(each.entry.uuids)
     )

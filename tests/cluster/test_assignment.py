@@ -190,6 +190,17 @@ def test_what_others_claim_comes_last() -> None:
     }
 
 
+def test_what_was_claimed_after_the_choice_is_not_known() -> None:
+    """The first engine's table decides; the second one's was read later, when more was claimed."""
+    devices = machine(9, 8)
+    found = table({"a": (devices, [0, 1])})
+    first, second = (replace(each, pid=7) for each in found)
+    later = replace(second, table=claimed(devices, ("GPU-a0",)))
+    found = replace(found, engines=(first, later))
+    assert assignment.most_free(found, 1) == {0: "GPU-a0"}
+    assert assignment.known_claims(found) == {"GPU-a0": [7], "GPU-a1": [7]}
+
+
 def test_devices_that_are_named() -> None:
     """On each host by its own numbers; an engine that has none such says so itself."""
     found = table({"a": (machine(9, 8), [0, 1]), "b": (machine(9), [2])})

@@ -21,7 +21,7 @@ from gpumagic.cuda.process_state import STATE, Choice
 from gpumagic.results import Device, DeviceTable
 from gpumagic.selection import claim_entry, claim_folder, claims, device_table
 from gpumagic.selection.claim_entry import ClaimError
-from gpumagic.selection.claim_folder import VARIABLE, open_folder
+from gpumagic.selection.claim_folder import VARIABLE, Folder, open_folder
 from gpumagic.selection.spec import Wants, pick
 from tests.support.other_user import UID, needs_root
 
@@ -146,7 +146,7 @@ def together(uids: list[int], patience: float) -> tuple[list[Any], list[Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -243,6 +243,18 @@ def test_of_two_that_chose_without_the_lock_the_later_one_chooses_again(folder: 
         assert not claims.is_claimed_before(("GPU-2",), {})
         other.go_on()
         assert other.line() == "False"
+
+
+def test_of_two_that_chose_within_one_tick_both_choose_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The times of their claims are equal: the other may not have seen this one's."""
+    read = Folder.read
+    monkeypatch.setattr(Folder, "read", lambda self: [replace(c, published=1) for c in read(self)])
+    with chooser("claims.claim(('GPU-0',))\nprint('claimed', flush=True)\ninput()", "claimed"):
+        claims.claim(("GPU-0", "GPU-1"))
+        assert claims.is_claimed_before(("GPU-0",), {})
+        assert not claims.is_claimed_before(("GPU-1",), {})
 
 
 def test_a_fork_does_not_keep_its_parents_claim(folder: Path) -> None:
