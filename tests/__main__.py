@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tests.support.device import ROOT
@@ -19,10 +20,15 @@ _ON_A_CORE = 3
 _MOST = 8
 
 
+#: Options whose value may be the name of a file or folder.
+_WITH_VALUE = ("-k", "-m", "-p", "-c", "-o", "--ignore", "--ignore-glob", "--deselect")
+
+
 def command(arguments: Sequence[str]) -> list[str]:
     """Return the command line of pytest for these arguments."""
     pytest = [sys.executable, "-m", "pytest"]
-    if not any(Path(word.split("::")[0]).exists() for word in arguments):
+    words = [word for before, word in pairwise(["", *arguments]) if before not in _WITH_VALUE]
+    if not any(Path(word.split("::")[0]).exists() for word in words):
         workers = min(_ON_A_CORE * len(os.sched_getaffinity(0)), _MOST)
         pytest += ["-n", str(workers), "--dist", "loadgroup", "--times"]
     return [*pytest, *arguments]

@@ -42,7 +42,7 @@ def test_the_command_line(
             env=child_environment(Scenario(devices=2)),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 
@@ -65,7 +65,7 @@ def test_an_encoding_without_our_characters(
         env={**child_environment(Scenario(devices=2)), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -60,7 +60,7 @@ def test_the_devices_of_another_machine_are_listed(
     child_environment: Callable[..., dict[str, str]], scenario: Scenario, kinds: list[str]
 ) -> None:
     before = driver.state()
-    listed = driver.list_in_child(child_environment(scenario), timeout=120)
+    listed = driver.list_in_child(child_environment(scenario), timeout=600)
     assert [str(device.uuid)[:3] for device in listed] == kinds
     for device in listed:
         assert device.memory_total > 2**30
@@ -82,7 +82,7 @@ def test_a_driver_that_does_not_start_is_one_line(
     child_environment: Callable[..., dict[str, str]], scenario: Scenario, expected: str
 ) -> None:
     with pytest.raises(DeviceError) as caught:
-        driver.list_in_child(child_environment(scenario), timeout=120)
+        driver.list_in_child(child_environment(scenario), timeout=600)
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
 

@@ -75,6 +75,6 @@ def test_imports_are_noted_and_nothing_stays(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     script.write_text(f"import sys\nsys.path[:0] = [{str(root)!r}, {str(tmp_path)!r}]\n{SCRIPT}")
     done = subprocess.run(
-        [sys.executable, "-I", "-B", str(script)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-I", "-B", str(script)], capture_output=True, text=True, timeout=600
     )
     assert (done.stdout, done.returncode) == ("as it should be\n", 0), done.stderr

@@ -71,7 +71,7 @@ class Server:
         for session in sessions:
             address = f"{self.address}/api/sessions/{session['id']}"
             urllib.request.urlopen(
-                urllib.request.Request(address, method="DELETE"), timeout=60
+                urllib.request.Request(address, method="DELETE"), timeout=300
             ).close()
 
 

@@ -89,7 +89,7 @@ def second_client() -> Iterator[Callable[[Kernel], Any]]:
         client.session = type(client.session)(key=kernel.manager.session.key)
         client.start_channels()
         clients.append(client)
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=300)
         published: dict[str, list[str]] = {}
         threads.append(threading.Thread(target=read, args=(client, published)))
         threads[-1].start()
@@ -116,7 +116,7 @@ def test_two_clients(kernel: Callable[..., Kernel], second_client: Callable[[Ker
     for n, message in enumerate(ours):
         assert k.wait(message).stdout == f"ours {n}\n-1 False\n"
     for message in theirs:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         assert k._next(other.get_shell_msg, message, deadline)["content"]["status"] == "ok"
     while any(published.get(m, [""])[-1] != "idle" for m in (asking, *theirs, *ours)):
         time.sleep(0.01)

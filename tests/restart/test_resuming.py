@@ -119,7 +119,7 @@ def test_an_interrupt_that_is_repeated_ends_what_hangs(
     asking = k.submit("%gpu 1 --restart --keep hangs")
     wait_for(tmp_path / "reached")
     # One at a time: between the answer and the end of its output, one more would be ipykernel's.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     k.interrupt()
     while not _answers(k, 2.0):
         assert time.monotonic() < deadline
@@ -181,7 +181,7 @@ def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> No
         content = {"type": "request", "seq": 1, "command": command, "arguments": arguments}
         message = session.msg("debug_request", content)
         control.send(message)
-        return k._next(control.get_msg, message["header"]["msg_id"], time.monotonic() + 60)
+        return k._next(control.get_msg, message["header"]["msg_id"], time.monotonic() + 300)
 
     # As JupyterLab does.
     ask("initialize", clientID="t", adapterID="", pathFormat="path", supportsVariableType=True)
@@ -198,7 +198,7 @@ def test_with_the_debugger(kernel: Callable[..., Kernel], off_again: bool) -> No
     assert report(reply.text).startswith("restarted: this kernel sees 1 GPU")
     assert "Kept: x." in reply.text
     assert k.wait(rest).value == f"(5, {pid})"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while set(_adapters(pid)) - set(others):
         assert time.monotonic() < deadline
         time.sleep(0.05)

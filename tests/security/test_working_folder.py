@@ -96,7 +96,7 @@ def test_the_command_line(
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert planted.used == []
     assert "Virtual" in done.stdout or "GPU" in done.stdout
@@ -121,6 +121,6 @@ def test_the_command_line_by_its_module(
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=600,
     )
     assert planted.used == []

@@ -68,11 +68,11 @@ def library(kernel: Callable[..., Kernel], when: str) -> Callable[[str, str], Ke
     def start(code: str, gate: str = "%gpu off --soft -q") -> Kernel:
         started = kernel()
         if when == "late":
-            started.run(code + "old = torch.ones(9, device='cuda')", timeout=150)
+            started.run(code + "old = torch.ones(9, device='cuda')")
             started.run(gate)
         else:
             started.run(gate)
-            started.run(code, timeout=150)
+            started.run(code)
         return started
 
     return start
@@ -93,7 +93,7 @@ def test_accelerate_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
     gated.run("state, chosen = accelerate.PartialState(), accelerate.Accelerator()")
     assert gated.value("(str(state.device), str(chosen.device))") == ("cpu", "cpu")
     assert gated.value("(state.distributed_type.value, state.num_processes)") == ("NO", 1)
-    assert gated.value("train(chosen)", timeout=120) == {"cpu"}
+    assert gated.value("train(chosen)") == {"cpu"}
     assert gated.value("accelerate.utils.is_cuda_available()") is False
     gated.run("memory = accelerate.utils.get_max_memory()")
     assert gated.value("[*memory]") == ["cpu"]
@@ -108,18 +108,18 @@ def test_accelerate_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
 @accelerate
 def test_what_accelerate_decided_before_is_refused(kernel: Callable[..., Kernel]) -> None:
     late = kernel()
-    late.run(ACCELERATE + "import accelerate\nchosen = accelerate.Accelerator()", timeout=150)
+    late.run(ACCELERATE + "import accelerate\nchosen = accelerate.Accelerator()")
     late.run("%gpu off --soft -q")
     assert "to lift that: %gpu on" in refused(late, "train(chosen)")
     late.run("%gpu on -q")
-    assert late.value("train(chosen)", timeout=120) == {"cuda:0"}
+    assert late.value("train(chosen)") == {"cuda:0"}
 
 
 @accelerate
 @WHEN
 def test_accelerate_uses_the_allowed_device(library: Callable[..., Kernel]) -> None:
     gated = library(ACCELERATE + "import accelerate\n", "%gpu 1 --soft -q")
-    assert gated.value("train(accelerate.Accelerator())", timeout=120) == {"cuda:1"}
+    assert gated.value("train(accelerate.Accelerator())") == {"cuda:1"}
 
 
 @lightning
@@ -130,8 +130,8 @@ def test_lightning_goes_to_the_cpu(library: Callable[..., Kernel]) -> None:
         chosen = gated.value(f"type(trainer({options}).accelerator).__name__")
         assert chosen == "CPUAccelerator", options
     assert gated.value("str(lightning.Fabric(accelerator='auto').device)") == "cpu"
-    assert gated.value("fit(accelerator='auto')", timeout=120) == (2, {"cpu"})
-    assert gated.value("fit(precision='16-mixed')", timeout=120) == (2, {"cpu"})
+    assert gated.value("fit(accelerator='auto')") == (2, {"cpu"})
+    assert gated.value("fit(precision='16-mixed')") == (2, {"cpu"})
     reply = gated.run("trainer(accelerator='gpu')", raising=False)
     assert "No supported gpu backend found!" in reply.shown
     gated.run("%gpu on -q")
@@ -146,6 +146,6 @@ def test_lightning_uses_only_the_allowed_device(
 ) -> None:
     """It numbers devices from 0 on, whichever is current: the error names the allowed one."""
     gated = library(LIGHTNING, "%gpu 1 --soft -q")
-    assert gated.value("fit(devices=[1])", timeout=120) == (2, {"cuda:1"})
+    assert gated.value("fit(devices=[1])") == (2, {"cuda:1"})
     assert "cuda:0 is refused" in (output := refused(gated, "fit(devices=1)"))
     assert "cuda:1 is allowed" in output

@@ -25,7 +25,13 @@ _NAMES = re.compile(
     r"|PYTHON(WARNINGS|STARTUP|INSPECT|OPTIMIZE|IOENCODING|BREAKPOINT|SAFEPATH|_COLORS|_BASIC_REPL)"
     # How wide and how coloured.
     r"|COLUMNS|LINES|FORCE_COLOR|NO_COLOR|CLICOLOR.*|TTY_.*"
+    # Options for this run of pytest, not for those that a test starts.
+    r"|PYTEST_ADDOPTS"
 )
+
+#: A variable that is longer than this many characters is a shell's or a batch system's table, which
+#: nothing here reads; a fork has room for so much (`tests.support.template`). Paths are kept.
+_LONG = 4096
 
 
 #: NVIDIA's libraries, one of which would be loaded before the virtual GPU's, or complained of.
@@ -34,7 +40,11 @@ _LIBRARIES = ("libcu*", "libnccl*", "libnvidia*")
 
 def left(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without these variables."""
-    found = {name: text for name, text in environment.items() if not _NAMES.fullmatch(name)}
+    found = {
+        name: text
+        for name, text in environment.items()
+        if not _NAMES.fullmatch(name) and (len(text) <= _LONG or name.endswith("PATH"))
+    }
     if "LD_LIBRARY_PATH" in found:
         folders = [f for f in found.pop("LD_LIBRARY_PATH").split(":") if f and not _has_cuda(f)]
         found |= {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}

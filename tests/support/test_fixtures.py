@@ -161,9 +161,12 @@ def test_warnings_are_errors() -> None:
 def test_variables_of_the_caller_are_removed(tmp_path: Path) -> None:
     """Those that every machine sets differently stay; those that tests set do not."""
     stays = ["CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MPLBACKEND", "PYTHONSTARTUP", "COLUMNS"]
-    stays += ["NO_COLOR", "FORCE_COLOR"]
+    stays += ["NO_COLOR", "FORCE_COLOR", "PYTEST_ADDOPTS"]
     comes = ["HOME", "PATH", "LC_ALL", "TZ", "TERM", "PYTHONPATH", "XDG_CACHE_HOME"]
     assert [*outside.left(dict.fromkeys([*comes, *stays], "x"))] == comes
+    # A shell's table; a long path is what it was.
+    long = {"_ModuleTable_": "x" * 5000, "PATH": "x" * 5000}
+    assert [*outside.left(long)] == ["PATH"]
     assert not {*stays} & {*os.environ}
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "libcudart.so.12").touch()

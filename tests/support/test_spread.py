@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from xdist.remote import Producer
 
+from tests.__main__ import command
 from tests.support import spread
 from tests.support.device import ROOT
 
@@ -47,7 +48,7 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path, file: str, workers: i
         env=env,
         capture_output=True,
         text=True,
-        timeout=150,  # it would never end
+        timeout=600,  # it would never end
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
@@ -118,3 +119,11 @@ def test_the_tests_of_a_class_stay_together() -> None:
     assert scopes[1] == scopes[2] == "tests/a.py::TestIt"
     assert len({*scopes}) == len(names) - 1
     assert spread.scope("tests/cluster/test_a.py::b") == "tests/cluster/"
+
+
+def test_all_tests_are_spread_and_a_part_is_not() -> None:
+    folder = str(ROOT / "tests" / "render")
+    for arguments in ([], ["-q"], ["-k", folder], ["--ignore", folder], [f"--ignore={folder}"]):
+        assert "-n" in command(arguments), arguments
+    for arguments in ([folder], ["-q", folder], [f"{ROOT / 'tests/test_cli.py'}::test_it"]):
+        assert "-n" not in command(arguments), arguments

@@ -77,7 +77,7 @@ def ask(child_environment: Callable[..., dict[str, str]]) -> Callable[..., Any]:
             env=child_environment(env={**may, **(env or {})}),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         assert done.returncode == 0, done.stderr

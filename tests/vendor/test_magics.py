@@ -59,7 +59,7 @@ def test_without_torch(fresh: Kernel) -> None:
 
 
 def test_the_doctor_without_torch(fresh: Kernel) -> None:
-    report = fresh.run("%gpu doctor", timeout=150).text
+    report = fresh.run("%gpu doctor").text
     assert verdict(report) in CAUSES
     bad = [*findings(fresh, "bad")]
     assert bad[0] == "NVML"
@@ -74,7 +74,7 @@ def test_the_doctor_without_torch(fresh: Kernel) -> None:
 
 def test_with_torch(fresh: Kernel) -> None:
     """A start that fails, and what is said of it from then on."""
-    timed = fresh.run("%%cudatime\nimport torch\ntotal = int(torch.ones(3).sum())", timeout=150)
+    timed = fresh.run("%%cudatime\nimport torch\ntotal = int(torch.ones(3).sum())")
     assert "no GPU time: CUDA is not in use in this process" in timed.text
     assert fresh.value("total") == 3
     measured = fresh.run("%%gpumem\nx = torch.ones(3)").text
@@ -96,7 +96,7 @@ def test_with_torch(fresh: Kernel) -> None:
 def test_a_runtime_that_failed_is_known(fresh: Kernel) -> None:
     """A backward pass on the CPU starts CUDA where torch can: with every GPU hidden, in vain."""
     fresh.run("%gpu off")
-    fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()", timeout=150)
+    fresh.run("import torch; torch.ones(2, requires_grad=True).sum().backward()")
     assert fresh.run("%gpu on").text.startswith("applied: this kernel sees no GPU")
     assert (
         fresh.value("__import__('gpumagic.cuda.driver').cuda.driver.state().initialized") is False

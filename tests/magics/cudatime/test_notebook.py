@@ -43,7 +43,7 @@ def test_a_notebook(kernel: Any) -> None:
     assert k.run("[line for line in __import__('threading').enumerate() if 'cuda' in str(line)]")
 
     # CUDA comes to be inside the cell: no false figure
-    reply = k.run(f"%%cudatime -v t\nimport torch\ntorch.cuda.init()\n{SLEEP}", timeout=120)
+    reply = k.run(f"%%cudatime -v t\nimport torch\ntorch.cuda.init()\n{SLEEP}")
     assert "CUDA was initialised inside this cell" in reply.text
     assert k.run("t.gpu").value is None
     assert k.run("t.wall.median >= 0.3").value == "True"
@@ -110,7 +110,7 @@ def test_interrupts(kernel: Any) -> None:
 
     # while our own wait for the GPU lasts
     _ready(k)
-    k.run("import torch; torch.empty(1, device='cuda')", timeout=120)
+    k.run("import torch; torch.empty(1, device='cuda')")
     some = f"torch.cuda._sleep({3 * SLEEP_CYCLES_PER_SECOND})"
     message = k.submit(f"%%cudatime -q\n{some}\nprint('queued')")
     k.until(message, "queued")
@@ -175,7 +175,7 @@ def test_run_all_stops(notebook: Any) -> None:
 def test_no_gpu(kernel: Any) -> None:
     """Wall and CPU time, and one line that says why there is no more."""
     k = kernel(Scenario(devices=1), {"CUDA_VISIBLE_DEVICES": "-1"})
-    k.run("import torch", timeout=120)
+    k.run("import torch")
     reply = k.run("%%cudatime -v t\nsum(range(1000))")
     assert "no GPU time: no GPU is visible: CUDA_VISIBLE_DEVICES=-1" in reply.text
     assert reply.value == "499500"
@@ -184,20 +184,20 @@ def test_no_gpu(kernel: Any) -> None:
 
 def test_no_driver(kernel: Any) -> None:
     k = kernel(Scenario(devices=0, driver=False))
-    k.run("import torch", timeout=120)
+    k.run("import torch")
     assert "no GPU time: there is no NVIDIA driver" in k.run("%%cudatime\n1").text
     assert "no GPU time: there is no NVIDIA driver" in k.run("%cudatime -n 10 1").text
 
 
 def test_a_driver_without_nvml(kernel: Any) -> None:
     k = kernel(Scenario(devices=1, nvml=False))
-    k.run("import torch", timeout=120)
+    k.run("import torch")
     assert "no GPU time: CUDA is not in use in this process" in k.run("%cudatime 1").text
 
 
 def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
     k = kernel(Scenario(devices=1))
-    k.run("import torch", timeout=120)
+    k.run("import torch")
     assert "no GPU time: CUDA is not in use in this process" in k.run("%%cudatime\n1").text
     k.run("from gpumagic.cuda import driver\nassert driver.state().initialized is False")
 
@@ -205,14 +205,14 @@ def test_cuda_not_in_use_is_left_alone(kernel: Any) -> None:
 def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
     """A coroutine ends with its cell: its partial result is shown, and it never resumes."""
     t = terminal(Scenario(devices=1))
-    t.run("import asyncio, gc, torch", timeout=120)
+    t.run("import asyncio, gc, torch")
     t.run("seen, pause = [], asyncio.sleep")
 
     begun = tmp_path / "begun"
     t.run(f"import pathlib; begun = pathlib.Path({str(begun)!r})")
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not begun.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         begun.unlink(missing_ok=True)
@@ -222,7 +222,7 @@ def test_interrupts_in_a_terminal(terminal: Any, tmp_path: Path) -> None:
         """Return the output of a cell that is interrupted once it has touched ``begun``."""
         thread = threading.Thread(target=interrupt)
         thread.start()
-        shown: str = t.run(source, timeout=180)
+        shown: str = t.run(source)
         thread.join()
         return shown
 

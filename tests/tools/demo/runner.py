@@ -55,7 +55,7 @@ def this_machine() -> Machine:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     names = asked.stdout.strip() if asked.returncode == 0 else ""
