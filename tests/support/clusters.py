@@ -131,7 +131,8 @@ class Cluster:
 
     def run(self, engine: int, code: str) -> None:
         """Run code on an engine; returns when it has ended, and raises what it raised."""
-        self.client[engine].execute(code, block=True)
+        # block=True would also wait for its output, whose end a new client may have missed.
+        self.client[engine].execute(code, block=False).get(timeout=_PATIENCE)
 
     def value(self, engine: int, expression: str) -> Any:
         """The value of an expression on an engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -39,5 +40,27 @@ def test_an_engine_that_registers_while_the_client_connects_is_known(
         assert delayed
         assert cluster.client.ids == [0]
         assert cluster.value(0, "1 + 1") == 2
+    finally:
+        cluster.close()
+
+
+def test_code_ends_also_where_the_client_misses_its_output(tmp_path: Path) -> None:
+    """A client that has just connected may not be subscribed to it yet."""
+    from ipyparallel.error import RemoteError
+
+    cluster, stopped = Cluster(tmp_path), threading.Event()
+    try:
+        cluster.start([python_environment(environment(Scenario(devices=1)))])
+
+        def miss_output() -> None:
+            cluster.client._iopub_stream.stop_on_recv()
+            stopped.set()
+
+        cluster.client._io_loop.add_callback(miss_output)
+        assert stopped.wait(PATIENCE)
+        cluster.run(0, "x = 1")
+        assert cluster.value(0, "x") == 1
+        with pytest.raises(RemoteError, match="ZeroDivisionError"):
+            cluster.run(0, "1 / 0")
     finally:
         cluster.close()
