@@ -15,6 +15,7 @@ import pytest
 import gpumagic
 from gpumagic.timing import context_event
 from gpumagic.timing.run import NO_SIGN_OF_WORK
+from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, virtual_clock
 
 CASES: dict[str, tuple[Callable[[Any], Any], dict[int, float]]] = {
     "current stream": (lambda w: w.sleep(0.05), {0: 0.05}),
@@ -412,12 +413,17 @@ def test_repeats_do_not_overlap(gpu_work: Any) -> None:
     assert timing.gpu.worst <= 0.0102 + timing.host.worst
 
 
-def test_a_device_that_is_first_used_inside_is_named(gpu_work: Any) -> None:
-    if gpu_work.torch._C._cuda_hasPrimaryContext(3):
-        pytest.skip("an earlier test has used it")
-    with gpumagic.cudatime() as timed:
-        gpu_work.sleep(0.002)
-        gpu_work.sleep(0.002, device=3)
+@pytest.mark.own_process  # where no other test has used GPU 3
+@pytest.mark.usefixtures("virtual_gpu")
+def test_a_device_that_is_first_used_inside_is_named() -> None:
+    import torch
+
+    torch.zeros(1, device="cuda:0")
+    with virtual_clock():
+        with gpumagic.cudatime() as timed:
+            torch.cuda._sleep(SLEEP_CYCLES_PER_SECOND // 100)
+            torch.zeros(1, device="cuda:3")
+        torch.cuda.synchronize(0)
     assert timed.gpu is None
     assert timed.gpu_note == "cuda:3 was first used inside this cell; run it again for the GPU time"
     assert list(timed.per_device) == [0]
