@@ -1,1 +1,1 @@
-"""Tools for development: notebooks, documents, coverage, seeded defects, hostile environments."""
+"""Tools for development: notebooks, documents, coverage, seeded defects, other machines."""
