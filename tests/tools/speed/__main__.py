@@ -5,7 +5,7 @@ all that the processor does seems twice as fast. With 0.33 it seems to take thre
 files seem to be of the future there, or old: their times stay real.
 
 The processes of the command, whatever their environment, have `clocks.c` preloaded, in a mount
-namespace of their own: it needs root, Linux and a C compiler.
+namespace of their own: it needs root, Linux and a C compiler. What they write to /etc is lost.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ from tests.virtual_gpu.build import compiler
 
 _SOURCE = Path(__file__).with_name("clocks.c")
 #: The dynamic loader preloads what is listed here into every process.
-_LIST = Path("/etc/ld.so.preload")
-#: An empty list is as good as none.
-_INSIDE = f'mount --bind "$0" {_LIST} && exec "$@"'
+LIST = Path("/etc/ld.so.preload")
+#: The command sees a copy of /etc with a list: this machine's own may not have the file.
+_INSIDE = 'cp -a /etc "$0" && cp "$0/list" "$0/etc/ld.so.preload" && mount --bind "$0/etc" /etc'
+
+
+def in_use() -> bool:
+    """Whether some library is preloaded into every process here, these clocks perhaps."""
+    return LIST.is_file() and bool(LIST.read_text(encoding="utf-8").strip())
 
 
 def build(times: float, folder: Path) -> Path:
@@ -39,9 +44,8 @@ def build(times: float, folder: Path) -> Path:
 
 def command(times: float, arguments: Sequence[str], folder: Path) -> list[str]:
     """Return the command line that runs a command so; its files are written to the folder."""
-    listed = folder / "list"
-    listed.write_text(f"{build(times, folder)}\n", encoding="utf-8")
-    return ["unshare", "--mount", "sh", "-c", _INSIDE, str(listed), *arguments]
+    (folder / "list").write_text(f"{build(times, folder)}\n", encoding="utf-8")
+    return ["unshare", "--mount", "sh", "-c", f'{_INSIDE} && exec "$@"', str(folder), *arguments]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -53,7 +57,8 @@ def main(words: Sequence[str] | None = None) -> int:
         options.error("give how many times as fast, 0.01 to 100, and a command: 2 make test")
     if os.geteuid():
         options.error("only root may preload a library into all processes")
-    _LIST.touch()
+    if in_use():
+        options.error(f"{LIST} is in use: clocks are changed once, and other libraries stay")
     # Other users' processes load it too.
     with tempfile.TemporaryDirectory(prefix="speed-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
