@@ -22,6 +22,7 @@ from gpumagic.results import CudaTiming, MemoryDelta, Sample
 from gpumagic.results.base import plain
 from tests.cluster.conftest import ENGINE_ID, once_begun
 from tests.support.clusters import Cluster
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.shells import Ran
 
 Run = Callable[..., Ran]
@@ -226,8 +227,8 @@ def test_an_interrupt_reaches_the_engines(two_engines: Cluster, run: Run, tmp_pa
     begun = [tmp_path / f"begun{engine}" for engine in (0, 1)]
     interrupt = once_begun(begun, lambda: os.kill(os.getpid(), signal.SIGINT))
     begin = f"open({str(tmp_path / 'begun')!r} + str(engine), 'w').close()"
-    cell = f"%%cudatime --cluster -v timing\n{ENGINE_ID}\nimport time\n{begin}\ntime.sleep(1000)"
-    ran = run(two_engines, cell, raising=False)  # and ends long before that
+    cell = f"%%cudatime --cluster -v timing\n{ENGINE_ID}\nimport time\n{begin}\n{UNTIL_INTERRUPTED}"
+    ran = run(two_engines, cell, raising=False)
     interrupt.join()
     assert isinstance(ran.error, KeyboardInterrupt)
     timing = run(two_engines, "timing").value

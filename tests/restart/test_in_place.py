@@ -12,6 +12,7 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 from tests.restart import FREEZE, report
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.kernels import Kernel, shared
 from tests.support.terminal import Terminal
 
@@ -74,7 +75,7 @@ def test_the_script_of_a_terminal_does_not_run_again(
     # And once more, over the loader.
     t.run(FREEZE)
     assert "Kept: model." in t.run("%gpu 2 --restart --keep model")
-    t.process.sendline("print('be' + 'gun'); import time; time.sleep(600)")
+    t.process.sendline(f"print('be' + 'gun'); import time; {UNTIL_INTERRUPTED}")
     t.process.expect("begun")
     t.process.sendintr()
     t.process.expect("KeyboardInterrupt")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.restart import FREEZE, report
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.kernels import ROOT, Kernel
 
 
@@ -70,7 +71,7 @@ def test_an_interrupt_of_the_new_process_waits_for_the_reply(
     assert k.wait(rest).status == "aborted"
     assert k.run("x").value == "[1]"
     assert k.run("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [])").value == "set()"
-    running = k.submit("print('begun')\nimport time; time.sleep(600)")
+    running = k.submit(f"print('begun')\nimport time; {UNTIL_INTERRUPTED}")
     k.until(running, "begun")
     k.interrupt()
     assert k.wait(running).status == "error"

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import ports, reaper
 from tests.support.device import ROOT
+from tests.support.interrupts import UNTIL_INTERRUPTED
 
 #: A test that leaves a process behind, in a session of its own, with a scenario; and a file.
 _INNER = """
@@ -54,7 +55,7 @@ def _until(true: Callable[[], bool], what: str) -> None:
 def test_nothing_is_left(tmp_path: Path, how: str) -> None:
     """Slow: each case is a run of pytest, whose start and end are the question."""
     note = tmp_path / "note"
-    body = "pass" if how == "a failing fixture" else "time.sleep(600)"
+    body = "pass" if how == "a failing fixture" else UNTIL_INTERRUPTED
     inner = tmp_path / "test_inner.py"
     inner.write_text(_INNER.format(note=str(note), body=body))
     temporary = tmp_path / "with blanks"

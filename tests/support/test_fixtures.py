@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import leaks, outside
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.kernels import CellError, Kernel
 from tests.support.shells import Ran
 from tests.support.terminal import Terminal
@@ -55,7 +56,7 @@ def test_a_kernel_is_real(kernel: Callable[..., Kernel]) -> None:
     assert failed.error is not None
     assert failed.error["ename"] == "ZeroDivisionError"
     k.run("pass")  # ipykernel 6 aborts what follows a failure closely; this is tried again
-    waiting = k.submit("import time\nprint('in', flush=True)\ntime.sleep(60)")
+    waiting = k.submit(f"import time\nprint('in', flush=True)\n{UNTIL_INTERRUPTED}")
     k.until(waiting, "in")
     k.interrupt()
     interrupted = k.wait(waiting)

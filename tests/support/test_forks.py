@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import forks
 from tests.support.device import ROOT
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.kernels import Kernel
 from tests.virtual_gpu import Scenario, environment
 
@@ -240,7 +241,7 @@ def test_the_end_of_a_fork(process: Callable[..., Any], tmp_path: Path) -> None:
     assert "ZeroDivisionError" in out.read_text()
     assert out.read_text().endswith("late\n")
 
-    hanging = process("import time; print('in', flush=True); time.sleep(600)")
+    hanging = process(f"import time; print('in', flush=True); {UNTIL_INTERRUPTED}")
     assert hanging.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         hanging.wait(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.virtual_gpu import SLEEP_CYCLES_PER_SECOND, Scenario
 
 #: By the real clock: longer than a busy machine takes until it looks whether the GPU is at work.
@@ -92,7 +93,7 @@ def test_interrupts(kernel: Any) -> None:
 
     # before anything is complete
     _ready(k)
-    message = k.submit("%%cudatime -n 1 -w 0\nprint('begun')\ntime.sleep(60)")
+    message = k.submit(f"%%cudatime -n 1 -w 0\nprint('begun')\n{UNTIL_INTERRUPTED}")
     k.until(message, "begun")
     k.manager.interrupt_kernel()
     reply = k.wait(message)
@@ -101,7 +102,7 @@ def test_interrupts(kernel: Any) -> None:
 
     # a single run
     _ready(k)
-    message = k.submit("%%cudatime\nprint('begun')\ntime.sleep(60)")
+    message = k.submit(f"%%cudatime\nprint('begun')\n{UNTIL_INTERRUPTED}")
     k.until(message, "begun")
     k.manager.interrupt_kernel()
     reply = k.wait(message)
