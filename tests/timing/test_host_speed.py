@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import accumulate, cycle
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_it_is_measured_only_to_compare_and_never_inside_a_run(
         return work(value)
 
     monkeypatch.setattr(host_speed, "_call", call)
-    cell = "order.append('begin'); order.append('end')"
+    # Where loops are not given, a cell that takes no time would run a million times.
+    ip.user_ns["sleep"] = time.sleep
+    cell = "order.append('begin'); sleep(1e-3); order.append('end')"
     run_cell(f"%%cudatime -q {repeats} -v plain\n{cell}")
     assert "host" not in order
     assert ip.user_ns["plain"].conditions.host_speed is None
