@@ -139,7 +139,7 @@ def test_an_engine_that_has_joined_a_group_meanwhile(two_engines: Cluster, run: 
     joins = [
         two_engines.client[engine].execute(
             f"r.join(backend='gloo', master=('127.0.0.1', 1), file={file!r}, rank={engine}, "
-            f"world_size=2, local_rank={engine}, local_world_size=2, timeout=60.0)",
+            f"world_size=2, local_rank={engine}, local_world_size=2, timeout=300.0)",
             block=False,
         )
         for engine in (0, 1)

@@ -472,7 +472,7 @@ def test_refused_while_a_thread_of_the_users_runs(torch: Any) -> None:
     thread = threading.Thread(target=train, name="trainer")
     thread.start()
     try:
-        assert runs.wait(60)
+        assert runs.wait(300)
         refused(torch, "the running thread trainer is in .*train")
     finally:
         ends.set()

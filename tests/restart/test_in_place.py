@@ -277,7 +277,7 @@ def test_a_kernel_removes_the_connection_file_that_it_has_made(
             reply = client.execute_interactive(cell, output_hook=lambda _: None, timeout=300)
             assert reply["content"]["status"] == "ok"
         client.shutdown()
-        process.wait(60)
+        process.wait(300)
         assert not (tmp_path / "own.json").exists()
     finally:
         client.stop_channels()

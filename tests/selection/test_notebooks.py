@@ -117,7 +117,7 @@ def test_a_server_that_does_not_respond_is_not_waited_for(
     release = threading.Event()
 
     def wait(request: Any, _: Any) -> None:
-        release.wait(60)
+        release.wait(300)
         server.http.shutdown_request(request)
 
     monkeypatch.setattr(server.http, "process_request", wait)

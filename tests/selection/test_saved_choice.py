@@ -82,7 +82,7 @@ def test_a_pipe_does_not_hold_up_the_reader(tmp_path: Path) -> None:
         target=lambda: found.append(saved_choice.load(str(tmp_path / "kernel-1.json"))), daemon=True
     )
     reader.start()
-    reader.join(30)
+    reader.join(300)
     assert found == [None]
     with pytest.raises(PermissionError, match="it is no regular file"):
         open_own(saved)

@@ -41,6 +41,8 @@ _TORCH = (
 
 #: Threads that outlive a test on purpose: of clients that several tests share.
 SHARED: set[threading.Thread] = set()
+#: Seconds that a thread has to end after a test: a safety net, a machine may be slow.
+PATIENCE = 60.0
 
 
 def state() -> dict[str, Any]:
@@ -182,9 +184,9 @@ def _difference(before: Any, after: Any) -> Any:
     return before, after
 
 
-def _threads_left(before: set[threading.Thread], patience: float = 2.0) -> list[threading.Thread]:
-    """Threads that are still running after ``patience`` seconds: an ending takes a moment."""
-    deadline = time.monotonic() + patience
+def _threads_left(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Threads that are still running after `PATIENCE`: an ending takes a moment."""
+    deadline = time.monotonic() + PATIENCE
     while True:
         expected = before | SHARED
         left = [t for t in threading.enumerate() if t not in expected and t.is_alive()]

@@ -131,8 +131,10 @@ def test_a_leak_is_found(leak: Callable[[], None], named: str) -> None:
     check.__enter__()
     leak()
     try:
-        with pytest.raises(AssertionError, match=named):
-            check.__exit__(None, None, None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(leaks, "PATIENCE", 0.1)
+            with pytest.raises(AssertionError, match=named):
+                check.__exit__(None, None, None)
     finally:
         os.environ.pop("LEFT_BEHIND", None)
         if leak is _meta_path:

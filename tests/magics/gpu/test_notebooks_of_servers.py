@@ -114,7 +114,7 @@ def running(
             yield made
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 def _answers(server: Server) -> bool:
