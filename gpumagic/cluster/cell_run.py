@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import secrets
 import signal
@@ -19,6 +20,7 @@ from gpumagic.cluster.connection import Cluster, package
 from gpumagic.cluster.engine import IN_GROUP, PAYLOAD, Place
 from gpumagic.cluster.timeouts import TIMEOUT
 from gpumagic.errors import DeviceError
+from gpumagic.restart import signals
 from gpumagic.results import CudaTiming, MemoryDelta
 
 #: Seconds between two checks of the controller, and the number of checks that may fail in a row: it
@@ -102,7 +104,7 @@ def run(
         _prepare(cluster, left, outcome)
         left = [engine for engine in left if engine in outcome.places]
         request = _Request(cluster, left, outcome, for_group(plan, outcome), progress)
-        request.wait()
+        request.run()
         left = request.collect()
     if not outcome.ran and outcome.exception is None:
         raise _none_can(outcome)
@@ -166,15 +168,9 @@ class _Request:
         self._is_one_group = outcome.is_one_group
         #: Engines whose request was withdrawn before they began.
         self._withdrawn: set[int] = set()
-        source = self._source(plan)
-
-        def execute(on: list[int]) -> Any:
-            return self._client.direct_view(on).execute(source, silent=False, block=False)
-
-        self._result = rpc.send(self._client, engines, execute)
-        self._replies = rpc.futures(self._result)
-        for engine in {*engines} - {*self._replies}:
-            outcome.errors[engine] = "the engine is gone"
+        self._engines, self._code = engines, self._source(plan)
+        self._result: Any = None
+        self._replies: dict[int, Any] = {}
 
     def _source(self, plan: CellPlan) -> str:
         line, cell = plan.arguments()
@@ -185,13 +181,25 @@ class _Request:
             f"fromlist=['{function}']).{function}{(*call, rpc.LARGEST)!r}"
         )
 
-    def wait(self) -> None:
-        """Show the output until all engines have ended, or their requests were withdrawn."""
-        if self._result is None:
-            return
+    def _send(self) -> None:
+        def execute(on: list[int]) -> Any:
+            return self._client.direct_view(on).execute(self._code, silent=False, block=False)
+
+        with signals.interrupts_after():  # the requests are known before
+            self._result = rpc.send(self._client, self._engines, execute)
+            self._replies = rpc.futures(self._result)
+            for engine in {*self._engines} - {*self._replies}:
+                self._outcome.errors[engine] = "the engine is gone"
+
+    def run(self) -> None:
+        """Send it, and show the output until all engines have ended, or it was withdrawn."""
         started = time.monotonic()
-        with self._result.stream_output():
+        with contextlib.ExitStack() as output:
             try:
+                self._send()
+                if self._result is None:
+                    return
+                output.enter_context(self._result.stream_output())
                 self._wait(started)
                 outputs = [reply.output for reply in self._expected().values()]
                 concurrent.futures.wait(outputs, _OUTPUT_TIMEOUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,21 @@ def interrupts_deferred() -> Iterator[DeferredInterrupts]:
         yield deferred
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupts_after() -> Iterator[None]:
+    """Let an interrupt that arrives in the block take effect at its end.
+
+    What the block starts has an owner by then. Only the main thread is interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with interrupts_deferred() as interrupts:
+        yield
+    if interrupts.pending:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

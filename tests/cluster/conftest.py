@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from gpumagic.cluster import cell_run, process_group, rpc, selection
 from tests.support import leaks
 from tests.support.clusters import Cluster
 from tests.support.kernels import python_environment
@@ -19,6 +20,8 @@ from tests.support.shells import Ran
 from tests.virtual_gpu import Scenario, World, environment
 
 GPUS = 4
+#: Seconds: a safety net, not a measure.
+PATIENCE = 300.0
 
 ENGINE_ID = "engine = get_ipython().kernel.engine_id"
 INITIALISE_CUDA = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
@@ -121,7 +124,7 @@ def cuda_engines(shared: Shared) -> Cluster:
     return cluster
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 300.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait until a condition is true; AssertionError if it never is, on the slowest machine."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -148,6 +151,16 @@ pathlib.Path({begun!r}).touch()
 while not pathlib.Path({end!r}).exists():
     time.sleep(0.02)
 """
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines take as long as the machine does: a test of one that does not reply sets a limit."""
+    for function in (rpc.call, selection.devices, process_group.group):
+        monkeypatch.setitem(function.__kwdefaults__, "timeout", PATIENCE)
+    monkeypatch.setattr(selection, "TIMEOUT", PATIENCE)
+    for name in ("_BEGIN_TIMEOUT", "_INTERRUPT_TIMEOUT", "_FETCH_TIMEOUT"):
+        monkeypatch.setattr(cell_run, name, PATIENCE)
 
 
 @pytest.fixture

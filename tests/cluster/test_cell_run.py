@@ -20,7 +20,7 @@ from gpumagic.cluster.cell_run import Outcome
 from gpumagic.cluster.engine import Place
 from gpumagic.results import CudaTiming, MemoryDelta, Sample
 from gpumagic.results.base import plain
-from tests.cluster.conftest import ENGINE_ID, once_begun
+from tests.cluster.conftest import ENGINE_ID, once_begun, wait_for
 from tests.support.clusters import Cluster
 from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.shells import Ran
@@ -92,12 +92,12 @@ def test_a_busy_engine_is_not_waited_for(
 ) -> None:
     """The others run the cell; it is withdrawn from the one that has not begun."""
     run(two_engines, "%cudatime --cluster -q 1")  # now it is known that there is no process group
-    monkeypatch.setattr(cell_run, "_BEGIN_TIMEOUT", 4.0)
+    monkeypatch.setattr(cell_run, "_BEGIN_TIMEOUT", 10.0)
     monkeypatch.setattr(rpc, "CONFIRMATION", 60.0)
     with busy_engine(two_engines, 1):
         timing = run(two_engines, "%%cudatime --cluster -o -q\nran = True").value
         assert [*timing.per_engine] == [0]
-        assert timing.failed == {1: "no answer within 4 s: it is busy, or has lost its connection"}
+        assert timing.failed == {1: "no answer within 10 s: it is busy, or has lost its connection"}
         with pytest.raises(UsageError, match="no engine can run the cell; engine 1: no answer"):
             run(two_engines, "%%cudatime --cluster -t 1\nran = True")
     assert two_engines.value(1, "'ran' in globals()") is False
@@ -235,6 +235,32 @@ def test_an_interrupt_reaches_the_engines(two_engines: Cluster, run: Run, tmp_pa
     assert all(one.partial for one in timing.per_engine.values())
     assert {*timing.failed} == {0, 1}
     assert two_engines.value(0, "1") == 1  # and they are free again
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_interrupt_while_the_cell_is_sent_reaches_the_engines(
+    two_engines: Cluster, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have begun by then, and would run on with nobody waiting for them."""
+    run(two_engines, "%cudatime --cluster -q 1")
+    begun = [tmp_path / f"begun{engine}" for engine in (0, 1)]
+    send, sent = rpc.send, []
+
+    def interrupted(client: Any, engines: Any, request: Any) -> Any:
+        result = send(client, engines, request)
+        if not sent:
+            wait_for(lambda: all(each.exists() for each in begun))
+            signal.raise_signal(signal.SIGINT)
+        sent.append(result)
+        return result
+
+    monkeypatch.setattr(rpc, "send", interrupted)
+    begin = f"open({str(tmp_path / 'begun')!r} + str(engine), 'w').close()"
+    cell = f"%%cudatime --cluster -v timing\n{ENGINE_ID}\nimport time\n{begin}\n{UNTIL_INTERRUPTED}"
+    ran = run(two_engines, cell, raising=False)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert {*run(two_engines, "timing").value.failed} == {0, 1}
+    assert [two_engines.value(engine, "1") for engine in (0, 1)] == [1, 1]
 
 
 def test_ranks_of_two_groups_are_no_group() -> None:

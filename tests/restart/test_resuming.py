@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.restart import FREEZE, report
+from tests.support import reaper
 from tests.support.interrupts import UNTIL_INTERRUPTED
 from tests.support.kernels import ROOT, Kernel
 
@@ -155,15 +156,41 @@ def test_an_interrupt_before_withdraws_the_restart(
     assert k.run("kept, os.environ.get('CUDA_VISIBLE_DEVICES')").value == "(1, None)"
 
 
+#: An interrupt arrives when the child runs, and before the kernel knows it.
+INTERRUPTS = """
+import signal
+from gpumagic.system import child_process
+started, start = [], child_process.start
+def interrupted(*arguments, **options):
+    started.append(start(*arguments, **options))
+    signal.raise_signal(signal.SIGINT)
+    return started[-1]
+child_process.start = interrupted
+"""
+
+
+def test_an_interrupt_while_the_trial_starts_leaves_no_child(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run(f"{FREEZE}; kept = 1\n{INTERRUPTS}")
+    reply = k.run("%gpu 1 --restart", raising=False)
+    assert reply.shown == "UsageError: interrupted; this kernel goes on as it was\n"
+    assert k.value("[child.returncode for child in started]") == [-9]  # killed, and waited for
+    handler = "signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert k.value(f"(kept, {handler})") == (1, True)
+
+
 def _adapters(pid: int) -> list[str]:
-    """debugpy's processes that the kernel has started, or that have outlived it."""
+    """debugpy's processes of this run that the kernel has started, or that have outlived it."""
     import psutil
+
+    run = os.environ[reaper.MARK]
 
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = " ".join(process.cmdline())
-            if "debugpy" in words and process.ppid() in (pid, 1) and process.pid != pid:
+            near = process.ppid() in (pid, 1) and process.pid != pid
+            if "debugpy" in words and near and process.environ().get(reaper.MARK) == run:
                 found.append(words)
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from IPython import version_info
+from IPython.core import page
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
@@ -77,6 +78,8 @@ def shell(*, load: bool = True) -> Iterator[InteractiveShell]:
         config.InteractiveShell.cache_size = 1000
         with warnings.catch_warnings():
             ip = InteractiveShell.instance(config=config)
+            # A machine may have no program for that, and IPython would ask for a key.
+            ip.set_hook("show_in_pager", page.as_hook(page.display_page), 90)
             try:
                 if load:
                     before = registered(ip)

@@ -65,6 +65,13 @@ def test_a_kernel_is_real(kernel: Callable[..., Kernel]) -> None:
     assert "KeyboardInterrupt" in interrupted.shown
 
 
+def test_help_needs_no_program_that_shows_pages(
+    run_cell: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert "%gpu off" in run_cell("%gpu?").text
+
+
 def test_a_kernel_that_does_not_answer_is_reported(kernel: Callable[..., Kernel]) -> None:
     k = kernel(load=False)
     with pytest.raises(TimeoutError):

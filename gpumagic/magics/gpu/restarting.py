@@ -18,7 +18,7 @@ from gpumagic.errors import RestartError
 from gpumagic.magics.extension import of
 from gpumagic.magics.gpu import publishing
 from gpumagic.magics.output import hand_over
-from gpumagic.restart import in_place, resuming
+from gpumagic.restart import in_place, resuming, signals
 from gpumagic.results import Selection
 from gpumagic.selection import apply, cpu_threads, environment, launch_blocking
 from gpumagic.selection.spec import parse
@@ -53,7 +53,8 @@ def _begin(shell: Any, chosen: Selection, options: argparse.Namespace, *, silent
         "outputs": bool(shell.user_ns.get("_oh")),
     }
     with contextlib.ExitStack() as ending:
-        trial = ending.enter_context(in_place.trial(shell, variables))
+        with signals.interrupts_after():  # the child is known before
+            trial = ending.enter_context(in_place.trial(shell, variables))
         files: list[IO[bytes]] = []
         if options.keep:
             from gpumagic.magics.gpu import keep_variables
