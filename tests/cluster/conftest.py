@@ -22,6 +22,8 @@ from tests.virtual_gpu import Scenario, World, environment
 GPUS = 4
 #: Seconds: a safety net, not a measure.
 PATIENCE = 300.0
+#: Those for a reply: an engine that ends while it is asked may never give one.
+_REPLY = 60.0
 
 ENGINE_ID = "engine = get_ipython().kernel.engine_id"
 INITIALISE_CUDA = "import torch; torch.zeros(1, device='cuda'); torch.cuda.synchronize()"
@@ -157,10 +159,10 @@ while not pathlib.Path({end!r}).exists():
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines take as long as the machine does: a test of one that does not reply sets a limit."""
     for function in (rpc.call, selection.devices, process_group.group):
-        monkeypatch.setitem(function.__kwdefaults__, "timeout", PATIENCE)
-    monkeypatch.setattr(selection, "TIMEOUT", PATIENCE)
+        monkeypatch.setitem(function.__kwdefaults__, "timeout", _REPLY)
+    monkeypatch.setattr(selection, "TIMEOUT", _REPLY)
     for name in ("_BEGIN_TIMEOUT", "_INTERRUPT_TIMEOUT", "_FETCH_TIMEOUT"):
-        monkeypatch.setattr(cell_run, name, PATIENCE)
+        monkeypatch.setattr(cell_run, name, _REPLY)
 
 
 @pytest.fixture
