@@ -41,9 +41,11 @@ def interrupts_deferred() -> Iterator[DeferredInterrupts]:
 def interrupts_after() -> Iterator[None]:
     """Let an interrupt that arrives in the block take effect at its end.
 
-    What the block starts has an owner by then. Only the main thread is interrupted.
+    What the block starts has an owner by then. Only the main thread is interrupted, and a handler
+    that is none of Python's stays.
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is None:
         yield
         return
     with interrupts_deferred() as interrupts:

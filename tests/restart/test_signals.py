@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 
@@ -21,6 +23,32 @@ def test_interrupts_are_deferred() -> None:
         interrupts.raising = True
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupts_take_effect_after_the_block() -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+
+    def interrupted() -> None:
+        with signals.interrupts_after():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == [1]
+    with signals.interrupts_after():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+    def handler() -> object:
+        with signals.interrupts_after():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handler).result() is before
+    with patch("signal.getsignal", return_value=None):  # one that is none of Python's
+        assert handler() is None
     assert signal.getsignal(signal.SIGINT) is before
 
 
