@@ -33,7 +33,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     # pytest removes old folders of other runs, which other runs may be removing too.
     with tempfile.TemporaryDirectory() as folder:
-        options = ["-n0", "-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests"]
+        options = ["-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests"]
+        if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+            options += ["-p", "pytest_timeout"]  # which pyproject.toml has an option for
         done = forks.run(
             [sys.executable, "-m", "pytest", *options, pyfuncitem.nodeid],
             env=python_environment({**os.environ, _INSIDE: "1"}),
