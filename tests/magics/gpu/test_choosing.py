@@ -190,6 +190,17 @@ def test_a_choice_whose_verification_is_broken_off_is_not_made(
     assert fresh_kernel.value("__import__('os').environ.get('CUDA_VISIBLE_DEVICES')") is None
 
 
+def test_a_choice_that_is_broken_off_lifts_no_gate(kernel: Callable[..., Kernel]) -> None:
+    k = kernel()
+    k.run("import torch\n%gpu off --soft -q")
+    assert k.value("torch.cuda.is_available()") is False
+    k.run("from gpumagic.selection import apply\ndef verify(*_): raise KeyboardInterrupt")
+    k.run("apply._verify = verify")
+    reply = k.run("%gpu on", raising=False)
+    assert reply.stderr == "UsageError: interrupted; nothing was changed\n"
+    assert k.value("torch.cuda.is_available()") is False
+
+
 def test_a_failure_while_all_was_hidden_is_in_the_table(kernel: Callable[..., Kernel]) -> None:
     trapped = kernel(load=False, env={"CUDA_VISIBLE_DEVICES": ""})
     trapped.run("import os, torch; assert not torch.cuda.is_available()")
