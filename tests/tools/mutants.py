@@ -76,6 +76,15 @@ MUTANTS = (
         "if True:",
         ("tests/restart/test_working_folder.py",),
     ),
+    Mutant(
+        "gpumagic/magics/gpu/restarting.py",
+        "with signals.interrupts_after():",
+        "if True:",
+        (
+            "tests/restart/test_resuming.py::"
+            "test_an_interrupt_while_the_trial_starts_leaves_no_child",
+        ),
+    ),
     # --- which GPUs: what is typed, what the driver reads, what is verified
     Mutant(_SPEC, "range(first, last + 1)", "range(first, last)", SPEC),
     Mutant(_SPEC, "return min(found, key=len)", "return max(found, key=len)", SPEC),
