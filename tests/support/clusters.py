@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -60,10 +61,19 @@ class Cluster:
         (self.folder / "profile").mkdir()
         own = ",".join(str(port) for port in ports.take(_PORTS))
         self._controller = self._run("controller", environments[0], *_OPTIONS, f"--ports={own}")
-        self._until(self.file.exists, "the controller's connection file")
+        self._until(self.files_are_complete, "the controller's connection files")
         self._environments = environments
         self._start_engines()
         return self
+
+    def files_are_complete(self) -> bool:
+        """Return whether the controller has written its files: they are there before, and empty."""
+        try:
+            for file in (self.file, self.file.with_name("ipcontroller-engine.json")):
+                json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return False
+        return True
 
     def _start_engines(self) -> None:
         for engine, environment in enumerate(self._environments):

@@ -64,3 +64,17 @@ def test_code_ends_also_where_the_client_misses_its_output(tmp_path: Path) -> No
             cluster.run(0, "1 / 0")
     finally:
         cluster.close()
+
+
+def test_a_connection_file_is_read_when_it_is_complete(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    assert not cluster.files_are_complete()
+    cluster.file.parent.mkdir(parents=True)
+    engines = cluster.file.with_name("ipcontroller-engine.json")
+    for client, engine in (("", ""), ('{"a":', "{}"), ("{}", '{"a')):
+        cluster.file.write_text(client)
+        engines.write_text(engine)
+        assert not cluster.files_are_complete()
+    engines.write_text("{}")
+    assert cluster.files_are_complete()
+    cluster.close()
