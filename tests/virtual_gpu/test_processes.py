@@ -379,8 +379,9 @@ def test_processes_share_a_device_and_a_killed_one_gives_back() -> None:
         import json, pynvml
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
+        # In this order: when a process is no longer listed, its memory is free.
         all = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        free = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).free
         print(json.dumps([free >> 30, {p.pid: p.usedGpuMemory >> 30 for p in all}]))
     """
     with held(env, 70 * GIB, 5 * GIB) as (first, second):

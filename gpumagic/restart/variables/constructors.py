@@ -26,6 +26,13 @@ def same(value: Any) -> Any:
     return value
 
 
+def code(
+    make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str
+) -> types.CodeType:
+    """Make code that has the name of its file, by which its source is found."""
+    return make(*arguments).replace(co_filename=file)
+
+
 def function(code: types.CodeType, closure: Any) -> types.FunctionType:
     """Make a function of the notebook."""
     return types.FunctionType(code, namespace, None, None, closure or None)

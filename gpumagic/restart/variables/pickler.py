@@ -103,6 +103,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._ids[self._numpy.ndarray] = self._array
         self._reducers: dict[type, Callable[[Any], Any]] = {
             types.FunctionType: self._function,
+            types.CodeType: self._code,
             functools._lru_cache_wrapper: self._cached,
             functools.cached_property: lambda value: (
                 functools.cached_property,
@@ -256,6 +257,11 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         state = (attributes, {**slots, "__globals__": {}, "__closure__": None}, contents)
         arguments = (value.__code__, tuple(map(self._cell, cells)))
         return constructors.function, arguments, state, None, None, constructors.set_function
+
+    def _code(self, value: types.CodeType) -> Any:
+        # From cloudpickle 3.1.3 on, all code is in a file "<dynamic-code>": it would have no source.
+        make, arguments = self.dispatch_table[types.CodeType](value)
+        return constructors.code, (make, arguments, value.co_filename)
 
     def _cell(self, cell: Any) -> Any:
         return self._cells.setdefault(id(cell), reducers.Cell())

@@ -66,6 +66,16 @@ def test_it_is_made_again(value: Any, holds: Callable[[Any], bool]) -> None:
     assert holds(made)
 
 
+def test_code_keeps_its_file() -> None:
+    """Also that of functions within: the source is found by it, and tracebacks name it."""
+    code = compile("def f():\n    return lambda: 1 / 0\n", "<a cell>", "exec")
+    made = _again(code)
+    assert made == code
+    (function,) = [each for each in made.co_consts if isinstance(each, types.CodeType)]
+    (within,) = [each for each in function.co_consts if isinstance(each, types.CodeType)]
+    assert [made.co_filename, function.co_filename, within.co_filename] == ["<a cell>"] * 3
+
+
 def test_views_of_a_dictionary_are_views_of_the_same_one() -> None:
     for original in ({"a": 1}, collections.OrderedDict(a=1)):
         of, keys, values, items = _again(
