@@ -259,7 +259,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return constructors.function, arguments, state, None, None, constructors.set_function
 
     def _code(self, value: types.CodeType) -> Any:
-        # From cloudpickle 3.1.3 on, all code is in a file "<dynamic-code>": it would have no source.
+        # From cloudpickle 3.1.3 on, the file would be "<dynamic-code>", which has no source.
         make, arguments = self.dispatch_table[types.CodeType](value)
         return constructors.code, (make, arguments, value.co_filename)
 
