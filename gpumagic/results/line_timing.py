@@ -265,7 +265,8 @@ def _waited(line: LineTiming) -> str:
 def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | None]:
     """Return the numbers of the lines to show; see `folded`."""
     hosts = sum(line.host for line in source.lines) or 1.0
-    least, least_host = _NEGLIGIBLE * whole, _NEGLIGIBLE * hosts
+    # Where the host has little to do beside the GPU, parts of its time are noise.
+    least, least_host = _NEGLIGIBLE * whole, _NEGLIGIBLE * max(hosts, whole)
     relevant = {
         line.line
         for line in source.lines

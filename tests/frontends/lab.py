@@ -89,6 +89,9 @@ def server(folder: Path, environment: Mapping[str, str]) -> Iterator[Server]:
         "--ServerApp.disable_check_xsrf=True",
         # No extension manager: nothing asks the network.
         "--LabApp.extension_manager=readonly",
+        # Tests ask the page for its kernel's state.
+        "--LabApp.expose_app_in_browser=True",
+        "--JupyterNotebookApp.expose_app_in_browser=True",
     ]
     quiet = {"JUPYTERLAB_SETTINGS_DIR": str(folder / ".settings"), "JUPYTER_PLATFORM_DIRS": "1"}
     with (folder / "server.log").open("w") as log:

@@ -50,9 +50,12 @@ def start_all(page: Any, how: str = "Run All Cells") -> None:
     page.add_locator_handler(select, lambda button: button.click())
     page.wait_for_timeout(2000)
     page.locator(".jp-Notebook").first.click()
-    # The kernel is there when the notebook says that it is idle.
+    # Not what the notebook shows: before it has a kernel, its indicator is idle too.
     page.wait_for_function(
-        "() => document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')",
+        """() => {
+            const session = window.jupyterapp?.shell.currentWidget?.sessionContext;
+            return session?.session?.kernel && session.kernelDisplayStatus === 'idle';
+        }""",
         timeout=300_000,
     )
     page.get_by_role("menuitem", name="Run", exact=True).click()

@@ -380,11 +380,14 @@ def test_code_without_a_source(lines: Any, run_cell: Any) -> None:
 
 
 def test_ten_thousand_lines(lines: Any, ip: Any) -> None:
+    """Few of them are shown: what took a thousandth of the time, with lines on either side."""
     found = lines("\n".join(["x = 1"] * 10_000 + ["w.sleep(.05)"]))
     assert len(found) == 10_001
     shown = str(ip.user_ns["timing"])
     assert "10002" in shown
-    assert len(shown.splitlines()) < 100
+    # Lines of the host in which this process had to wait for another one may be among them.
+    waited = [each for each in found if each.host >= 1e-3 * 0.05]
+    assert len(shown.splitlines()) < 100 + 9 * len(waited)
 
 
 def test_magics_inside(lines: Any, ip: Any) -> None:
