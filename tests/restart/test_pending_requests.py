@@ -56,12 +56,24 @@ def test_an_error_behind_a_restart_stops_the_rest(kernel: Callable[..., Kernel])
     assert k.run("1 + 1").value == "2"
 
 
-def test_a_refusal_stops_the_rest(kernel: Callable[..., Kernel]) -> None:
+def test_a_refusal_stops_the_rest(kernel: Callable[..., Kernel], tmp_path: Path) -> None:
     """It is an error of its cell, as any other."""
     k = kernel()
     k.run(FREEZE)
+    go = tmp_path / "go"
+    first = k.submit(
+        f"print('begun', flush=True)\nimport os, time\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    )
+    k.until(first, "begun")
     asking = k.submit("%gpu off --restart\n1 + 1")
     rest = k.submit("print('run')")
+    # When the kernel has answered what was sent last, it has the rest: one that came only after the
+    # refusal would be run.
+    client = k.client
+    client.control_channel.send(client.session.msg("kernel_info_request"))
+    client.get_control_msg(timeout=PATIENCE)
+    go.touch()
     refused = k.wait(asking)
     assert refused.status == "error"
     assert "must" not in refused.shown or refused.shown.count("\n") <= 2
