@@ -21,11 +21,13 @@ def lost(shell: Any) -> list[str]:
     return [plural(len(comms), "widget or its comm", "widgets and their comms")] if comms else []
 
 
-#: Names that IPython, a front end or a debugger binds in the user's namespace.
+#: Names that IPython, a front end, a debugger or torch's compiler binds in the user's namespace.
 _NOT_USERS = re.compile(
     r"_+|_i+|_i?\d+|_i?h|_oh|_dh|_exit_code|_VSCODE_.*|__(vsc|pydevd|DW).*"
     r"|__(name|doc|package|loader|spec|cached|builtins?|(conditional_)?annotat\w+"
     r"|warningregistry|return|exception|traceback_?hide|tracebackhide|session)__"
+    r"|__(builtins_dict__|compiled_fn|resume_at|import|comprehension_\w+_at|gen_rand_values)_.*"
+    r"|__warnings_warn_wrapper_.*|___context_manager_\d.*"
 )
 
 

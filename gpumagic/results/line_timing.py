@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpumagic.render.blocks import (
     DASH,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: A line with less than this part of the time of all lines is dim, and may be left out.
 _NEGLIGIBLE = 1e-3
+#: Lines that are left out, but took at least this part of the time together, have their sum shown.
+_NOT_NEGLIGIBLE = 0.01
 #: A line with at least this part of the time is emphasised.
 _HOT = 0.2
 #: The least part of the time of all lines that a ``for`` line's wait is reported for.
@@ -221,7 +223,7 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     def figures(line: LineTiming) -> list[Cell]:
         part = _cost(line, has_gpu) / whole
         style: Style = "strong" if part >= _HOT else "dim" if part < _NEGLIGIBLE else ""
-        bar = _cost(line, has_gpu) / longest
+        bar = min(1.0, _cost(line, has_gpu) / longest)
         gpu = ("≈ " if line.rough else "≤ " * line.at_most) + seconds(line.gpu)
         return [
             Cell(f"{line.hits:,}" if line.hits else ""),
@@ -235,9 +237,20 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
 
     rows = []
     code = SourceCode(source.text)
-    for number in _shown(source, whole, has_gpu):
+    hosts = sum(line.host for line in rows_of) or 1.0
+    shown = _shown(source, whole, has_gpu)
+    for index, number in enumerate(shown):
         if number is None:
-            rows.append([*[Cell("")] * (len(columns) - 1), Cell("⋯", "dim")])
+            first, last = shown[index - 1], shown[index + 1]
+            assert first is not None
+            assert last is not None
+            left_out = [line for line in source.lines if first < line.line < last]
+            sums = _together(left_out)
+            part = max(_cost(sums, has_gpu) / whole, sums.host / max(hosts, whole))
+            much = part >= _NOT_NEGLIGIBLE
+            cells = figures(sums) if much else [Cell("")] * (len(columns) - 2)
+            note = f"⋯ {plural(len(left_out), 'line')}" if much else "⋯"
+            rows.append([Cell(""), *cells, Cell(note, "dim")])
             continue
         text = Cell.of_code(code, number - source.first)
         line = by_number.get(number)
@@ -246,6 +259,30 @@ def _grid(source: SourceTimings, between: LineTiming | None) -> Grid:
     if between is not None:
         rows.append([Cell(DASH, "dim"), *figures(between), Cell(BETWEEN, "dim")])
     return without_empty(columns, rows)
+
+
+def _together(lines: Sequence[LineTiming]) -> LineTiming:
+    """Return the sums of the times of lines, as of a line that never ran."""
+
+    def total(name: str) -> Any:
+        values = [getattr(line, name) for line in lines]
+        return None if None in values else sum(values)
+
+    devices = {i for line in lines for i in line.per_device}
+    return LineTiming(
+        line=0,
+        source="",
+        hits=0,
+        gpu=total("gpu"),
+        host=total("host"),
+        syncs=0,
+        sync_time=0.0,
+        at_most=any(line.at_most for line in lines),
+        rough=any(line.rough for line in lines),
+        per_device={i: sum(line.per_device.get(i, 0.0) for line in lines) for i in devices},
+        busy=total("busy"),
+        kernels=total("kernels"),
+    )
 
 
 def _host(line: LineTiming) -> str:
@@ -267,10 +304,16 @@ def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | Non
     hosts = sum(line.host for line in source.lines) or 1.0
     # Where the host has little to do beside the GPU, parts of its time are noise.
     least, least_host = _NEGLIGIBLE * whole, _NEGLIGIBLE * max(hosts, whole)
+    # Beside the upper bound of a line that waits on the host, work that is known may be little.
+    known = {line.line: line.gpu for line in source.lines if line.gpu and not line.at_most}
+    least_known = _NEGLIGIBLE * sum(known.values())
     relevant = {
         line.line
         for line in source.lines
-        if line.syncs or _cost(line, has_gpu) >= least or line.host >= least_host
+        if line.syncs
+        or _cost(line, has_gpu) >= least
+        or line.host >= least_host
+        or known.get(line.line, 0.0) > least_known
     }
     return folded(range(source.first, source.first + len(source.text)), relevant)
 

@@ -8,6 +8,8 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -94,7 +96,7 @@ def data_of_modules() -> dict[int, list[tuple[str, str]]]:
 
 def importable(module: str) -> bool:
     """Return whether a module was imported, and the import system finds it again."""
-    if module == "__main__" or module not in sys.modules:
+    if module == "__main__" or module not in sys.modules or not _has_file(module):
         return False
     try:
         return importlib.util.find_spec(module) is not None
@@ -102,11 +104,18 @@ def importable(module: str) -> bool:
         return False
 
 
+def _has_file(module: str) -> bool:
+    """Return whether the file that a module was read from, if there was one, is still there."""
+    spec = getattr(sys.modules.get(module), "__dict__", {}).get("__spec__")
+    loader = spec.loader if type(spec) is ModuleSpec else None
+    return type(loader) is not SourceFileLoader or Path(loader.path).exists()
+
+
 def _is_attribute(value: Any, module: Any, attribute: str) -> bool:
     if not isinstance(module, str) or module in ("__main__", "builtins"):
         return False
     attributes = getattr(sys.modules.get(module), "__dict__", {})
-    return attributes.get(attribute, _NOTHING) is value
+    return attributes.get(attribute, _NOTHING) is value and _has_file(module)
 
 
 _NOTHING = object()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -408,6 +410,38 @@ def test_trying_changes_nothing(kernel: Callable[..., Kernel]) -> None:
         True,
         15,
     )
+
+
+COMPILED = """
+import torch
+def f(x):
+    if x.sum() > 0: return x + 1
+    return x - 1
+torch.compile(f, backend='eager')(torch.ones(1)).item()
+"""
+
+
+def test_what_torchs_compiler_binds_is_no_variable_and_a_lost_file_is_named(
+    kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    k = kernel()
+    file = tmp_path / "file_that_goes.py"
+    file.write_text("def away(): return 5\n")
+    k.run(f"{FREEZE}\nimport sys; sys.path.insert(0, {str(tmp_path)!r}); n = 1")
+    assert k.run(COMPILED).value == "2.0"
+    assert k.value("[n for n in globals() if n.startswith('__compiled_fn')] != []")
+    k.run("from file_that_goes import away\ndef user(): return away()")
+    file.unlink()
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    refused = k.run("%gpu off --restart --keep all", raising=False).shown
+    assert refused.startswith("UsageError: cannot keep away (No module named 'file_that_goes')")
+    k.run("del away, user")
+    said = report(k.run("%gpu off --restart --keep all").text)
+    assert "Kept: n, f." in said
+    assert "Lost" not in said
+    assert "__" not in said
+    assert k.run(COMPILED.replace("def f(x)", "def g(x)")).value == "2.0"
+    assert k.value("torch.compile(f, backend='eager')(torch.ones(1)).item()") == 2.0
 
 
 def test_a_full_disk_is_reported_before_anything_is_lost(kernel: Callable[..., Kernel]) -> None:

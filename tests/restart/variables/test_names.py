@@ -71,6 +71,23 @@ def test_importable(module: str, found: bool) -> None:
     assert names.importable(module) is found
 
 
+def test_what_came_from_a_file_that_is_gone_cannot_be_imported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "module_that_goes_away.py"
+    file.write_text("def f(): pass\nTABLE = {}\n")
+    module: Any = importlib.import_module(file.stem)
+    variables = {"f": module.f, "TABLE": module.TABLE, "m": module}
+    sources = [f"from {file.stem} import TABLE"]
+    try:
+        assert names.imports(variables, sources).keys() == {"f", "TABLE", "m"}
+        file.unlink()
+        assert not names.imports(variables, sources)
+    finally:
+        del sys.modules[file.stem]
+
+
 def test_data_of_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "users_data_module.py").write_text("TABLE = {}\nNUMBER = 3\ndef f(): pass\n")
