@@ -306,7 +306,7 @@ def _shown(source: SourceTimings, whole: float, has_gpu: bool) -> list[int | Non
     least, least_host = _NEGLIGIBLE * whole, _NEGLIGIBLE * max(hosts, whole)
     # Beside the upper bound of a line that waits on the host, work that is known may be little.
     known = {line.line: line.gpu for line in source.lines if line.gpu and not line.at_most}
-    least_known = _NEGLIGIBLE * sum(known.values())
+    least_known = _NOT_NEGLIGIBLE * sum(known.values())
     relevant = {
         line.line
         for line in source.lines
