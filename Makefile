@@ -49,10 +49,6 @@ test-vendor: $(VENV)/ready ## Run the tests on NVIDIA's own libraries, with no G
 coverage: $(VENV)/ready-coverage ## Run the tests, and show the lines that they do not reach
 	@$(RUN) -m tests.tools.covered $(ARGS)
 
-.PHONY: mutants
-mutants: $(VENV)/ready ## Check that tests fail for seeded defects
-	@$(RUN) -m tests.tools.mutants $(ARGS)
-
 .PHONY: bench
 bench: $(VENV)/ready-bench ## Measure against the peers: one table of ratios, and build/bench.json
 	@$(RUN) -m tests.benchmarks

@@ -1,7 +1,7 @@
 """Remove from what the caller hands down what would change the results of tests.
 
 A test says itself what its processes are started with; what is set here would come on top. Home,
-locale, time zone and terminal stay: the package has to do with any (`tests.tools.hostile`).
+locale, time zone and terminal stay: the package has to do with any.
 """
 
 from __future__ import annotations

@@ -16,11 +16,8 @@ import gpumagic.cluster
 from gpumagic.system import cpu_wait
 from tests.support.kernels import Kernel
 from tests.support.parking import CAN_PARK
-from tests.tools.demo.runner import notebooks
 from tests.tools.docs.pages import DOCS, cells, has_cells, pages
-from tests.tools.docs.reference import PAGE, README, ROOT
 from tests.tools.docs.site import OTHER_PAGES, loaded_from_elsewhere
-from tests.tools.test_plain_english import UNCLEAR
 
 #: A page, and what a link in it may name.
 TEXTS = {page: page.read_text(encoding="utf-8") for page in pages()}
@@ -68,17 +65,6 @@ def entries(folder: Path, line: str) -> list[str]:
         return [name]
     others = [other.rpartition(".")[0] for other in OTHER_PAGES]
     return [other for other in others if other.startswith(name[:-1])]
-
-
-@pytest.mark.parametrize(
-    "page",
-    [*(page for page in TEXTS if page != PAGE), README, ROOT / "CHANGELOG.md", *notebooks()],
-    ids=lambda page: page.stem,
-)
-def test_texts_are_in_plain_terms(page: Path) -> None:
-    """Of the reference of the magics the code has the texts."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if UNCLEAR.search(line)] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:

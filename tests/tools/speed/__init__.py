@@ -1,1 +1,0 @@
-"""Run a command as on another machine: ``python -m tests.tools.speed TIMES COMMAND…``."""
