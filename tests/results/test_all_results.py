@@ -1,9 +1,10 @@
-"""What holds for whatever result is shown: golden files, headers, signs, hovers."""
+"""What holds for whatever result is shown: headers, signs, hovers, plain data."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,6 @@ from gpumagic.render.blocks import Block, Callout, Cell, Fold, Grid, Line
 from gpumagic.results import DeviceTable, Result
 from gpumagic.results.base import as_html, as_text
 from tests.results.examples import EXAMPLES
-from tests.results.golden import FOLDER, drawings
 
 #: The one spelling of each header.
 HEADERS = {
@@ -73,15 +73,14 @@ def cells(result: Result) -> Iterator[Cell]:
 
 def test_each_type_of_result_has_an_example() -> None:
     assert result_types() == {*EXAMPLES}
-    files = {path.name for path in FOLDER.glob("[A-Z]*")}
-    assert files == {f"{name}{suffix}" for name in EXAMPLES for suffix in (".txt", ".html")}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_is_drawn_is_what_the_files_have(name: str) -> None:
-    """`python -m tests.results.golden` writes them anew."""
-    for suffix, content in drawings(EXAMPLES[name]).items():
-        assert content == (FOLDER / f"{name}{suffix}").read_text(encoding="utf-8")
+def test_it_is_drawn_and_is_plain_data(name: str) -> None:
+    result = EXAMPLES[name]
+    assert as_text(result, 80)
+    assert as_html(result).startswith("<div")
+    assert json.loads(result.to_json()).keys() == result.to_dict().keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
