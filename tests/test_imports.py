@@ -215,6 +215,7 @@ def test_loading_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
         "gpumagic.cells.hooks",
         "gpumagic.cells.interrupts",
         "gpumagic.cells.magic_calls",
+        "gpumagic.cells.semicolon",
         "gpumagic.cells.setup_code",
         "gpumagic.cells.timeit_loop",
         "gpumagic.cells.transform",

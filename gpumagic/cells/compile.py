@@ -13,18 +13,15 @@ import linecache
 import re
 import sys
 import time
-import tokenize
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from textwrap import dedent
 from types import CodeType
 from typing import Any, NamedTuple
 
-from IPython.core.displayhook import DisplayHook
-
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.magic_calls import LINE_MAGICS, is_line_call, line_calls, written_strings
+from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.cells.setup_code import parse_setup
 from gpumagic.cells.timeit_loop import Loop, as_function, defined_function
 from gpumagic.cells.transform import bound_names, transformed_source
@@ -146,7 +143,7 @@ def compile_cell(
         last=last_code,
         globals=shell.user_ns,
         locals=shell.user_ns if local_ns is None else local_ns,
-        silent=_ends_with_semicolon(source),
+        silent=take_semicolon(source)[1],
         compile_time=time.perf_counter() - started,
         source=source,
         first_line=1 if header is None else 2,
@@ -238,11 +235,6 @@ def _read(
         cached[2][:] = [line + "\n" for line in (above + transformed).rstrip("\n").split("\n")]
     with _await_allowed(shell):
         return shell.compile.ast_parse("\n" * above.count("\n") + transformed, name), name
-
-
-def _ends_with_semicolon(source: str) -> bool:
-    silent: Any = DisplayHook.semicolon_at_end_of_expression
-    return bool(silent(dedent(source)))  # an indentation's end would be taken for the last token
 
 
 def _cell_number(shell: Any) -> int:
@@ -359,8 +351,8 @@ def _is_silent(line: str) -> bool:
     try:
         call: Any = ast.parse(line.strip(), mode="eval").body
         written = written_strings(call.value if isinstance(call, ast.Await) else call)
-        return _ends_with_semicolon(written[-1]) if written else False
-    except (tokenize.TokenError, SyntaxError):  # a line magic's line need not be Python
+        return take_semicolon(written[-1])[1] if written else False
+    except SyntaxError:
         return False
 
 

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.argument_types import PERCENTAGES, variable_name
 from gpumagic.magics.help import formatted
@@ -258,14 +259,6 @@ def _take_value(text: str) -> tuple[str, str]:
         if not rest and value.endswith(";"):
             value, rest = value[:-1], ";"
     return value, rest.lstrip()
-
-
-def take_semicolon(line: str) -> tuple[str, bool]:
-    """Return the line without a trailing ``;``, and whether there was one."""
-    stripped = line.rstrip()
-    if stripped.endswith(";"):
-        return stripped[:-1].rstrip(), True
-    return line, False
 
 
 class MagicLine(NamedTuple):

@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpumagic.cells.semicolon import take_semicolon
 from gpumagic.errors import SpecError
 from gpumagic.magics.gpu import cluster_options, device_table
 from gpumagic.magics.gpu import options as gpu_options
 from gpumagic.magics.gpu.options import parser
 from gpumagic.magics.output import hand_over
-from gpumagic.magics.parsing import help_hint, split, take_semicolon
+from gpumagic.magics.parsing import help_hint, split
 from gpumagic.results.base import Result
 from gpumagic.results.selection import Selection
 from gpumagic.selection.spec import parse
