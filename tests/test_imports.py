@@ -35,7 +35,7 @@ LAYOUT["cluster"] = {*LAYOUT} - {"cli", "kernelspec", "doctor"}
 LAYOUT["magics"] = {*LAYOUT} - {"cli", "kernelspec"}
 #: Who alone may import what comes from outside: a folder, or one module of it.
 IMPORTERS = {
-    "torch": {"cuda/torch_cuda", "cuda/probe_program"},
+    "torch": {"cuda/torch_cuda", "cuda/probe"},
     "pynvml": {"cuda/nvml"},
     "IPython": {"magics", "cells", "cluster", "restart"},
     "traitlets": {"magics"},

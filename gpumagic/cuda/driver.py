@@ -37,7 +37,7 @@ class DriverState:
     #: The ordinals with a primary context.
     contexts: tuple[int, ...] = ()
     #: Whether CUDA's runtime has failed to initialise in this process, which then sees no device
-    #: (`gpumagic.cuda.init_failure`).
+    #: (`gpumagic.cuda.failure`).
     failed: bool = False
 
 

@@ -1,4 +1,8 @@
-"""Find out torch's build and whether its CUDA runtime starts, in a child or a fork if needed."""
+"""Find out torch's build and whether its CUDA runtime starts, in a child or a fork if needed.
+
+`build`, `start` and `main` are also the program of the child, so that neither torch is imported nor
+CUDA initialised here: they use nothing of gpumagic.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import probe_program, torch_cuda
+from gpumagic.cuda import torch_cuda
 from gpumagic.system import child_process
 
 
@@ -56,10 +60,67 @@ class Start:
         return text.partition(" Please ")[0].rstrip(".")
 
 
+def build(torch: Any) -> dict[str, Any]:
+    """Return versions and architectures of a torch, as plain data. Initialises nothing.
+
+    Does not call ``torch.backends.cudnn.version()``, which initialises the driver, nor
+    ``torch.cuda.get_arch_list()``, which in older torch queries whether CUDA is available.
+    """
+    functions = torch._C
+    compiled = hasattr(functions, "_cuda_getDeviceCount")
+    cudnn = getattr(functions, "_cudnn", None)
+    return {
+        "version": str(torch.__version__),
+        "compiled": compiled,
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "cudnn": None if cudnn is None else ".".join(map(str, cudnn.getCompileVersion())),
+        "architectures": (functions._cuda_getArchFlags() or "").split() if compiled else [],
+    }
+
+
+def start(torch: Any) -> dict[str, Any]:
+    """Start the CUDA runtime; return how many devices it finds, and its message if it fails.
+
+    Initialises the driver; creates no context.
+    """
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        count = int(torch._C._cuda_getDeviceCount())
+    texts = [str(warning.message).split(" (Triggered internally")[0] for warning in issued]
+    return {"count": count, "message": " ".join(texts[-1].split()) if texts else None}
+
+
+def main() -> None:
+    """Print `build` and then `start` of the torch that this Python imports, a line of JSON each."""
+    try:
+        import torch
+    except BaseException as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        lines = str(error).strip().splitlines() or ["-"]
+        reason = "torch is not installed" if missing else f"{type(error).__name__}: {lines[0]}"
+        print("\n" + json.dumps({"error": reason}), flush=True)
+        return
+    about = build(torch)
+    print("\n" + json.dumps(about), flush=True)
+    if about["compiled"]:
+        print("\n" + json.dumps(start(torch)), flush=True)
+
+
+def _program() -> str:
+    """Return the program of the child.
+
+    It ends without clearing torch's modules, which takes as long as a third of their import.
+    """
+    functions: tuple[Any, ...] = (build, start, main)
+    head = "from __future__ import annotations\nimport json, os, warnings"
+    return "\n".join([head, *map(inspect.getsource, functions), "main()", "os._exit(0)"])
+
+
 def build_here() -> Build | None:
     """Return the build of this process's torch; None where none is loaded."""
     torch = torch_cuda.loaded()
-    return None if torch is None else _build(probe_program.build(torch))
+    return None if torch is None else _build(build(torch))
 
 
 def _build(fields: Mapping[str, Any]) -> Build:
@@ -75,7 +136,7 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
         return Build(error="the path of this Python's executable is not known"), Start()
     try:
         done = child_process.python(
-            inspect.getsource(probe_program), environment={**os.environ, **changes}, timeout=timeout
+            _program(), environment={**os.environ, **changes}, timeout=timeout
         )
         output, ended = done.stdout, f"ended with status {done.returncode}"
     except child_process.ChildTimeoutError as error:
@@ -83,11 +144,11 @@ def in_child(changes: Mapping[str, str], timeout: float = 120.0) -> tuple[Build,
     except OSError as error:
         return Build(error=f"a child process could not be started: {error}"), Start()
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    build = _build(found[0]) if found else Build(error=f"the process that imported it {ended}")
+    about = _build(found[0]) if found else Build(error=f"the process that imported it {ended}")
     if len(found) > 1:
-        return build, Start(**found[1])
-    message = f"the process that started CUDA {ended}" if build.compiled else None
-    return build, Start(message=message)
+        return about, Start(**found[1])
+    message = f"the process that started CUDA {ended}" if about.compiled else None
+    return about, Start(message=message)
 
 
 def in_fork(timeout: float = 30.0) -> Start:
@@ -111,7 +172,7 @@ def in_fork(timeout: float = 30.0) -> Start:
             return Start(message=f"a copy of this process could not be made: {error}")
     if pid == 0:
         try:
-            os.write(writer, json.dumps(probe_program.start(torch)).encode()[:4000])
+            os.write(writer, json.dumps(start(torch)).encode()[:4000])
         finally:
             os._exit(0)
     os.close(writer)
@@ -133,4 +194,4 @@ def start_here() -> Start:
     torch = torch_cuda.loaded()
     if torch is None or not torch_cuda.built_with_cuda():
         return Start()
-    return Start(**probe_program.start(torch))
+    return Start(**start(torch))

@@ -7,7 +7,7 @@ happened to CUDA in a process does not change until the process ends, so `restor
 Caches are in other modules: the handles of the driver's library (`driver`) and of NVML (`nvml`),
 the devices that the driver listed in a child process (`devices`, `selection.apply`), whether this
 is the first pid namespace (`devices`), torch's streams (`torch_cuda`), NVML's count of devices
-(`gpu_absence`), the version of the kernel module (`machine`) and the queries for captures
+(`failure`), the version of the kernel module (`machine`) and the queries for captures
 (`graph_capture`).
 
 Imported when the extension loads: imports nothing of the package at its top.
@@ -75,7 +75,7 @@ class Choice:
 
 @dataclass(eq=False, repr=False)
 class InitFailure:
-    """Whether CUDA has failed to initialise; see `gpumagic.cuda.init_failure`."""
+    """Whether CUDA has failed to initialise; see `gpumagic.cuda.failure`."""
 
     #: Whether CUDA's runtime has failed to initialise; it does not try again in this process.
     failed: bool = False
@@ -85,8 +85,6 @@ class InitFailure:
     hidden: bool = False
     #: The runtime's error in a forked copy of this process.
     reason: str | None = None
-    #: Seconds that the last query in a forked copy took.
-    seconds: float = 0.0
     #: The variables with which a forked copy returned nothing: it is not queried again with them.
     unanswered: Mapping[str, str | None] | None = None
 
@@ -125,8 +123,8 @@ class ProcessState:
     #: Whether `nvml_check` has set its variable.
     nvml_check_set: bool = False
     init_failure: InitFailure = field(default_factory=InitFailure)
-    #: What destroyed this process's CUDA context (`context_failure`); None while nothing is known.
-    context_failure: str | None = None
+    #: What destroyed this process's CUDA context (`failure`); None while nothing is known.
+    dead_context: str | None = None
     #: ``CUDA_LAUNCH_BLOCKING`` if a restart has set it for this process (`launch_blocking`).
     launch_blocking: WrittenVariable | None = None
     #: The `init_trace.InitTrace` that is attached, or that has found where CUDA was initialised.

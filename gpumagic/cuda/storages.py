@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.tensor_functions import tensor_base
+from gpumagic.cuda.torch_cuda import tensor_base
 
 #: What an access to a storage without memory raises.
 PARKED = (

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable
 
-from gpumagic.cuda import devices, driver, init_failure, init_trace, nvml, probe
+from gpumagic.cuda import devices, driver, failure, init_trace, nvml, probe
 from gpumagic.doctor import build, process
 from gpumagic.results import Explanation, Finding, Result
 from gpumagic.system import introspection
@@ -63,7 +63,7 @@ _NO_START = (
 def _note_failure(text: str) -> None:
     """Record that CUDA may have failed to start: no function of torch or CUDA reports it."""
     if re.search(_NO_START, text) and not driver.is_initialized():
-        init_failure.suspect(hidden=False)
+        failure.suspect(hidden=False)
 
 
 #: Called in this order until one returns an explanation.
@@ -125,7 +125,7 @@ def _no_device() -> str:
         return f"gpumagic: {table.error or 'this machine has no GPU'}. {_MORE}."
     if table.cuda_missing:
         return f"gpumagic: {driver.MISSING}. {_MORE}."
-    if init_failure.has_failed(table):
+    if failure.has_failed(table):
         return (
             "gpumagic: CUDA failed to start earlier in this process, which lasts until the process "
             f"ends: %gpu on --restart. {_MORE}."

@@ -10,9 +10,9 @@ from importlib import metadata, util
 from pathlib import Path
 
 from gpumagic.cuda import (
-    context_failure,
     devices,
     driver,
+    failure,
     init_trace,
     machine,
     nvml,
@@ -120,7 +120,7 @@ def gather() -> Facts:
         gate=None if closed is None else closed.spec,
         gate_allows=() if closed is None else closed.allowed,
         bad_fork=torch_cuda.in_bad_fork(),
-        context_failure=context_failure.check(),
+        context_failure=failure.check_context(),
         threads=cpu_threads.number(),
         cores=cpu_threads.cores(),
     )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpumagic.cuda.listed_devices import listed_devices
 from gpumagic.magics import device_names
 from gpumagic.magics.parsers import options_module
 from gpumagic.magics.session_names import (
@@ -26,6 +25,7 @@ from gpumagic.magics.session_names import (
     statement_names,
     variables,
 )
+from gpumagic.system.system_files import listed_devices
 
 if TYPE_CHECKING:
     import argparse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.cuda import context_failure
+from gpumagic.cuda import failure
 from gpumagic.errors import GpuMagicError, RestartError
 from gpumagic.results import DeadContext
 
@@ -23,9 +23,9 @@ _BY_HAND = (
 
 def explain(shell: Any, text: str) -> DeadContext | None:
     """Return the report, if a failed cell's exception is an error that destroyed the context."""
-    if not context_failure.is_cuda_error(text):
+    if not failure.is_cuda_error(text):
         return None
-    cause = context_failure.check()
+    cause = failure.check_context()
     if cause is None:
         return None
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import gpu_absence, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.memory.allocator_blocks import Blocks, UnreadableError
 from gpumagic.memory.heap_scan import scanned, summed
 from gpumagic.memory.notebook_references import LAST, LOCAL, NotebookReferences
@@ -48,7 +48,7 @@ def holders(
     Imports no torch, makes no context, waits for nothing.
     """
     if not torch_cuda.contexts():
-        return Holders(error=gpu_absence.reason())
+        return Holders(error=failure.why_no_gpu())
     try:
         # The caller references the values of a namespace of its own.
         survey = Survey.make(namespace, shell, certain=namespace is None)

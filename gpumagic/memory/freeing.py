@@ -9,7 +9,7 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gpumagic.cuda import context_failure, gpu_absence, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.allocator_blocks import UnreadableError
 from gpumagic.memory.attribution import Survey
@@ -33,7 +33,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     """
     notebook = NotebookReferences(shell)
     _check(notebook, names)
-    dead = context_failure.check()
+    dead = failure.check_context()
     if dead is not None:
         raise DeviceError(
             f"nothing was freed or deleted: CUDA has failed in this process ({dead}); "
@@ -42,7 +42,7 @@ def free(shell: Any, names: Sequence[str] = (), *, dry_run: bool = False) -> Fre
     if not torch_cuda.contexts():
         for name in () if dry_run else names:
             shell.del_var(name, by_name=True)
-        return Freed(error=gpu_absence.reason(), dry_run=dry_run)
+        return Freed(error=failure.why_no_gpu(), dry_run=dry_run)
     try:
         survey = Survey.make(shell=shell, certain=True)
     except UnreadableError as error:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from gpumagic.cells.hooks import CellHook, CellHooks
 from gpumagic.cells.records import first_line
-from gpumagic.cuda import gpu_absence, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.memory.retained import recorded_by_others
 from gpumagic.memory.snapshot import Snapshot, parse_snapshot, read_snapshot
@@ -181,8 +181,8 @@ class History:
 
     def _wait(self, max_entries: int) -> None:
         """Begin as torch initialises CUDA, before anything can be allocated."""
-        reason = gpu_absence.reason()
-        if reason != gpu_absence.NOT_IN_USE:
+        reason = failure.why_no_gpu()
+        if reason != failure.NOT_IN_USE:
             raise DeviceError(f"there is nothing to record: {reason}")
 
         def begin() -> None:

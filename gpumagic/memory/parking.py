@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpumagic.cuda import context_failure, storages, torch_cuda
+from gpumagic.cuda import failure, storages, torch_cuda
 from gpumagic.cuda.storages import has_memory
-from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.cuda.torch_cuda import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
 from gpumagic.memory.allocator_blocks import Blocks
@@ -296,7 +296,7 @@ class Parking:
 
     def way_back(self) -> str:
         """Return what brings parked memory back; a dead CUDA context needs a restart."""
-        if context_failure.check() is not None:
+        if failure.check_context() is not None:
             return f"CUDA has failed in this process, and {_RESTART} takes it along"
         return "%gpumem unpark brings it back"
 

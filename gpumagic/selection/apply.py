@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from gpumagic.cuda import devices, driver, init_failure, init_trace, torch_cuda, visible_devices
-from gpumagic.cuda.context_failure import check as context_failure
+from gpumagic.cuda import devices, driver, failure, init_trace, torch_cuda, visible_devices
+from gpumagic.cuda.failure import check_context
 from gpumagic.cuda.process_state import STATE, Snapshot
 from gpumagic.cuda.visible_devices import MASK, ORDER, VARIABLES, View, uuid_key
 from gpumagic.errors import DeviceError, GpuMagicWarning
@@ -241,16 +241,16 @@ def note_hiding() -> None:
     if masks and torch_cuda.loaded() is not None:
         table = devices.devices(processes=False)
         for each in masks:
-            init_failure.note_hiding(each, table)
+            failure.note_hiding(each, table)
 
 
 def _write(
     spec: Spec, change: Mapping[str, str | None], table: DeviceTable, before: Snapshot
 ) -> Selection:
     """Write the variables and verify the choice."""
-    init_failure.note_hiding(before.environment, table)
+    failure.note_hiding(before.environment, table)
     environment.write(change)
-    init_failure.note_hiding(environment.now(), table)
+    failure.note_hiding(environment.now(), table)
     return _verify(spec, before.environment, table)
 
 
@@ -275,7 +275,7 @@ def _verify(spec: Spec, before: Mapping[str, str | None], table: DeviceTable) ->
             where = None if location is None else str(location)
     elif state.initialized is None:
         problem = f"'{spec.text}' not verified: the CUDA driver does not report what it shows"
-    elif init_failure.suspected() and wanted.visible:
+    elif failure.suspected() and wanted.visible:
         problem, count = _query_runtime(spec, len(wanted.visible))
         if problem is not None:
             seen, known = (), count == 0
@@ -343,7 +343,7 @@ def _ways_out(spec: Spec, wanted: View, seen: Sequence[Device]) -> tuple[WayOut,
         ways.append(WayOut(f"%gpu {spec.text} --restart", effect))
     visible = {device.index for device in seen}
     is_known = wanted.visible is not None and wanted.visible <= visible
-    is_dead = context_failure() is not None
+    is_dead = check_context() is not None
     if seen and is_known and not is_dead and spec.kind not in ("on", "reset"):
         effect = "nothing is lost: new work for the other GPUs is refused in this process"
         if spec.kind == "off":
@@ -383,7 +383,7 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
 
     The runtime is queried in a copy of this process.
     """
-    start = init_failure.query()
+    start = failure.query_start()
     if start.count == expected:
         return None, expected
     if start.count is None:
@@ -395,5 +395,5 @@ def _query_runtime(spec: Spec, expected: int) -> tuple[str | None, int | None]:
         number = f"{plural(expected, 'GPU')}, of which CUDA finds {start.count}"
         problem = f"'{spec.text}' shows {number}; for the reason: %gpu doctor"
     else:
-        problem = f"Too late for '{spec.text}': {init_failure.cause()}"
+        problem = f"Too late for '{spec.text}': {failure.start_cause()}"
     return problem, start.count

@@ -7,9 +7,14 @@ container, or the files of a test.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 ROOT = "GPUMAGIC_ROOT"
+#: The GPUs that NVIDIA's kernel module lists.
+_GPUS = "/proc/driver/nvidia/gpus"
+#: A GPU that was not used since the machine started has question marks instead.
+_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", re.MULTILINE)
 
 
 def at(path: str) -> Path:
@@ -23,3 +28,17 @@ def read(path: str) -> str | None:
         return at(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+def listed_devices() -> tuple[tuple[int, str | None], ...]:
+    """Return index and UUID of the GPUs in ``/proc``; none where there is no such list.
+
+    Starts no driver. NVML counts by bus address, which the folders are named after. Unknown UUIDs
+    are None.
+    """
+    try:
+        addresses = sorted(folder.name for folder in at(_GPUS).iterdir())
+    except OSError:
+        return ()
+    found = (_UUID.search(read(f"{_GPUS}/{each}/information") or "") for each in addresses)
+    return tuple((index, uuid[1] if uuid else None) for index, uuid in enumerate(found))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpumagic.cells.line_tracer import Line
-from gpumagic.cuda import gpu_absence, graph_capture, torch_cuda
+from gpumagic.cuda import failure, graph_capture, torch_cuda
 from gpumagic.errors import SpecError
 from gpumagic.results import KernelReport
 from gpumagic.results.kernels import NOT_VISIBLE, WHY_NOT_VISIBLE
@@ -65,7 +65,7 @@ class Profiled:
         if torch_cuda.loaded() is None:
             return "no profile: torch is not imported"
         if not torch_cuda.initialized():
-            return f"no profile: {gpu_absence.reason()}"
+            return f"no profile: {failure.why_no_gpu()}"
         if graph_capture.under_way(torch_cuda.contexts()):
             return "no profile: a CUDA graph is being captured"
         if torch_cuda.profiling():  # a second one would end the first

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 from typing import Any
 
-from gpumagic.cuda import gpu_absence, machine, torch_cuda
+from gpumagic.cuda import failure, machine, torch_cuda
 from gpumagic.results import Bound, CudaTiming, Sample
 from gpumagic.results.line_timing import LineTiming, LineTimings
 from gpumagic.results.quality import Quality
@@ -292,7 +292,7 @@ def _gpu(
     if failures:
         return _Gpu(note=failures[0])
     if not any(run.readings for run in runs):
-        return _Gpu(note=f"no GPU time: {gpu_absence.reason()}")
+        return _Gpu(note=f"no GPU time: {failure.why_no_gpu()}")
     used = list(devices_used(runs))
     if not used and sampling is not None and sampling.no_gpu_work:
         return _Gpu(note=NO_SIGN_OF_WORK)

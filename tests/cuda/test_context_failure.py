@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import context_failure
+from gpumagic.cuda import failure
 from gpumagic.cuda.process_state import STATE
 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(STATE, "context_failure", None)
+    monkeypatch.setattr(STATE, "dead_context", None)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def cuda_tensor(virtual_gpu: Any) -> Any:
     ],
 )
 def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> None:
-    assert context_failure.is_cuda_error(text) is expected
+    assert failure.is_cuda_error(text) is expected
 
 
 @pytest.mark.own_process
@@ -52,29 +52,29 @@ def test_an_error_of_cuda_is_known_by_its_text(text: str, expected: bool) -> Non
 def test_a_dead_context_is_known_by_its_error(
     virtual_gpu: Any, cuda_tensor: Any, code: int, cause: str
 ) -> None:
-    assert context_failure.check() is None
+    assert failure.check_context() is None
     virtual_gpu.end_context(code)
-    assert context_failure.cause() is None  # not queried yet
-    assert context_failure.check() == context_failure.cause() == cause
+    assert failure.dead_context() is None  # not queried yet
+    assert failure.check_context() == failure.dead_context() == cause
     virtual_gpu.reset()
-    assert context_failure.check() == cause  # for as long as the process lasts
+    assert failure.check_context() == cause  # for as long as the process lasts
     assert not virtual_gpu.calls("cudaMemGetInfo")  # and without asking again
 
 
 def test_a_lost_device_is_one(virtual_gpu: Any, cuda_tensor: Any) -> None:
     virtual_gpu.lose(0)
-    assert context_failure.check() == "the device does not respond: it may be lost"
+    assert failure.check_context() == "the device does not respond: it may be lost"
 
 
 @pytest.mark.parametrize("code", [2, 900], ids=["out of memory", "a capture under way"])
 def test_other_errors_leave_it_intact(virtual_gpu: Any, cuda_tensor: Any, code: int) -> None:
     virtual_gpu.fault("cudaMemGetInfo", code)
-    assert context_failure.check() is None
+    assert failure.check_context() is None
 
 
 def test_without_a_context_nothing_is_queried(
     virtual_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_failure.torch_cuda, "contexts", lambda: ())
-    assert context_failure.check() is None
+    monkeypatch.setattr(failure.torch_cuda, "contexts", lambda: ())
+    assert failure.check_context() is None
     assert not virtual_gpu.calls("cudaMemGetInfo")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpumagic.cuda import driver, gpu_absence, torch_cuda
+from gpumagic.cuda import driver, failure, torch_cuda
 from gpumagic.cuda.driver import DriverState
 
 #: A process with everything but CUDA initialised, and what is missing of it, with the reason.
@@ -32,8 +32,8 @@ PRESENT: dict[str, Any] = {
         ({"mask": "0", "installed": False}, "there is no NVIDIA driver"),
         ({"uuids": ()}, "there is no GPU that CUDA can use"),
         ({"counted": 0}, "this machine has no GPU"),
-        ({"counted": -1}, gpu_absence.NOT_IN_USE),
-        ({}, gpu_absence.NOT_IN_USE),
+        ({"counted": -1}, failure.NOT_IN_USE),
+        ({}, failure.NOT_IN_USE),
     ],
 )
 def test_the_reason(monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any], reason: str) -> None:
@@ -44,10 +44,10 @@ def test_the_reason(monkeypatch: pytest.MonkeyPatch, missing: dict[str, Any], re
     monkeypatch.setattr(torch_cuda, "initialized", lambda: process["initialized"])
     monkeypatch.setattr(driver, "installed", lambda: process["installed"])
     monkeypatch.setattr(driver, "state", lambda: state)
-    monkeypatch.setattr(gpu_absence, "_counted_by_nvml", lambda torch: process["counted"])
+    monkeypatch.setattr(failure, "_counted_by_nvml", lambda torch: process["counted"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if process["mask"] is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", process["mask"])
-    assert gpu_absence.reason() == reason
+    assert failure.why_no_gpu() == reason
     certain = {"there is no NVIDIA driver", "this machine has no GPU"}
-    assert gpu_absence.is_certain() == (reason in certain)
+    assert failure.has_no_gpu() == (reason in certain)

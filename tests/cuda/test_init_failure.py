@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpumagic.cuda import driver, init_failure, nvml_check, probe, torch_cuda
+from gpumagic.cuda import driver, failure, nvml_check, probe, torch_cuda
 from gpumagic.cuda.process_state import STATE, InitFailure
 from gpumagic.cuda.visible_devices import MASK
 from gpumagic.results import Device, DeviceTable
@@ -41,52 +41,52 @@ def copy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Copy]:
 
 
 def test_nothing_is_queried_without_a_suspicion(copy: Copy) -> None:
-    assert not init_failure.suspected()
-    assert not init_failure.has_failed(VISIBLE)
+    assert not failure.suspected()
+    assert not failure.has_failed(VISIBLE)
     assert copy.queries == 0
 
 
 @pytest.mark.parametrize("table", [HIDDEN, INITIALIZED], ids=["hidden", "initialised"])
 def test_nothing_is_queried_where_a_failure_could_not_show(copy: Copy, table: DeviceTable) -> None:
-    init_failure.suspect(hidden=True)
-    assert not init_failure.has_failed(table)
+    failure.suspect(hidden=True)
+    assert not failure.has_failed(table)
     assert copy.queries == 0
-    assert init_failure.suspected()
+    assert failure.suspected()
 
 
 def test_a_failure_is_found_once_and_final(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     copy.answer = probe.Start(count=0)
     monkeypatch.setattr(STATE, "nvml_check_set", True)
     monkeypatch.setenv(nvml_check.VARIABLE, "1")
-    init_failure.suspect(hidden=True)
+    failure.suspect(hidden=True)
     for _ in range(2):
-        assert init_failure.has_failed(VISIBLE)
+        assert failure.has_failed(VISIBLE)
     assert copy.queries == 1
     assert nvml_check.VARIABLE not in os.environ  # NVML would say that there is a GPU
     assert driver.state().failed is (driver.state().initialized is False)
 
 
 def test_a_suspicion_that_is_wrong_is_dropped(copy: Copy) -> None:
-    init_failure.suspect(hidden=False)
+    failure.suspect(hidden=False)
     for _ in range(2):
-        assert not init_failure.has_failed(VISIBLE)
+        assert not failure.has_failed(VISIBLE)
     assert copy.queries == 1
-    assert not init_failure.suspected()
+    assert not failure.suspected()
 
 
 def test_a_copy_that_returned_nothing_is_queried_again_with_other_variables(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy.answer = probe.Start(message="a copy of this process returned nothing")
-    init_failure.suspect(hidden=True)
+    failure.suspect(hidden=True)
     for mask, queries in ((None, 1), (None, 1), ("0", 2), ("0", 2), ("1", 3)):
         if mask is not None:
             monkeypatch.setenv(MASK, mask)
-        assert not init_failure.has_failed(VISIBLE)
+        assert not failure.has_failed(VISIBLE)
         assert copy.queries == queries
-    assert init_failure.suspected()
-    init_failure.suspect(hidden=True)  # a new reason
-    init_failure.has_failed(VISIBLE)
+    assert failure.suspected()
+    failure.suspect(hidden=True)  # a new reason
+    failure.has_failed(VISIBLE)
     assert copy.queries == 4
 
 
@@ -100,30 +100,23 @@ def test_a_copy_that_returned_nothing_is_queried_again_with_other_variables(
 )
 def test_the_cause(copy: Copy, hidden: bool, message: str | None, text: str) -> None:
     copy.answer = probe.Start(count=0, message=message)
-    init_failure.suspect(hidden=hidden)
-    init_failure.has_failed(VISIBLE)
-    assert init_failure.cause().startswith(text)
+    failure.suspect(hidden=hidden)
+    failure.has_failed(VISIBLE)
+    assert failure.start_cause().startswith(text)
 
 
 @pytest.mark.parametrize(
     ("mask", "suspected"), [(None, False), ("0", False), ("-1", True), ("", True)]
 )
 def test_hiding_all_devices_is_a_suspicion(copy: Copy, mask: str | None, suspected: bool) -> None:
-    init_failure.note_hiding({MASK: mask}, VISIBLE)
-    assert init_failure.suspected() is suspected
+    failure.note_hiding({MASK: mask}, VISIBLE)
+    assert failure.suspected() is suspected
 
 
 def test_only_a_torch_with_cuda_can_have_failed(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_cuda, "loaded", lambda: None)
-    init_failure.suspect(hidden=True)
-    init_failure.note_hiding({MASK: "-1"}, VISIBLE)
-    assert not init_failure.suspected()
-
-
-def test_what_is_quick_depends_on_the_last_query(copy: Copy) -> None:
-    assert init_failure.is_quick(0.0)
-    STATE.init_failure.seconds = 2.0
-    assert not init_failure.is_quick(1.0)
-    assert init_failure.is_quick(20.0)
+    failure.suspect(hidden=True)
+    failure.note_hiding({MASK: "-1"}, VISIBLE)
+    assert not failure.suspected()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpumagic.cuda import probe, probe_program, torch_cuda
+from gpumagic.cuda import probe, torch_cuda
 from gpumagic.system import child_process
 
 
@@ -91,6 +91,6 @@ def test_the_program_says_why_torch_cannot_be_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    probe_program.main()
+    probe.main()
     (printed,) = map(json.loads, capsys.readouterr().out.split("\n\n"))
     assert "torch" in printed["error"]

@@ -86,7 +86,7 @@ FACTS: dict[str, Any] = {
     "init_failure": InitFailure(failed=True),
     "init_trace": object(),
     "registration": claims.Registration(),
-    "context_failure": "an illegal memory access",
+    "dead_context": "an illegal memory access",
     "launch_blocking": object(),
 }
 

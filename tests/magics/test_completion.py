@@ -331,10 +331,9 @@ print(*({{*sys.modules}} - before))
     heavy = {"torch", "pynvml", "rich", "matplotlib", "pandas", "numpy", "psutil", "zmq", "ctypes"}
     assert heavy.isdisjoint(name.split(".")[0] for name in imported)
     folders = {name.split(".")[1] for name in imported if name.startswith("gpumagic.")}
-    assert folders <= {"_version", "errors", "system", "magics", "cluster", "cuda", "timing"}
+    assert folders <= {"_version", "errors", "system", "magics", "cluster", "timing"}
     for folder, light in (
         ("cluster", "timeouts"),
-        ("cuda", "listed_devices"),
         ("timing", "plan"),
     ):
         below = f"gpumagic.{folder}."

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.own_process
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(STATE, "context_failure", None)
+    monkeypatch.setattr(STATE, "dead_context", None)
     torch.ones(1, device="cuda")
 
 
@@ -83,4 +83,4 @@ def test_the_error_of_another_process_is_not_this_ones(
     failed = run_cell(f"raise RuntimeError('{text}')", raising=False)
     assert "CUDA has failed" not in failed.text
     assert "gpumagic: an assertion in a kernel failed" in failed.text
-    assert STATE.context_failure is None
+    assert STATE.dead_context is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import gpumagic
-from gpumagic.cuda import gpu_absence, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import LIMIT
 
@@ -37,7 +37,7 @@ def fits(torch: Any, size: int, device: int = 0) -> bool:
 
 
 def test_without_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_absence, "reason", lambda: "there is no NVIDIA driver")
+    monkeypatch.setattr(failure, "why_no_gpu", lambda: "there is no NVIDIA driver")
     with pytest.raises(DeviceError, match="no limit was set: there is no NVIDIA driver"):
         LIMIT.set(GIB)
     assert LIMIT.size is None

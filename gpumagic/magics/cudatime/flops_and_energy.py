@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from gpumagic.cells.timeit_loop import Loop
-from gpumagic.cuda import gpu_absence, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.magics.cudatime import further_run, repeat_options
 from gpumagic.magics.cudatime.delivery import Delivery, print_failure
@@ -79,7 +79,7 @@ async def measure_energy(delivery: Delivery, loop: Loop) -> None:
     if repeat_options.only_for_energy(delivery.options):
         _add(delivery, [], "repeated for its energy, as by --repeat: the code assigns no variables")
     if not result.per_device:
-        why = gpu_absence.reason()
+        why = failure.why_no_gpu()
         if torch_cuda.contexts():
             why = "no sign of GPU work was seen"
         _add(delivery, [], f"no energy: {why}")

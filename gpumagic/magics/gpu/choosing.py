@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cuda import context_failure
+from gpumagic.cuda import failure
 from gpumagic.cuda.process_state import STATE
 from gpumagic.errors import DeviceError, RestartError, SpecError
 from gpumagic.magics import output
@@ -81,7 +81,7 @@ def _with_state(chosen: Selection, options: argparse.Namespace) -> tuple[Selecti
 
     With ``--restart`` the context is checked; otherwise only the errors of cells are known.
     """
-    dead = context_failure.check() if options.restart else context_failure.cause()
+    dead = failure.check_context() if options.restart else failure.dead_context()
     if dead is not None:
         note = (
             f"CUDA has failed in this process ({dead}): %gpu {chosen.requested} --restart starts "

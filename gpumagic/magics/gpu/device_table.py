@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from gpumagic.cuda import context_failure, init_failure
+from gpumagic.cuda import failure
 from gpumagic.magics.gpu import notebooks
 from gpumagic.magics.gpu.saved_choice import connection_file
 from gpumagic.results import DeviceTable, NotebookTable
@@ -28,10 +28,10 @@ def _table(shell: Any, processes: bool, arguments: bool) -> DeviceTable:
     """Return the table; check whether CUDA has failed where it may have, which can take seconds."""
     file = connection_file(shell)
     found = devices(processes=processes, arguments=arguments, connection_file=file)
-    if not found.cuda_failed and init_failure.has_failed(found):
+    if not found.cuda_failed and failure.has_failed(found):
         found = devices(processes=processes, arguments=arguments, connection_file=file)
     found = _with_own_parked(found)
-    closed, dead = gate.current(), context_failure.note()
+    closed, dead = gate.current(), failure.dead_context_note()
     if closed is not None:
         found = replace(found, gate=closed.spec, allowed=closed.allowed)
     notes = []

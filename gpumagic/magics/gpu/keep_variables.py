@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import IO, Any
 
-from gpumagic.cuda import context_failure, driver, torch_cuda
-from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.cuda import driver, failure, torch_cuda
+from gpumagic.cuda.torch_cuda import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay
@@ -67,7 +67,7 @@ def write(
             chosen = plan()
             files = _files(chosen, options, environment, shown)
     payload["not_kept"] = chosen.failures
-    payload["dead"] = context_failure.cause() is not None
+    payload["dead"] = failure.dead_context() is not None
     payload["lost_with_context"] = chosen.lost_with_context
     payload["omitted"] = {name: sorted(what) for name, what in chosen.omitted.items()}
     payload["devices"] = chosen.devices
@@ -87,8 +87,8 @@ def write(
 
 def _ends_context(error: str) -> bool:
     """Return whether an error shows that the context is dead, which was not known before."""
-    known = context_failure.cause() is not None
-    return not known and context_failure.is_cuda_error(error) and bool(context_failure.check())
+    known = failure.dead_context() is not None
+    return not known and failure.is_cuda_error(error) and bool(failure.check_context())
 
 
 def _files(

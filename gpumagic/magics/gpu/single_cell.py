@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpumagic.cells.compile import compile_cell
-from gpumagic.cuda import devices, driver, init_failure, torch_cuda
+from gpumagic.cuda import devices, driver, failure, torch_cuda
 from gpumagic.cuda.process_state import STATE
 from gpumagic.magics import terminal
 from gpumagic.magics.gpu import choosing
@@ -53,7 +52,6 @@ def _choice(
     before = STATE.snapshot()
     chosen = choosing.choose(shell, spec, wants, options)
     failed = STATE.init_failure.failed
-    started = time.monotonic()
     try:
         chosen = cpu_threads.with_threads(chosen, spec, options.threads)
         chosen_as(chosen)
@@ -62,20 +60,18 @@ def _choice(
         choosing.warn(chosen, shown=not options.quiet)
         yield
     finally:
-        seconds = time.monotonic() - started
         if not chosen.devices and torch_cuda.loaded() is not None:
-            init_failure.note_hiding(environment.now(), devices.devices(processes=False))
+            failure.note_hiding(environment.now(), devices.devices(processes=False))
         STATE.restore(before)
         if not options.quiet and not chosen.cuda_initialized:
             with suppress(Exception, KeyboardInterrupt):  # the cell's own exception comes first
-                _print_what_stays(seconds, failed)
+                _print_what_stays(failed)
 
 
-def _print_what_stays(seconds: float, failed: bool) -> None:
+def _print_what_stays(failed: bool) -> None:
     """Print whether the cell initialised CUDA, or failed to, which cannot be undone.
 
-    ``seconds`` are the cell's, ``failed`` whether CUDA had failed before. Where the check may take
-    long compared with the cell, the next `%gpu` does it.
+    ``failed`` is whether CUDA had failed before.
     """
     if driver.is_initialized():
         terminal.write_line(
@@ -83,9 +79,8 @@ def _print_what_stays(seconds: float, failed: bool) -> None:
             "this kernel; the variables are put back for processes started from here."
         )
         return
-    possible = not failed and init_failure.suspected() and init_failure.is_quick(seconds)
-    if possible and init_failure.has_failed(devices.devices(processes=False)):
+    if not failed and failure.has_failed(devices.devices(processes=False)):
         terminal.write_line(
-            f"{init_failure.cause()}: this kernel sees no GPU any more. To change that: "
+            f"{failure.start_cause()}: this kernel sees no GPU any more. To change that: "
             "%gpu on --restart, or restart the kernel."
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpumagic.cells.compile import CompiledCell, compile_cell
-from gpumagic.cuda import context_failure
+from gpumagic.cuda import failure
 from gpumagic.errors import SpecError
 from gpumagic.magics import baseline, terminal
 from gpumagic.magics.gpumem import fit
@@ -116,8 +116,8 @@ def _report(magics: Any, options: argparse.Namespace, silent: bool) -> Any:
     extension = magics.extension
     report = extension.memory_report = memory_report(extension.memory_report)
     LIMIT.update()
-    context_failure.check()
-    notes = (context_failure.note(), *LIMIT.notes(), PARKING.note())
+    failure.check_context()
+    notes = (failure.dead_context_note(), *LIMIT.notes(), PARKING.note())
     more = [note for note in notes if note is not None]
     if more:
         report = replace(report, notes=(*report.notes, *more))

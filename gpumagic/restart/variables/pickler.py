@@ -24,8 +24,8 @@ from typing import Any
 
 import cloudpickle
 
-from gpumagic.cuda import context_failure, storages, torch_cuda
-from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.cuda import failure, storages, torch_cuda
+from gpumagic.cuda.torch_cuda import plain_functions
 from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables.names import global_names
 from gpumagic.restart.variables.tables import PickleNotes, Tables
@@ -54,7 +54,7 @@ _OWNERS = ("torch", "ipyw", "comm.")
 
 
 class LostWithContextError(pickle.PicklingError):
-    """The object's data are on a GPU whose context was destroyed (`context_failure`)."""
+    """The object's data are on a GPU whose context was destroyed (`failure.dead_context`)."""
 
     def __init__(self) -> None:
         super().__init__("on the GPU")
@@ -90,7 +90,7 @@ class VariablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         }
         self._torch: Any = torch_cuda.loaded()
         #: CUDA's objects are refused, without asking CUDA anything.
-        self._dead = context_failure.cause() is not None
+        self._dead = failure.dead_context() is not None
         self._pins = not self._dead and torch_cuda.initialized()
         self._numpy: Any = sys.modules.get("numpy")
         if not hasattr(self._numpy, "memmap"):

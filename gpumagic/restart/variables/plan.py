@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from gpumagic.cuda import context_failure
-from gpumagic.cuda.tensor_functions import plain_functions
+from gpumagic.cuda import failure
+from gpumagic.cuda.torch_cuda import plain_functions
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables.names import Import, data_of_modules, imports, is_users_data
 from gpumagic.restart.variables.pickler import LostWithContextError, VariablePickler
@@ -127,7 +127,7 @@ def plan(
             reason = "it is nested too deeply"
         except Exception as error:
             reason = text.reason(error, REASON)
-            if context_failure.cause() is not None and context_failure.is_cuda_error(reason):
+            if failure.dead_context() is not None and failure.is_cuda_error(reason):
                 found.lost_with_context.append(name)  # another library's
                 continue
         else:

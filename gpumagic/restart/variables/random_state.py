@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpumagic.cuda import context_failure, torch_cuda
+from gpumagic.cuda import failure, torch_cuda
 
 #: Functions of ``torch.cuda`` that torch calls when it initialises CUDA, and their arguments.
 _QUEUED = {
@@ -31,7 +31,7 @@ def capture() -> dict[str, Any]:
         found["queued_calls"] = [*_queued_calls(torch)]
         found["cuda"] = {}
         generators = torch.cuda.default_generators
-        if context_failure.cause() is not None:
+        if failure.dead_context() is not None:
             found["cuda"] = dict.fromkeys(torch_cuda.contexts())
             generators = ()
         for ordinal, generator in enumerate(generators):

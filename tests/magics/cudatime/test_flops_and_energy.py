@@ -150,10 +150,10 @@ def test_no_energy_without_gpu_work(ip: Any, run_cell: Run, gpu_work: Any) -> No
 
 
 def test_no_energy_without_a_gpu(run_cell: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpumagic.cuda import gpu_absence, torch_cuda
+    from gpumagic.cuda import failure, torch_cuda
 
     monkeypatch.setattr(torch_cuda, "contexts", lambda: ())
-    monkeypatch.setattr(gpu_absence, "reason", lambda: "this machine has no GPU")
+    monkeypatch.setattr(failure, "why_no_gpu", lambda: "this machine has no GPU")
     monkeypatch.setattr(torch_cuda, "initialized", lambda: False)
     ran = run_cell("%%cudatime --energy -n 1 -r 4 -w 0\n1")
     assert "no energy: this machine has no GPU" in ran.text

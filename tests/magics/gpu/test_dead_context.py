@@ -111,7 +111,7 @@ def test_work_that_fails_while_variables_are_written(
             virtual_gpu.end_context(710)
             return int, ()
 
-    monkeypatch.setattr(STATE, "context_failure", None)
+    monkeypatch.setattr(STATE, "dead_context", None)
     run_cell("import torch; x = torch.ones(2, device='cuda'); host = [1]")
     ip.user_ns["ends"] = Ends()
     payload: dict[str, Any] = {"quiet": True}

@@ -533,7 +533,7 @@ def test_with_a_dead_context_a_restart_is_named(
 
     cells("%gpumem park -q")
     assert "%gpumem unpark brings it back." in cells("%gpumem").text
-    monkeypatch.setattr(STATE, "context_failure", "a kernel failed on the device")
+    monkeypatch.setattr(STATE, "dead_context", "a kernel failed on the device")
     for source in ("%gpumem", "%gpu"):
         shown = " ".join(cells(source).text.split())
         assert "%gpu reset --restart --keep all takes it along" in shown

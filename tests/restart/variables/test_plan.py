@@ -59,7 +59,7 @@ def test_with_a_dead_context_cuda_is_asked_nothing(
         "pinned": torch.ones(2).pin_memory(),
         "mixed": (1, "x"),
     }
-    monkeypatch.setattr(STATE, "context_failure", "a kernel failed")
+    monkeypatch.setattr(STATE, "dead_context", "a kernel failed")
     virtual_gpu.reset()
     virtual_gpu.end_context(710)
     chosen = keep.plan(namespace, namespace, namespace)
@@ -82,6 +82,6 @@ def test_another_librarys_error_on_a_dead_context(monkeypatch: pytest.MonkeyPatc
 
     found = keep.plan({"a": OnGpu()}, ["a"], {})
     assert list(found.failures) == ["a"]
-    monkeypatch.setattr(STATE, "context_failure", "a kernel failed")
+    monkeypatch.setattr(STATE, "dead_context", "a kernel failed")
     found = keep.plan({"a": OnGpu()}, ["a"], {})
     assert (found.failures, found.lost_with_context) == ({}, ["a"])

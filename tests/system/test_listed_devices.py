@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpumagic.cuda.listed_devices import listed_devices
 from gpumagic.magics.completion import Session, complete, known_devices
 from gpumagic.system import system_files
+from gpumagic.system.system_files import listed_devices
 
 INFORMATION = """\
 Model: \t\t NVIDIA H200

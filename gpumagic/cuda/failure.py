@@ -1,0 +1,193 @@
+"""Find out why this process cannot use a GPU: CUDA did not start, its context died, there is none.
+
+- **A failed start.** Where every GPU is hidden, a backward pass on the CPU is enough to initialise
+  CUDA, which fails, and the runtime does not try again. The driver still reports that it is not
+  initialised: only the runtime reports the failure, in a forked copy of this process. So it is
+  queried once, and only where a failure is likely.
+- **A dead context.** A failed kernel (an assertion, an illegal address) and a lost device make
+  every later call fail until the process ends. The error's text alone does not show it, since a
+  worker process's error arrives as text too: a context is queried, by a call that waits for
+  nothing.
+- **No GPU**: no torch, no CUDA in it, no driver, no device, or none in use.
+
+What is found out is kept in `gpumagic.cuda.process_state`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from gpumagic.cuda import driver, nvml_check, probe, torch_cuda, visible_devices
+from gpumagic.cuda.process_state import STATE
+from gpumagic.results import DeviceTable
+
+# --- a failed start ------------------------------------------------------------------------------
+
+
+def suspect(*, hidden: bool) -> None:
+    """Note that CUDA may have failed to initialise; ``hidden`` if all devices are, or were, hidden.
+
+    Does nothing for a torch without CUDA support: it is torch's initialisation that fails.
+    """
+    if torch_cuda.built_with_cuda():
+        state = STATE.init_failure
+        state.suspected, state.hidden = True, state.hidden or hidden
+        state.unanswered = None
+
+
+def suspected() -> bool:
+    """Return whether CUDA may have failed to initialise and the runtime was not queried."""
+    return STATE.init_failure.suspected
+
+
+def note_hiding(environment: Mapping[str, str | None], table: DeviceTable) -> None:
+    """Call `suspect` if these variables, current or earlier ones, hide all devices from torch."""
+    if torch_cuda.loaded() is not None and visible_devices.hides_all(environment, table):
+        suspect(hidden=True)
+
+
+def query_start() -> probe.Start:
+    """Return how CUDA starts in a forked copy of this process.
+
+    Only where the variables show a device.
+    """
+    state, start = STATE.init_failure, probe.in_fork()
+    state.reason = start.reason
+    if start.count is not None:
+        state.failed = state.suspected = start.count == 0
+        if state.failed:
+            nvml_check.withdraw()  # with it torch would return NVML's count of devices
+    return start
+
+
+def has_failed(table: DeviceTable) -> bool:
+    """Return whether CUDA has failed to initialise, as far as known; queries it once if needed."""
+    state = STATE.init_failure
+    if state.failed or not state.suspected:
+        return state.failed
+    if table.cuda_initialized is not False or all(device.visible is False for device in table):
+        return False
+    now = {name: os.environ.get(name) for name in visible_devices.VARIABLES}
+    if now != state.unanswered and query_start().count is None:
+        state.unanswered = now
+    return state.failed
+
+
+def start_cause() -> str:
+    """Return why CUDA failed to initialise, as a clause; for when `has_failed` is True."""
+    state = STATE.init_failure
+    if state.hidden and state.reason is None:
+        return (
+            "CUDA failed to start while all GPUs were hidden (a backward pass on the CPU starts "
+            "it), and does not start again in this process"
+        )
+    reason = f" ({state.reason})" if state.reason else ""
+    return f"CUDA has failed to start{reason}, and does not start again in this process"
+
+
+# --- a dead context ------------------------------------------------------------------------------
+
+#: By the text of each error that leaves "the process in an inconsistent state" (``cudaError_t`` in
+#: the CUDA runtime's documentation), what has happened.
+_CAUSES = {
+    "device-side assert triggered": "an assertion in a kernel failed, mostly an index out of range",
+    "illegal memory access": "a kernel accessed an illegal address",
+    "misaligned address": "a kernel accessed a misaligned address",
+    "unspecified launch failure": "a kernel failed on the device",
+    "illegal instruction": "a kernel ran an illegal instruction",
+    "hardware stack error": "a kernel's stack was corrupted",
+    "invalid program counter": "a kernel's program counter was invalid",
+    "operation not supported on global/shared address space": "a kernel failed on the device",
+    "launch timed out": "a kernel ran longer than the driver allows",
+    "uncorrectable ECC error": "the device's memory has an uncorrectable error",
+    "uncorrectable NVLink error": "a link between the devices has an uncorrectable error",
+    "unknown error": "the device does not respond: it may be lost",
+}
+_CUDA_ERROR = re.compile(
+    r"\bCUDA (driver )?error\b|CUBLAS_STATUS_|CUDNN_STATUS_|Triton Error|cudaError|CUDA_ERROR_"
+)
+
+
+def is_cuda_error(text: str) -> bool:
+    """Return whether an exception's text is that of an error of CUDA or its libraries."""
+    return _CUDA_ERROR.search(text) is not None
+
+
+def check_context() -> str | None:
+    """Return what has destroyed the context, as a clause; None if it is intact or there is none."""
+    if STATE.dead_context is None:
+        error = _context_error()
+        STATE.dead_context = next((c for text, c in _CAUSES.items() if text in error), None)
+    return STATE.dead_context
+
+
+def _context_error() -> str:
+    """Return the error that a query of this process's contexts raises; empty if none does."""
+    try:
+        for ordinal in torch_cuda.contexts():
+            torch_cuda.memory_info(ordinal)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def dead_context() -> str | None:
+    """Return what has destroyed the context, as a clause, if that is known; queries nothing."""
+    return STATE.dead_context
+
+
+def dead_context_note() -> str | None:
+    """Return a line that says that the context is destroyed; None if that is not known."""
+    dead = dead_context()
+    if dead is None:
+        return None
+    return f"CUDA has failed in this process ({dead}): %gpu reset --restart starts it again."
+
+
+# --- no GPU --------------------------------------------------------------------------------------
+
+#: The only reason that may change: CUDA may still be initialised.
+NOT_IN_USE = "CUDA is not in use in this process"
+_NO_DRIVER, _NO_GPU = "there is no NVIDIA driver", "this machine has no GPU"
+
+
+def has_no_gpu() -> bool:
+    """Return whether this machine has no GPU for torch, whatever is chosen or initialised."""
+    return why_no_gpu() in (_NO_DRIVER, _NO_GPU)
+
+
+def why_no_gpu() -> str:
+    """Return why this process has no GPU to measure, as a clause. Initialises nothing."""
+    torch = torch_cuda.loaded()
+    if torch is None:
+        return "torch is not imported"
+    if not torch_cuda.built_with_cuda():
+        return "this torch is built without CUDA"
+    if torch_cuda.initialized():
+        return "no GPU has been used in this process"
+    hidden = os.environ.get(visible_devices.MASK)
+    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
+        return f"no GPU is visible: {visible_devices.MASK}={hidden.strip()}"
+    if not driver.installed():
+        return _NO_DRIVER
+    if driver.state().uuids == ():
+        return "there is no GPU that CUDA can use"
+    if _counted_by_nvml(torch) == 0:
+        return _NO_GPU
+    return NOT_IN_USE
+
+
+@cache
+def _counted_by_nvml(torch: Any) -> int:
+    """Return the number of devices as torch counts them by NVML; -1 where it cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return int(torch.cuda._raw_device_count_nvml())
+        except (AttributeError, OSError):  # NVML's library is missing, or older
+            return -1
