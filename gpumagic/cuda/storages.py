@@ -1,4 +1,4 @@
-"""Storages of CUDA tensors: their bytes, their memory taken and given back, a guard.
+"""Tensors and their storages: their bytes, their memory taken and given back, a guard.
 
 A storage whose memory was taken keeps its size and its device, so that shapes and views stay what
 they are. Its guard is torch's own: any access to its data, by any thread and any library, raises a
@@ -8,11 +8,11 @@ they are. Its guard is torch's own: any access to its data, by any thread and an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import tensor_base
 
 #: What an access to a storage without memory raises.
 PARKED = (
@@ -187,3 +187,34 @@ def _mode_stacks() -> tuple[list[Any], list[Any]]:
         torch.overrides._get_current_function_mode_stack(),
         dispatch._get_current_dispatch_mode_stack(),
     )
+
+
+# --- torch's own functions of tensors, also where a subclass or a mode overrides them -------------
+
+
+def tensor_base() -> Any:
+    """Return the C++ base class of all tensors, with its own methods."""
+    return cast(Any, torch_cuda.loaded())._C.TensorBase
+
+
+def storage_address() -> Callable[[Any], int]:
+    """Return a function that returns the address of a tensor's storage, also for a view.
+
+    Where torch has it, `torch._C._data_address`: unlike ``data_ptr()`` it does not copy a lazily
+    copied storage.
+    """
+    private = getattr(cast(Any, torch_cuda.loaded())._C, "_data_address", None)
+    if private is not None:
+        return cast("Callable[[Any], int]", private)
+    return lambda tensor: int(tensor_base().untyped_storage(tensor).data_ptr())
+
+
+@contextmanager
+def plain_functions() -> Iterator[None]:
+    """Disable modes and overrides of subclasses within the scope."""
+    torch: Any = torch_cuda.loaded()
+    if torch is None:
+        yield
+        return
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        yield

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import storage_address, tensor_base
+from gpumagic.cuda.storages import storage_address, tensor_base
 from gpumagic.errors import DeviceError
 from gpumagic.memory.snapshot import Block, Segment, read_segments
 from gpumagic.system import text

@@ -15,7 +15,7 @@ import types
 from typing import Any, cast
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions, tensor_base
+from gpumagic.cuda.storages import plain_functions, tensor_base
 from gpumagic.system import introspection
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, range, type(...))

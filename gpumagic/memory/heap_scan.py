@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions, tensor_base
+from gpumagic.cuda.storages import plain_functions, tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.snapshot import Block
 from gpumagic.results import Site

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gpumagic.cuda import failure, torch_cuda
+from gpumagic.cuda import allocator, failure, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.report import memory_report, outside_allocator
 from gpumagic.render.units import bytes_
@@ -105,7 +105,7 @@ class MemoryLimit:
         try:
             # The current device is used next.
             current = cast(Any, torch_cuda.loaded())._C._cuda_getDevice()
-            for ordinal in {*torch_cuda.boundable(), current}:
+            for ordinal in {*allocator.boundable(), current}:
                 self._bound(ordinal, USUAL_CONTEXT)
         except Exception as error:  # torch would raise it in the user's cell
             self.size = None
@@ -121,18 +121,18 @@ class MemoryLimit:
             return
         outside = {i: size for i, size in outside_allocator().items() if size is not None}
         assumed = min(outside.values(), default=USUAL_CONTEXT)
-        for ordinal in torch_cuda.boundable():
+        for ordinal in allocator.boundable():
             self._bound(ordinal, outside.get(ordinal, assumed))
 
     def _bound(self, ordinal: int, outside: int) -> None:
         wanted = _fraction(max(cast(int, self.size) - outside, 0), _total(ordinal))
         own = self._own_fraction(ordinal)
-        torch_cuda.set_memory_fraction(ordinal, min(wanted, own))
-        self._bounds[ordinal] = _Bound(own, torch_cuda.memory_fraction(ordinal), wanted < own)
+        allocator.set_memory_fraction(ordinal, min(wanted, own))
+        self._bounds[ordinal] = _Bound(own, allocator.memory_fraction(ordinal), wanted < own)
 
     def _own_fraction(self, ordinal: int) -> float:
         """Return the user's own fraction: the current one unless that was set for the limit."""
-        current, bound = torch_cuda.memory_fraction(ordinal), self._bounds.get(ordinal)
+        current, bound = allocator.memory_fraction(ordinal), self._bounds.get(ordinal)
         return current if bound is None or current != bound.set else bound.own
 
     def binds(self, ordinal: int) -> bool:
@@ -142,7 +142,7 @@ class MemoryLimit:
             self.size is not None
             and bound is not None
             and bound.is_smaller
-            and torch_cuda.memory_fraction(ordinal) == bound.set
+            and allocator.memory_fraction(ordinal) == bound.set
         )
 
     def without(self, ordinal: int) -> int:
@@ -189,8 +189,8 @@ class MemoryLimit:
         """Remove the limit: restore the user's own fractions, except where it was set since."""
         self.size = None
         for ordinal, bound in self._bounds.items():
-            if torch_cuda.memory_fraction(ordinal) == bound.set:
-                torch_cuda.set_memory_fraction(ordinal, bound.own)
+            if allocator.memory_fraction(ordinal) == bound.set:
+                allocator.set_memory_fraction(ordinal, bound.own)
         self._bounds.clear()
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.reference_counts import held_elsewhere
 from gpumagic.memory.referents import UNKNOWN, Part, Rules

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import devices, torch_cuda
+from gpumagic.cuda import allocator, devices, torch_cuda
 from gpumagic.memory.allocator_blocks import Blocks, UnreadableError
 from gpumagic.memory.attribution import Survey
 from gpumagic.memory.notebook_references import NotebookReferences
@@ -120,7 +120,7 @@ def _report(
     used = None if listed is None else listed.memory_own
     processes = _other_processes(listed)
     free, total = torch_cuda.memory_info(device)
-    limit = torch_cuda.memory_limit(device)
+    limit = allocator.memory_limit(device)
     limit = limit if limit is not None and limit < total * 0.999 else None
     expandable = _is_expandable(blocks, device)
     fragmented = _is_fragmented(blocks, device, text, requested, free, limit)

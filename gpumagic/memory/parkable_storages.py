@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpumagic.cuda import storages, torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions, tensor_base
+from gpumagic.cuda.storages import plain_functions, tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.memory.referents import Rules
 from gpumagic.system import introspection

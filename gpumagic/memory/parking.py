@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumagic.cuda import failure, storages, torch_cuda
-from gpumagic.cuda.storages import has_memory
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import has_memory, plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory import parking_checks
 from gpumagic.memory.allocator_blocks import Blocks

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from gpumagic.cells import tracebacks
-from gpumagic.cuda import graph_capture, private_pools, storages, torch_cuda
+from gpumagic.cuda import allocator, graph_capture, storages, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.other_references import other_threads
 from gpumagic.memory.parkable_storages import FoundStorages
@@ -56,12 +56,12 @@ def check_process(shell: Any = None) -> None:
 def _check_graphs() -> None:
     if graph_capture.under_way(torch_cuda.contexts()):
         raise refuse("a CUDA graph is being captured; park after it")
-    if private_pools.captured_graphs():
+    if allocator.captured_graphs():
         gc.collect()  # one that the user has deleted may be in a cycle
-        if private_pools.captured_graphs():
+        if allocator.captured_graphs():
             raise refuse(_GRAPH)
     for device, pool in {(each.device, each.pool) for each in read_segments() if each.private}:
-        if private_pools.is_used(device, pool):
+        if allocator.is_used(device, pool):
             raise refuse(_GRAPH if pool[0] else _POOL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.errors import DeviceError
 from gpumagic.memory.limit import LIMIT
 from gpumagic.render.units import bytes_
@@ -23,7 +23,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _limited(needed: dict[int, int]) -> str | None:
     """Return a line with the bound on torch's allocator that leaves too little; None for none."""
     for ordinal, size in needed.items():
-        limit = torch_cuda.memory_limit(ordinal)
+        limit = allocator.memory_limit(ordinal)
         left = size if limit is None else limit - torch_cuda.memory_held(ordinal)[1]
         if left >= size:
             continue

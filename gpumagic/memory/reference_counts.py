@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import tensor_base
+from gpumagic.cuda.storages import tensor_base
 from gpumagic.system import introspection
 
 #: The ids of the containers that a walk may leave out: dictionaries of attributes, closures.

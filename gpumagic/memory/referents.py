@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import tensor_base
+from gpumagic.cuda.storages import tensor_base
 from gpumagic.memory.allocator_blocks import Blocks
 from gpumagic.system import introspection
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpumagic.cuda import storages
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.memory import code_values
 from gpumagic.memory.attribution import ELSEWHERE, Survey
 from gpumagic.memory.object_graph import bits

@@ -19,7 +19,7 @@ from typing import Any
 
 from gpumagic.cells import tracebacks
 from gpumagic.cuda import storages, torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import DeviceError
 from gpumagic.memory.parking import PARKING
 from gpumagic.system import introspection

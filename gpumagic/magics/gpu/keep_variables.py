@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import IO, Any
 
 from gpumagic.cuda import driver, failure, torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.magics.gpu import session
 from gpumagic.magics.output import LiveDisplay

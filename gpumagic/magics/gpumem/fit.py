@@ -12,7 +12,7 @@ from typing import Any
 from gpumagic.cells.compile import CompiledCell
 from gpumagic.cells.coroutines import run_or_await
 from gpumagic.cells.name_use import line_that_sets, may_use
-from gpumagic.cuda import torch_cuda
+from gpumagic.cuda import allocator, torch_cuda
 from gpumagic.errors import DeviceError, SpecError
 from gpumagic.magics.output import hand_over
 from gpumagic.memory.fit import FitSearch, fitted
@@ -100,7 +100,7 @@ def _available() -> int:
             cached = (memory.reserved or 0) - (memory.allocated or 0)
             available.append(memory.free + cached)
     for ordinal in torch_cuda.contexts():
-        limit = torch_cuda.memory_limit(ordinal)
+        limit = allocator.memory_limit(ordinal)
         allocated, _ = torch_cuda.memory_held(ordinal)
         if limit is not None:
             available.append(limit - allocated)

@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 
 from gpumagic.cuda import failure, storages, torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.restart.variables import constructors, reducers
 from gpumagic.restart.variables.names import global_names
 from gpumagic.restart.variables.tables import PickleNotes, Tables

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from gpumagic.cuda import failure
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.restart.variables import library_settings, shared_memory
 from gpumagic.restart.variables.names import Import, data_of_modules, imports, is_users_data
 from gpumagic.restart.variables.pickler import LostWithContextError, VariablePickler

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpumagic.cuda import storages, torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions
+from gpumagic.cuda.storages import plain_functions
 from gpumagic.errors import RestartError
 from gpumagic.restart.variables import library_settings, random_state, shared_memory
 from gpumagic.restart.variables.names import Import

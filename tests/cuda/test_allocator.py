@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from gpumagic.cuda import private_pools, torch_cuda
+from gpumagic.cuda import allocator, torch_cuda
 from tests.support.allocator import torch
 from tests.support.parking import needs_parking
 
@@ -25,12 +25,12 @@ def test_a_pool_is_used_as_long_as_its_object_lives(torch: Any) -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(100, device="cuda")
-        assert private_pools.is_used(0, pool.id)
+        assert allocator.is_used(0, pool.id)
         inside = pool.use_count()
-        assert private_pools.is_used(0, pool.id)
+        assert allocator.is_used(0, pool.id)
         assert pool.use_count() == inside  # asked without being counted
     before = pool.use_count()
-    assert private_pools.is_used(0, pool.id)
+    assert allocator.is_used(0, pool.id)
     assert pool.use_count() == before
     # It allocates as before.
     outside = torch.empty(100, device="cuda")
@@ -38,7 +38,7 @@ def test_a_pool_is_used_as_long_as_its_object_lives(torch: Any) -> None:
     number = pool.id
     del pool
     assert pools() == {(0, number)}
-    assert not private_pools.is_used(0, number)
+    assert not allocator.is_used(0, number)
     del tensor, outside
 
 
@@ -48,11 +48,11 @@ def test_graphs_are_counted_from_capture_to_reset(torch: Any) -> None:
             raise AssertionError("the user's code was run")
 
     graph, tensor = Graph(), torch.ones(10).to("cuda")
-    assert private_pools.captured_graphs() == 0
+    assert allocator.captured_graphs() == 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.cuda.graph(graph):
             tensor.add_(1)
-    assert private_pools.captured_graphs() == 1
+    assert allocator.captured_graphs() == 1
     graph.reset()
-    assert private_pools.captured_graphs() == 0
+    assert allocator.captured_graphs() == 0

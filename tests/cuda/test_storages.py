@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gpumagic.cuda import torch_cuda
-from gpumagic.cuda.torch_cuda import plain_functions, storage_address, tensor_base
+from gpumagic.cuda.storages import plain_functions, storage_address, tensor_base
 
 
 class Refusing(torch.Tensor):
